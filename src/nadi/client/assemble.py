@@ -1,0 +1,55 @@
+"""Read replies to whole events: an event that straddles replies is put together, nothing else is copied."""
+
+from __future__ import annotations
+
+import struct
+
+from nadi.model.event import HEADER_BYTES, EventBlock, whole_events
+
+_LENGTH = struct.Struct(">4xi")
+
+
+class EventAssembler:
+    """Fed with consecutive bytes of one segment from an event boundary on, it gives whole events."""
+
+    def __init__(self, offset: int) -> None:
+        self._head = bytearray()  # of an event whose rest is still to come
+        self._offset = offset  # of the first byte in `_head`, or of what comes next
+
+    @property
+    def offset(self) -> int:
+        """Where the first event begins that was not given yet."""
+        return self._offset
+
+    @property
+    def is_within_event(self) -> bool:
+        return bool(self._head)
+
+    def feed(self, data: memoryview) -> list[EventBlock]:
+        blocks = []
+        if self._head:
+            data = self._fill(data, HEADER_BYTES)
+            if len(self._head) < HEADER_BYTES:
+                return []
+            size = HEADER_BYTES + max(_LENGTH.unpack_from(self._head)[0], 0)
+            data = self._fill(data, size)
+            if len(self._head) < size:
+                return []
+            blocks.append(self._take(memoryview(bytes(self._head))))
+            self._head.clear()
+        if len(data):
+            block = self._take(data)
+            if len(block):
+                blocks.append(block)
+            self._head += data[block.size_bytes :]
+        return blocks
+
+    def _take(self, data: memoryview) -> EventBlock:
+        block, size = whole_events(data, self._offset)
+        self._offset += size
+        return block
+
+    def _fill(self, data: memoryview, size: int) -> memoryview:
+        missing = max(size - len(self._head), 0)
+        self._head += data[:missing]
+        return data[missing:]

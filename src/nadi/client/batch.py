@@ -1,0 +1,127 @@
+"""A batch of events on its way into one segment, and the acknowledgement that all its events share."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+from nadi.errors import NadiError, RequestTimeoutError
+
+_SETTLING = threading.Lock()
+
+
+class Ack:
+    """Whether events are stored: await it, or wait with `result` in a thread without an event loop.
+
+    A batch that is spread over successors of its segment, and a call that spanned several batches,
+    have an Ack of several parts: done when all are, failed if one is.
+    """
+
+    __slots__ = ("_error", "_future", "_parts")
+
+    def __init__(self, parts: int = 1) -> None:
+        self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._parts = parts
+        self._error: NadiError | None = None
+
+    @classmethod
+    def of_all(cls, acks: Iterable[Ack]) -> Ack:
+        """One Ack for several; stored at once if there is none."""
+        distinct = list(dict.fromkeys(acks))
+        if len(distinct) == 1:
+            return distinct[0]
+        whole = cls(len(distinct) or 1)
+        if not distinct:
+            whole.settle(None)
+        for ack in distinct:
+            ack._future.add_done_callback(lambda future: whole.settle(_outcome(future)))
+        return whole
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def result(self, timeout: float | None = None) -> None:
+        """Return once the events are stored, or raise what kept them from it.
+
+        RequestTimeoutError after `timeout` seconds; the events may still be stored later.
+        """
+        try:
+            return self._future.result(timeout)
+        except TimeoutError as error:
+            if isinstance(error, NadiError):
+                raise
+            raise RequestTimeoutError(f"not acknowledged within {timeout} s") from None
+
+    def __await__(self) -> Generator[object, None, None]:
+        if not self._future.done():
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def wake(_: object) -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            self._future.add_done_callback(lambda _: loop.call_soon_threadsafe(wake, None))
+            yield from waiter
+        return self._future.result(0)
+
+    # --- for the writer ---------------------------------------------------------------------
+
+    def split(self, parts: int) -> None:
+        """One part of it is now `parts` parts."""
+        self._parts += parts - 1
+
+    def settle(self, error: NadiError | None) -> None:
+        """One part is stored, or has failed."""
+        with _SETTLING:  # parts of a call that spanned batches may be settled in two threads
+            self._parts -= 1
+            self._error = self._error or error
+            last = self._parts == 0
+        if last:
+            if self._error is None:
+                self._future.set_result(None)
+            else:
+                self._future.set_exception(self._error)
+
+
+def _outcome(future: concurrent.futures.Future[None]) -> NadiError | None:
+    error = future.exception(0)
+    assert error is None or isinstance(error, NadiError)
+    return error
+
+
+class Batch:
+    """entries: header, payload and routing key of each event in turn, so that one list operation adds an
+    event whole, whatever interrupts the thread. `number` is the writer's event number of its last
+    event, once it was sent.
+    """
+
+    __slots__ = ("ack", "entries", "number", "size")
+
+    def __init__(self, ack: Ack | None = None) -> None:
+        self.entries: list[bytes | str | None] = []
+        self.size = 0
+        self.number = -1
+        self.ack = ack or Ack()
+
+    def __len__(self) -> int:
+        return len(self.entries) // 3
+
+    def data(self) -> bytes:
+        """The events as they lie in the segment."""
+        parts: list[Any] = [b""] * (2 * len(self))
+        parts[0::2] = self.entries[0::3]
+        parts[1::2] = self.entries[1::3]
+        return b"".join(parts)
+
+    def events(self) -> Iterator[tuple[bytes, bytes, str | None]]:
+        """(header, payload, routing key) of each event."""
+        entries: list[Any] = self.entries
+        return zip(entries[0::3], entries[1::3], entries[2::3], strict=True)
+
+    def add(self, header: bytes, payload: bytes, key: str | None) -> None:
+        self.entries += (header, payload, key)
+        self.size += len(header) + len(payload)

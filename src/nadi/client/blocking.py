@@ -1,0 +1,359 @@
+"""The blocking face: the classes of `nadi.client.aio` with the same names and arguments, without await.
+
+Each method hands its coroutine to the client's loop thread and waits. Only `write_event` and
+`write_batch` don't: they add to a batch in the caller's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from uuid import UUID
+
+from nadi.client import aio
+from nadi.client.batch import Ack
+from nadi.client.controller import SegmentRange
+from nadi.client.loop_thread import LoopThread
+from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.reader import Event, events_of
+from nadi.client.streams import DEFAULT_URI, SegmentInfo, StreamInfo
+from nadi.client.tables import ANY_VERSION, TableValue
+from nadi.client.transactions import DEFAULT_LEASE_MS
+from nadi.client.writer import ACK_TIMEOUT_S
+from nadi.errors import ClosedError
+from nadi.model.event import EventBlock
+from nadi.model.streamcut import StreamCut
+
+
+class EventWriter:
+    """See nadi.client.aio.EventWriter; `write_event` waits while too much is pending."""
+
+    def __init__(self, thread: LoopThread, core: aio.EventWriter) -> None:
+        self._thread, self._core = thread, core
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Take one event; `.result(timeout)` of the Ack waits until it is stored."""
+        return self._core.write_event(event, routing_key)
+
+    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
+        """Take many events, with one key for all or one each; the Ack is for all of them."""
+        return self._core.write_batch(events, routing_keys)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored; raise the first failure since the last flush."""
+        self._thread.run(self._core.flush(timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, then end."""
+        self._thread.run(self._core.close(timeout))
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Transaction:
+    """See nadi.client.aio.Transaction."""
+
+    def __init__(self, thread: LoopThread, core: aio.Transaction) -> None:
+        self._thread, self._core = thread, core
+
+    @property
+    def txn_id(self) -> UUID:
+        return self._core.txn_id
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        return self._core.write_event(event, routing_key)
+
+    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
+        return self._core.write_batch(events, routing_keys)
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._thread.run(self._core.flush(timeout))
+
+    def commit(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+        """Make the events part of the stream; with `wait`, return once readers can see them."""
+        self._thread.run(self._core.commit(wait=wait, timeout=timeout))
+
+    def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+        """Forget the events."""
+        self._thread.run(self._core.abort(wait=wait, timeout=timeout))
+
+    def ping(self, lease_ms: int | None = None) -> None:
+        self._thread.run(self._core.ping(lease_ms))
+
+    def status(self) -> str:
+        """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
+        return self._thread.run(self._core.status())
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._core.__aexit__(kind, error, trace))
+
+
+class TransactionalEventWriter:
+    """See nadi.client.aio.TransactionalEventWriter."""
+
+    def __init__(self, thread: LoopThread, core: aio.TransactionalEventWriter) -> None:
+        self._thread, self._core = thread, core
+
+    def begin_txn(self, lease_ms: int | None = None) -> Transaction:
+        return Transaction(self._thread, self._thread.run(self._core.begin_txn(lease_ms)))
+
+    def get_txn(self, txn_id: UUID) -> Transaction:
+        """A transaction begun elsewhere or earlier, by its id."""
+        return Transaction(self._thread, self._thread.run(self._core.get_txn(txn_id)))
+
+    def close(self) -> None:
+        self._thread.run(self._core.close())
+
+    def __enter__(self) -> TransactionalEventWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class SliceReader:
+    """See nadi.client.aio.SliceReader; iterate over it for (segment id, EventBlock)."""
+
+    def __init__(self, thread: LoopThread, core: aio.SliceReader) -> None:
+        self._thread, self._core = thread, core
+
+    def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
+        """(segment id, events), None at the end; RequestTimeoutError if nothing came in time."""
+        return self._thread.run(self._core.next_block(timeout))
+
+    def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
+        while True:
+            found = self.next_block()
+            if found is None:
+                return
+            yield found
+
+    def position(self) -> StreamCut:
+        """The boundary between what was given out and what was not; start there to go on."""
+
+        async def position() -> StreamCut:
+            return self._core.position()
+
+        return self._thread.run(position())
+
+    def close(self) -> None:
+        async def close() -> None:
+            self._core.close()
+
+        try:
+            self._thread.run(close())
+        except ClosedError:
+            pass  # the client, closed before, has closed this
+
+    def __enter__(self) -> SliceReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Table:
+    """See nadi.client.aio.Table."""
+
+    def __init__(self, thread: LoopThread, core: aio.Table) -> None:
+        self._thread, self._core = thread, core
+
+    def create(self) -> bool:
+        return self._thread.run(self._core.create())
+
+    def delete(self) -> None:
+        self._thread.run(self._core.delete())
+
+    def get(self, key: bytes) -> TableValue | None:
+        return self._thread.run(self._core.get(key))
+
+    def put(self, key: bytes, value: bytes, version: int = ANY_VERSION) -> int:
+        return self._thread.run(self._core.put(key, value, version))
+
+    def remove(self, key: bytes, version: int = ANY_VERSION) -> None:
+        self._thread.run(self._core.remove(key, version))
+
+
+class StreamManager:
+    """See nadi.client.aio.StreamManager; its thread ends with `close`, or with the process."""
+
+    def __init__(self, controller_uri: str = DEFAULT_URI) -> None:
+        self._thread = LoopThread(f"nadi client of {controller_uri}")
+
+        async def make() -> aio.StreamManager:
+            return aio.StreamManager(controller_uri, blocking=True)
+
+        try:
+            self._core = self._thread.run(make())
+        except BaseException:
+            self._thread.close(_nothing())
+            raise
+
+    def close(self) -> None:
+        """End everything that this client made; every wait ends with ClosedError."""
+        self._thread.close(self._core.close())
+
+    def __enter__(self) -> StreamManager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- scopes and streams -----------------------------------------------------------------
+
+    def create_scope(self, scope: str) -> bool:
+        """False if it existed."""
+        return self._thread.run(self._core.create_scope(scope))
+
+    def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """False if there was none."""
+        return self._thread.run(self._core.delete_scope(scope, recursive=recursive))
+
+    def list_scopes(self) -> list[str]:
+        return self._thread.run(self._core.list_scopes())
+
+    def create_stream(
+        self,
+        scope: str,
+        stream: str,
+        segments: int = 1,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        tags: Iterable[str] = (),
+    ) -> bool:
+        """Create a stream of `segments` segments, or one that scales by its policy; False if it existed."""
+        return self._thread.run(
+            self._core.create_stream(scope, stream, segments, scaling=scaling, retention=retention, tags=tags)
+        )
+
+    def update_stream(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> None:
+        """Change what is given and keep the rest."""
+        self._thread.run(self._core.update_stream(scope, stream, scaling=scaling, retention=retention, tags=tags))
+
+    def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        return self._thread.run(self._core.stream_configuration(scope, stream))
+
+    def delete_stream(self, scope: str, stream: str) -> bool:
+        """False if there was none; StreamNotSealedError unless it was sealed."""
+        return self._thread.run(self._core.delete_stream(scope, stream))
+
+    def seal_stream(self, scope: str, stream: str) -> None:
+        """No more events can be written from now on."""
+        self._thread.run(self._core.seal_stream(scope, stream))
+
+    def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget what lies before the cut."""
+        self._thread.run(self._core.truncate_stream(cut))
+
+    def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
+        return self._thread.run(self._core.list_streams(scope, tag))
+
+    def stream_info(self, scope: str, stream: str) -> StreamInfo:
+        """Where the stream begins and ends now, as stream cuts."""
+        return self._thread.run(self._core.stream_info(scope, stream))
+
+    def segment_info(self, segment: str) -> SegmentInfo:
+        """What the store says of one segment, by its name."""
+        return self._thread.run(self._core.segment_info(segment))
+
+    def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
+        """The segments that take events now, by key range; none if the stream is sealed."""
+        return self._thread.run(self._core.current_segments(scope, stream))
+
+    def segments_between(self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None) -> list[int]:
+        """Ids of all segments with data between the cuts (None: head, tail)."""
+        return self._thread.run(self._core.segments_between(scope, stream, start, end))
+
+    def scale_stream(
+        self,
+        scope: str,
+        stream: str,
+        sealed_segments: Sequence[int],
+        new_ranges: Sequence[tuple[float, float]],
+        *,
+        timeout: float = 120.0,
+    ) -> None:
+        """Replace segments by new ones with these key ranges; returns when that is done."""
+        self._thread.run(self._core.scale_stream(scope, stream, sealed_segments, new_ranges, timeout=timeout))
+
+    # --- writers, readers, tables -----------------------------------------------------------
+
+    def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S) -> EventWriter:
+        """A writer; events that are not stored within `ack_timeout` seconds fail."""
+        core = self._thread.run(self._core.create_writer(scope, stream, ack_timeout=ack_timeout))
+        return EventWriter(self._thread, core)
+
+    def create_transaction_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        writer_id: str | None = None,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        ack_timeout: float = ACK_TIMEOUT_S,
+    ) -> TransactionalEventWriter:
+        core = self._thread.run(
+            self._core.create_transaction_writer(
+                scope, stream, writer_id=writer_id, lease_ms=lease_ms, ack_timeout=ack_timeout
+            )
+        )
+        return TransactionalEventWriter(self._thread, core)
+
+    def create_reader(
+        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+    ) -> SliceReader:
+        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive)."""
+        core = self._thread.run(self._core.create_reader(scope, stream, start=start, end=end))
+        return SliceReader(self._thread, core)
+
+    def read_events(
+        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+    ) -> Iterator[Event]:
+        """The events one by one, for ever unless `end` is given or the stream is sealed."""
+        with self.create_reader(scope, stream, start=start, end=end) as reader:
+            for segment_id, block in reader:
+                yield from events_of(segment_id, block)
+
+    def read_segment_range(self, segment: str, start: int, end: int) -> Iterator[EventBlock]:
+        """The events of one segment between two event boundaries, in blocks."""
+        blocks = self._core.read_segment_range(segment, start, end)
+
+        async def following() -> EventBlock | None:
+            return await anext(blocks, None)
+
+        while (block := self._thread.run(following())) is not None:
+            yield block
+
+    def table(self, scope: str, name: str) -> Table:
+        """A key-value table of the scope; create it with its `create`."""
+        return Table(self._thread, self._core.table(scope, name))
+
+
+async def _nothing() -> None:
+    pass

@@ -1,0 +1,84 @@
+"""Which segments of a stream may be read: successors only after all their predecessors.
+
+Pure bookkeeping over the key space. Each segment under way covers its range of it; one that was read
+to its end gives its range to its successors, and a successor begins once its whole range was given
+to it, that is, once everything older under any of its keys has been read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import pairwise
+
+from nadi.client.controller import SegmentRange
+from nadi.errors import InvalidStreamCutError
+
+
+class Frontier:
+    """ranges: the segments of the start cut; future: those of them that the cut has not reached yet."""
+
+    def __init__(self, ranges: Iterable[SegmentRange], future: Collection[int]) -> None:
+        self._active: dict[int, SegmentRange] = {}
+        self._waiting: dict[int, tuple[SegmentRange, list[tuple[float, float]]]] = {}
+        waiting = []
+        for piece in ranges:
+            if piece.segment_id in future:
+                waiting.append(piece)
+            else:
+                self._active[piece.segment_id] = piece
+        taken = sorted((piece.low, piece.high) for piece in self._active.values())
+        for (_, high), (low, _) in pairwise(taken):
+            if high > low:
+                raise InvalidStreamCutError("the cut holds two segments of the same keys: it is no boundary")
+        for piece in waiting:
+            self._waiting[piece.segment_id] = (piece, _gaps(piece, taken))
+
+    @property
+    def active(self) -> Mapping[int, SegmentRange]:
+        return self._active
+
+    @property
+    def waiting(self) -> list[int]:
+        return list(self._waiting)
+
+    def complete(self, segment_id: int, successors: Iterable[SegmentRange]) -> list[SegmentRange]:
+        """A segment was read to its end: the successors that may begin now."""
+        done = self._active.pop(segment_id)
+        begun = []
+        for piece in successors:
+            if piece.low >= done.high or piece.high <= done.low:
+                continue
+            _, given = self._waiting.setdefault(piece.segment_id, (piece, []))
+            given.append((max(piece.low, done.low), min(piece.high, done.high)))
+            if _covers(given, piece):
+                del self._waiting[piece.segment_id]
+                self._active[piece.segment_id] = piece
+                begun.append(piece)
+        return begun
+
+    def stop(self, segment_id: int) -> None:
+        """A segment was read as far as wanted; nothing follows it."""
+        del self._active[segment_id]
+
+
+def _gaps(piece: SegmentRange, taken: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The parts of a range that nobody has."""
+    gaps, low = [], piece.low
+    for start, end in taken:
+        if end <= low or start >= piece.high:
+            continue
+        if start > low:
+            gaps.append((low, start))
+        low = max(low, end)
+    if low < piece.high:
+        gaps.append((low, piece.high))
+    return gaps
+
+
+def _covers(given: list[tuple[float, float]], piece: SegmentRange) -> bool:
+    reached = piece.low
+    for low, high in sorted(given):
+        if low > reached:
+            return False
+        reached = max(reached, high)
+    return reached >= piece.high

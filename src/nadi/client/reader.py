@@ -1,0 +1,305 @@
+"""SliceReader: the events of a stream between two cuts, or from a cut on as they arrive.
+
+Each segment under way has a task that reads ahead into a bounded queue; blocks are given out from
+all of them in turn. A segment's successors begin only when everything of it was given out, and of
+all other segments before them under any of their keys, so each key's events come in order. What
+was given out is at any time a stream cut: `position()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from nadi.client.assemble import EventAssembler
+from nadi.client.controller import SegmentRange
+from nadi.client.frontier import Frontier
+from nadi.client.segment_input import read_bytes
+from nadi.client.stores import Backoff, SegmentStores
+from nadi.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    NadiError,
+    NotFoundError,
+    ProtocolError,
+    RequestTimeoutError,
+    UnavailableError,
+)
+from nadi.limits import MIB, READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES
+from nadi.model.event import EventBlock
+from nadi.model.streamcut import StreamCut
+from nadi.naming import parse_segment_name, segment_epoch, segment_name
+
+_READ_AHEAD_OF_ALL_BYTES = 64 * MIB
+_ids = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, and where it lies: `offset` is that of its header in the segment."""
+
+    data: bytes
+    segment_id: int
+    offset: int
+
+
+def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
+    """The events of a block one by one."""
+    for offset, data in zip(block.offsets().tolist(), block, strict=True):
+        yield Event(data, segment_id, offset)
+
+
+class _Input:
+    """One segment under way: blocks that were read ahead, and how far they were given out."""
+
+    def __init__(self, piece: SegmentRange, start: int, end: int | None) -> None:
+        self.piece = piece
+        self.given = start
+        self.end = end
+        self.blocks: deque[EventBlock] = deque()
+        self.buffered = 0
+        self.room = asyncio.Event()
+        self.room.set()
+        self.successors: list[SegmentRange] | None = None  # known once it was read to its end
+        self.error: NadiError | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def is_drained(self) -> bool:
+        return not self.blocks and self.successors is not None
+
+
+class SliceReader:
+    """Made by `open_reader`; one user at a time."""
+
+    def __init__(
+        self,
+        stores: SegmentStores,
+        scope: str,
+        stream: str,
+        frontier: Frontier,
+        start: StreamCut,
+        end: StreamCut | None,
+        allowed: Collection[int] | None,
+    ) -> None:
+        self.scope, self.stream = scope, stream
+        self._stores = stores
+        self._purpose = f"reader {next(_ids)}"
+        self._frontier = frontier
+        self._end = end
+        self._allowed = allowed
+        self._inputs: dict[int, _Input] = {}
+        self._turn: deque[_Input] = deque()  # whose block is given out next
+        self._stopped: dict[int, int] = {}  # segments read up to the end cut
+        self._news = asyncio.Event()
+        self._closed = False
+        for segment_id, piece in list(frontier.active.items()):
+            self._begin(piece, start.positions[segment_id])
+
+    async def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
+        """(segment id, events), or None at the end of the slice or of a sealed stream.
+
+        RequestTimeoutError if nothing came within `timeout` seconds: ask again. TruncatedError if
+        what was to be read next was truncated away.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if self._closed:
+                        raise ClosedError("this reader was closed")
+                    self._news.clear()
+                    self._follow()
+                    for _ in range(len(self._turn)):
+                        source = self._turn[0]
+                        self._turn.rotate(-1)
+                        if source.blocks:
+                            return source.piece.segment_id, self._give(source)
+                        if source.error is not None:
+                            raise source.error
+                    if not self._inputs:
+                        return None
+                    await self._news.wait()
+        except TimeoutError:
+            raise RequestTimeoutError(f"nothing to read in {self.scope}/{self.stream} for {timeout} s") from None
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, EventBlock]]:
+        while True:
+            found = await self.next_block()
+            if found is None:
+                return
+            yield found
+
+    def position(self) -> StreamCut:
+        """The boundary between what was given out and what was not; start there to go on."""
+        self._follow()
+        positions = {segment_id: source.given for segment_id, source in self._inputs.items()}
+        positions |= self._stopped
+        positions |= dict.fromkeys(self._frontier.waiting, -1)
+        return StreamCut(self.scope, self.stream, positions)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        for source in self._inputs.values():
+            if source.task is not None:
+                source.task.cancel()
+        self._stores.release(self._purpose)
+        self._news.set()
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _begin(self, piece: SegmentRange, start: int) -> None:
+        segment_id = piece.segment_id
+        end = self._end.positions.get(segment_id) if self._end is not None else None
+        if (end is not None and end <= start) or (self._allowed is not None and segment_id not in self._allowed):
+            self._frontier.stop(segment_id)
+            self._stopped[segment_id] = start if end != -1 else -1
+            return
+        source = self._inputs[segment_id] = _Input(piece, start, end)
+        self._turn.append(source)
+        source.task = asyncio.create_task(self._read(source))
+
+    def _give(self, source: _Input) -> EventBlock:
+        block = source.blocks.popleft()
+        source.buffered -= block.size_bytes
+        source.given = block.offset + block.size_bytes
+        source.room.set()
+        return block
+
+    def _follow(self) -> None:
+        """Replace the segments that were given out to their end by those that may follow."""
+        for segment_id, source in list(self._inputs.items()):
+            if not source.is_drained or source.error is not None:
+                continue
+            assert source.successors is not None
+            if source.end is not None or not source.successors:
+                self._frontier.stop(segment_id)
+                self._stopped[segment_id] = source.given
+                begun = []
+            else:
+                begun = self._frontier.complete(segment_id, source.successors)
+            del self._inputs[segment_id]
+            self._turn.remove(source)
+            for piece in begun:
+                self._begin(piece, 0)
+
+    async def _read(self, source: _Input) -> None:
+        """Fill the queue of one segment."""
+        segment = segment_name(self.scope, self.stream, source.piece.segment_id)
+        assembler = EventAssembler(source.given)
+        ahead = max(min(READ_AHEAD_BYTES, _READ_AHEAD_OF_ALL_BYTES // (len(self._inputs) + 1)), READ_REPLY_MAX_BYTES)
+        try:
+            async with aclosing(
+                read_bytes(
+                    self._stores,
+                    segment,
+                    source.given,
+                    source.end,
+                    purpose=self._purpose,
+                    read_ahead_bytes=ahead,
+                )
+            ) as pieces:
+                async for data in pieces:
+                    for block in assembler.feed(data):
+                        source.blocks.append(block)
+                        source.buffered += block.size_bytes
+                    if source.blocks:
+                        self._news.set()
+                    while source.buffered >= ahead:
+                        source.room.clear()
+                        await source.room.wait()
+            if assembler.is_within_event:
+                raise ProtocolError(f"segment {segment} ends within an event")
+            source.successors = [] if source.end is not None else await self._successors(source)
+        except NadiError as error:
+            source.error = error
+        self._news.set()
+
+    async def _successors(self, source: _Input) -> list[SegmentRange]:
+        backoff = Backoff()
+        while True:
+            try:
+                found = await self._stores.controller.successors(self.scope, self.stream, source.piece.segment_id)
+                return [successor.segment for successor in found]
+            except ClosedError:
+                raise
+            except UnavailableError:
+                await backoff.pause()
+
+
+async def open_reader(
+    stores: SegmentStores,
+    scope: str,
+    stream: str,
+    start: StreamCut | None = None,
+    end: StreamCut | None = None,
+) -> SliceReader:
+    """A reader from `start` (or the head) to `end` (or for ever); InvalidStreamCutError if they don't fit."""
+    controller = stores.controller
+    for cut in (start, end):
+        check_cut(cut, scope, stream)
+    if start is None:
+        start = await controller.head(scope, stream)
+    allowed: set[int] | None = None
+    if end is not None:
+        for segment_id, offset in start.positions.items():
+            if offset > end.positions.get(segment_id, offset):
+                raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment_id}")
+        try:
+            allowed = set(await controller.segments_between(scope, stream, start, end))
+        except InvalidStreamCutError:
+            raise
+        except InvalidArgumentError as error:
+            raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
+    ranges = await segment_ranges(stores, scope, stream, start)
+    future = {segment_id for segment_id, offset in start.positions.items() if offset < 0}
+    return SliceReader(stores, scope, stream, Frontier(ranges, future), start, end, allowed)
+
+
+def check_cut(cut: StreamCut | None, scope: str, stream: str) -> None:
+    """InvalidStreamCutError unless the cut is one of this stream."""
+    if cut is not None and (cut.scope, cut.stream) != (scope, stream):
+        raise InvalidStreamCutError(f"the cut belongs to stream {cut.scope}/{cut.stream}, not to {scope}/{stream}")
+
+
+async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: StreamCut) -> list[SegmentRange]:
+    """The key ranges of a cut's segments; InvalidStreamCutError if one isn't of the stream."""
+    ranges: dict[int, SegmentRange] = {}
+    for epoch in sorted({segment_epoch(segment_id) for segment_id in cut.positions}):
+        try:
+            pieces = await stores.controller.epoch_segments(scope, stream, epoch)
+        except NotFoundError:
+            if not await stores.controller.stream_exists(scope, stream):
+                raise
+            pieces = []
+        ranges |= {piece.segment_id: piece for piece in pieces}
+    unknown = [segment_id for segment_id in cut.positions if segment_id not in ranges]
+    if unknown:
+        raise InvalidStreamCutError(f"{scope}/{stream} never had a segment {unknown[0]}: the cut is not its own")
+    return [ranges[segment_id] for segment_id in cut.positions]
+
+
+async def read_segment_range(stores: SegmentStores, segment: str, start: int, end: int) -> AsyncIterator[EventBlock]:
+    """The events of one segment between two event boundaries, as fast as its store gives them."""
+    parse_segment_name(segment)
+    assembler = EventAssembler(start)
+    purpose = f"reader {next(_ids)}"
+    try:
+        async with aclosing(read_bytes(stores, segment, start, end, purpose=purpose)) as pieces:
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    yield block
+    finally:
+        stores.release(purpose)
+    if assembler.offset != end:
+        raise InvalidArgumentError(
+            f"{end:,} is no event boundary of segment {segment}, or lies past its end ({assembler.offset:,})"
+        )

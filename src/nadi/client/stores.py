@@ -1,0 +1,141 @@
+"""The segment stores as one thing to talk to: which store has a segment, and the connections there.
+
+The controller says where a segment lives; the answer is kept until a connection or a WrongHost
+says otherwise. Connections are shared by endpoint and purpose: requests, appends, and one set for
+each reader, whose end takes its long polls with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nadi.client.connection import Endpoint, SegmentStoreConnection
+from nadi.client.controller import ControllerClient
+from nadi.errors import ClosedError, RequestTimeoutError, StorageFullError, UnavailableError
+from nadi.naming import container_key
+from nadi.wire import commands as wire
+
+REQUESTS = "requests"
+APPENDS = "appends"
+_CONNECT_TIMEOUT_S = 5.0
+_CACHED_ENDPOINTS = 10_000
+
+
+class Backoff:
+    """Growing pauses: 5 ms, doubled each time up to `longest_s`."""
+
+    def __init__(self, longest_s: float = 1.0) -> None:
+        self._next_s = 0.005
+        self._longest_s = longest_s
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._next_s)
+        self._next_s = min(2 * self._next_s, self._longest_s)
+
+
+class SegmentStores:
+    """All connections of one client."""
+
+    def __init__(self, controller: ControllerClient) -> None:
+        self.controller = controller
+        self._endpoints: dict[str, Endpoint] = {}
+        self._connections: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
+        self._closed = False
+
+    async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
+        """An open connection to the store that has `segment`; UnavailableError if there is none now."""
+        if self._closed:
+            raise ClosedError("this client was closed")
+        key = container_key(segment)
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            if len(self._endpoints) >= _CACHED_ENDPOINTS:
+                self._endpoints.clear()
+            endpoint = Endpoint(*await self.controller.segment_endpoint(segment))
+            self._endpoints[key] = endpoint
+        slot = (endpoint, purpose)
+        task = self._connections.get(slot)
+        if task is None or (task.done() and not _usable(task)):
+            task = asyncio.create_task(SegmentStoreConnection.open(endpoint, _CONNECT_TIMEOUT_S))
+            self._connections[slot] = task
+        try:
+            connection = await asyncio.shield(task)
+        except UnavailableError:
+            self.forget(segment)
+            raise
+        if self._is_closed():
+            connection.close()
+            raise ClosedError("this client was closed")
+        return connection
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def forget(self, segment: str) -> None:
+        """Ask the controller again where `segment` is, next time."""
+        self._endpoints.pop(container_key(segment), None)
+
+    async def call(
+        self,
+        segment: str,
+        kind: type[wire.Command],
+        timeout_s: float = 30.0,
+        /,
+        *,
+        repeat: bool = True,
+        **fields: Any,
+    ) -> wire.Command:
+        """Send a request to the store of `segment`; one that may be sent twice is, within the time."""
+        pause = Backoff()
+        trouble: UnavailableError | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    try:
+                        connection = await self.connection(segment)
+                    except ClosedError:
+                        raise
+                    except UnavailableError as error:
+                        trouble = error
+                        await pause.pause()
+                        continue
+                    try:
+                        return await connection.call(kind, None, **fields)
+                    except StorageFullError:
+                        raise
+                    except UnavailableError as error:
+                        self.forget(segment)
+                        if not repeat or self._closed:
+                            raise
+                        trouble = error
+                    await pause.pause()
+        except TimeoutError as error:
+            if isinstance(error, RequestTimeoutError):
+                raise
+            raise RequestTimeoutError(
+                f"{kind.__name__} for segment {segment} had no answer within {timeout_s} s"
+                + (f": {trouble}" if trouble else "")
+            ) from trouble
+
+    def release(self, purpose: str) -> None:
+        """Close the connections that were opened for `purpose`."""
+        for slot in [slot for slot in self._connections if slot[1] == purpose]:
+            _end(self._connections.pop(slot))
+
+    def close(self) -> None:
+        self._closed = True
+        for task in self._connections.values():
+            _end(task)
+        self._connections.clear()
+
+
+def _usable(task: asyncio.Task[SegmentStoreConnection]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+def _end(task: asyncio.Task[SegmentStoreConnection]) -> None:
+    if not task.done():
+        task.cancel()
+    elif _usable(task):
+        task.result().close()

@@ -1,0 +1,282 @@
+"""StreamManager: scopes and streams, and the writers and readers of them.
+
+One StreamManager is one client: one controller connection and one set of segment store connections,
+shared by all it makes, and ended with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from nadi.client import reader as readers
+from nadi.client.controller import ControllerClient, SegmentRange
+from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.reader import SliceReader
+from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.tables import Table
+from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
+from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
+from nadi.errors import ClosedError, InvalidArgumentError, RequestTimeoutError, StreamNotFoundError
+from nadi.model.event import EventBlock
+from nadi.model.streamcut import StreamCut
+from nadi.naming import check_name, segment_epoch, segment_name
+from nadi.wire import commands as wire
+
+DEFAULT_URI = "tcp://127.0.0.1:9090"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream now: where it begins, where it ends, whether it takes events."""
+
+    scope: str
+    stream: str
+    head: StreamCut
+    tail: StreamCut
+    is_sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment as its store knows it; the offsets are where its data begins and ends."""
+
+    start_offset: int
+    write_offset: int
+    is_sealed: bool
+
+
+def controller_address(uri: str) -> str:
+    """host:port of `tcp://host:port`, `pravega://host:port` or plain `host:port`."""
+    scheme, found, rest = uri.partition("://")
+    if not found:
+        scheme, rest = "tcp", uri
+    host, _, port = rest.rstrip("/").rpartition(":")
+    if scheme not in ("tcp", "pravega", "nadi") or not host or not port.isdecimal():
+        raise InvalidArgumentError(f"{uri!r} is no controller address: write it as {DEFAULT_URI}")
+    return f"{host}:{port}"
+
+
+class StreamManager:
+    """A client of the controller at `controller_uri`; make it inside a running event loop."""
+
+    def __init__(
+        self,
+        controller_uri: str = DEFAULT_URI,
+        *,
+        controller: ControllerClient | None = None,
+        blocking: bool = False,
+    ) -> None:
+        self.controller = controller or ControllerClient(controller_address(controller_uri))
+        self.stores = SegmentStores(self.controller)
+        self._blocking = blocking
+        self._writers: list[EventWriter] = []
+        self._txn_writers: list[TransactionalEventWriter] = []
+        self._readers: list[SliceReader] = []
+
+    async def __aenter__(self) -> StreamManager:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End everything that this client made; what is not stored by now fails with ClosedError."""
+        for writer in self._writers:
+            writer.stop(ClosedError(f"the client was closed, and with it the writer of {writer.name}"))
+        for txn_writer in self._txn_writers:
+            await txn_writer.close()
+        for reader in self._readers:
+            reader.close()
+        self.stores.close()
+        await self.controller.close()
+        await asyncio.sleep(0)  # let what was ended run out
+
+    # --- scopes -----------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> bool:
+        """False if it existed."""
+        check_name("scope", scope)
+        return await self.controller.create_scope(scope)
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """False if there was none; NotEmptyError unless it is empty or `recursive` is given."""
+        return await self.controller.delete_scope(scope, recursive=recursive)
+
+    async def list_scopes(self) -> list[str]:
+        return await self.controller.list_scopes()
+
+    # --- streams ----------------------------------------------------------------------------
+
+    async def create_stream(
+        self,
+        scope: str,
+        stream: str,
+        segments: int = 1,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        tags: Iterable[str] = (),
+    ) -> bool:
+        """Create a stream of `segments` segments, or one that scales by its policy; False if it existed."""
+        check_name("stream", stream)
+        config = StreamConfiguration(scaling or ScalingPolicy.fixed(segments), retention, tuple(tags))
+        return await self.controller.create_stream(scope, stream, config)
+
+    async def update_stream(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        tags: Iterable[str] | None = None,
+    ) -> None:
+        """Change what is given and keep the rest."""
+        old = await self.controller.stream_configuration(scope, stream)
+        config = StreamConfiguration(
+            scaling or old.scaling, retention or old.retention, old.tags if tags is None else tuple(tags)
+        )
+        await self.controller.update_stream(scope, stream, config)
+
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        return await self.controller.stream_configuration(scope, stream)
+
+    async def delete_stream(self, scope: str, stream: str) -> bool:
+        """False if there was none; StreamNotSealedError unless it was sealed."""
+        return await self.controller.delete_stream(scope, stream)
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        """No more events can be written from now on."""
+        await self.controller.seal_stream(scope, stream)
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget what lies before the cut."""
+        await readers.segment_ranges(self.stores, cut.scope, cut.stream, cut)
+        await self.controller.truncate_stream(cut)
+
+    async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
+        """Names of the scope's streams, without internal ones; only those with `tag` if given."""
+        names = await self.controller.list_streams(scope, tag)
+        return [name for name in names if not name.startswith("_")]
+
+    async def stream_info(self, scope: str, stream: str) -> StreamInfo:
+        """Where the stream begins and ends now, as stream cuts."""
+        current, head = await asyncio.gather(
+            self.controller.current_segments(scope, stream), self.controller.head(scope, stream)
+        )
+        segments = current or await self._last_segments(head)
+        infos = await asyncio.gather(*(self.segment_info(segment_name(scope, stream, s.segment_id)) for s in segments))
+        ends = {s.segment_id: info.write_offset for s, info in zip(segments, infos, strict=True)}
+        return StreamInfo(scope, stream, head, StreamCut(scope, stream, ends), not current)
+
+    async def _last_segments(self, head: StreamCut) -> list[SegmentRange]:
+        """The segments that a sealed stream ended with: those of its newest segment's epoch."""
+        ids = await self.controller.segments_between(head.scope, head.stream, head, None)
+        if not ids:
+            raise StreamNotFoundError(head.scope, head.stream)
+        epoch = segment_epoch(max(ids))
+        return await self.controller.epoch_segments(head.scope, head.stream, epoch)
+
+    async def segment_info(self, segment: str) -> SegmentInfo:
+        """What the store says of one segment, by its name."""
+        info = await self.stores.call(segment, wire.GetStreamSegmentInfo, segment=segment, token="")
+        assert isinstance(info, wire.StreamSegmentInfo)
+        return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
+
+    # --- segments ---------------------------------------------------------------------------
+
+    async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
+        """The segments that take events now, by key range; none if the stream is sealed."""
+        return await self.controller.current_segments(scope, stream)
+
+    async def segments_between(
+        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
+    ) -> list[int]:
+        """Ids of all segments with data between the cuts (None: head, tail), those of the cuts included."""
+        for cut in (start, end):
+            readers.check_cut(cut, scope, stream)
+        if start is None and end is None:
+            start = await self.controller.head(scope, stream)
+        return await self.controller.segments_between(scope, stream, start, end)
+
+    async def scale_stream(
+        self,
+        scope: str,
+        stream: str,
+        sealed_segments: Sequence[int],
+        new_ranges: Sequence[tuple[float, float]],
+        *,
+        timeout: float = 120.0,
+    ) -> None:
+        """Replace segments by new ones with these key ranges; returns when that is done."""
+        epoch = await self.controller.scale(scope, stream, sealed_segments, new_ranges)
+        backoff = Backoff()
+        try:
+            async with asyncio.timeout(timeout):
+                while not await self.controller.scale_is_done(scope, stream, epoch):
+                    await backoff.pause()
+        except TimeoutError:
+            raise RequestTimeoutError(f"{scope}/{stream} is not scaled yet after {timeout} s") from None
+
+    # --- writers, readers, tables -----------------------------------------------------------
+
+    async def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S) -> EventWriter:
+        """A writer; events that are not stored within `ack_timeout` seconds fail."""
+        writer = await open_writer(self.stores, scope, stream, ack_timeout_s=ack_timeout, blocking=self._blocking)
+        self._writers.append(writer)
+        return writer
+
+    async def create_transaction_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        writer_id: str | None = None,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        ack_timeout: float = ACK_TIMEOUT_S,
+    ) -> TransactionalEventWriter:
+        writer = TransactionalEventWriter(
+            self.stores,
+            scope,
+            stream,
+            writer_id=writer_id,
+            lease_ms=lease_ms,
+            ack_timeout_s=ack_timeout,
+            blocking=self._blocking,
+        )
+        self._txn_writers.append(writer)
+        return writer
+
+    async def create_reader(
+        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+    ) -> SliceReader:
+        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive)."""
+        reader = await readers.open_reader(self.stores, scope, stream, start, end)
+        self._readers = [known for known in self._readers if not known.is_closed]
+        self._readers.append(reader)
+        return reader
+
+    async def read_events(
+        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+    ) -> AsyncIterator[readers.Event]:
+        """The events one by one; use `create_reader` for blocks and for the position."""
+        reader = await self.create_reader(scope, stream, start=start, end=end)
+        try:
+            async for segment_id, block in reader:
+                for event in readers.events_of(segment_id, block):
+                    yield event
+        finally:
+            reader.close()
+
+    def read_segment_range(self, segment: str, start: int, end: int) -> AsyncIterator[EventBlock]:
+        """The events of one segment between two event boundaries, in blocks."""
+        return readers.read_segment_range(self.stores, segment, start, end)
+
+    def table(self, scope: str, name: str) -> Table:
+        """A key-value table of the scope; create it with its `create`."""
+        return Table(self.stores, scope, name)

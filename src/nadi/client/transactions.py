@@ -1,0 +1,223 @@
+"""Transactions: events that become part of the stream all together, or never.
+
+Events go at once into segments of the transaction's own, one for each segment of the stream; the
+commit flushes them and tells the controller, which merges them. A pinger extends the lease while
+the transaction is open here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from uuid import UUID
+
+from nadi.client.batch import Ack
+from nadi.client.controller import SegmentRange, Successor
+from nadi.client.stores import SegmentStores
+from nadi.client.writer import ACK_TIMEOUT_S, EventWriter
+from nadi.errors import (
+    ClosedError,
+    NadiError,
+    RequestTimeoutError,
+    TransactionFailedError,
+    UnavailableError,
+)
+from nadi.naming import segment_name, transaction_segment_name
+
+DEFAULT_LEASE_MS = 90_000
+_STATE_PAUSE_S = 0.02
+
+
+class Transaction:
+    """One transaction; as a context manager it commits, or aborts if an exception leaves the block."""
+
+    def __init__(self, owner: TransactionalEventWriter, txn_id: UUID, segments: list[SegmentRange]) -> None:
+        self.txn_id = txn_id
+        self._owner = owner
+        self._failure: NadiError | None = None  # of the pinger
+        self._ended = False
+        name = f"{owner.scope}/{owner.stream}"
+
+        async def no_successors(_: int) -> list[Successor]:
+            raise TransactionFailedError(
+                f"transaction {txn_id} of {name} takes no more events: it was ended or has timed out"
+            )
+
+        self._writer = EventWriter(
+            owner.stores,
+            f"{name}, transaction {txn_id}",
+            segments,
+            name_of=lambda segment_id: transaction_segment_name(
+                segment_name(owner.scope, owner.stream, segment_id), txn_id.int
+            ),
+            find_successors=no_successors,
+            ack_timeout_s=owner.ack_timeout_s,
+            blocking=owner.blocking,
+        )
+        self._pinger = asyncio.create_task(self._ping_for_ever())
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """As EventWriter.write_event; the event is seen by readers once the transaction is committed."""
+        self._check_open()
+        return self._writer.write_event(event, routing_key)
+
+    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
+        self._check_open()
+        return self._writer.write_batch(events, routing_keys)
+
+    async def ready(self) -> None:
+        """Wait until there is room for more events."""
+        await self._writer.ready()
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored (and not yet part of the stream)."""
+        self._check_open()
+        await self._writer.flush(timeout)
+
+    async def commit(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+        """Make the events part of the stream; with `wait`, return once readers can see them.
+
+        TransactionFailedError if it was aborted or has timed out.
+        """
+        self._check_open()
+        await self._writer.flush(timeout)
+        owner = self._owner
+        await owner.stores.controller.commit_transaction(owner.scope, owner.stream, self.txn_id, owner.writer_id)
+        self._end()
+        if wait:
+            await self._until(("COMMITTED",), timeout)
+
+    async def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+        """Forget the events."""
+        owner = self._owner
+        await owner.stores.controller.abort_transaction(owner.scope, owner.stream, self.txn_id)
+        self._end()
+        if wait:
+            await self._until(("ABORTED",), timeout)
+
+    async def ping(self, lease_ms: int | None = None) -> None:
+        """Extend the lease now; the pinger does so by itself."""
+        owner = self._owner
+        await owner.stores.controller.ping_transaction(
+            owner.scope, owner.stream, self.txn_id, lease_ms or owner.lease_ms
+        )
+
+    async def status(self) -> str:
+        """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
+        owner = self._owner
+        return await owner.stores.controller.transaction_state(owner.scope, owner.stream, self.txn_id)
+
+    async def __aenter__(self) -> Transaction:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if kind is None:
+            await self.commit()
+        else:
+            await self.abort()
+
+    def stop(self) -> None:
+        """Let go of it without ending it: it can be resumed by its id until its lease runs out."""
+        self._end()
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise TransactionFailedError(f"transaction {self.txn_id} was committed or aborted here already")
+        if self._failure is not None:
+            raise self._failure
+
+    def _end(self) -> None:
+        self._ended = True
+        self._pinger.cancel()
+        self._writer.stop(ClosedError(f"transaction {self.txn_id} has ended"))
+        self._owner.open_transactions.discard(self)
+
+    async def _until(self, states: tuple[str, ...], timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    state = await self.status()
+                    if state in states:
+                        return
+                    if state in ("COMMITTED", "ABORTED"):
+                        raise TransactionFailedError(f"transaction {self.txn_id} is {state}")
+                    await asyncio.sleep(_STATE_PAUSE_S)
+        except TimeoutError as error:
+            if isinstance(error, NadiError):
+                raise
+            raise RequestTimeoutError(f"transaction {self.txn_id} is not {states[0]} yet") from None
+
+    async def _ping_for_ever(self) -> None:
+        pause_s = self._owner.lease_ms / 1000 / 3
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                await self.ping()
+            except UnavailableError:
+                pause_s = min(pause_s, 1.0)
+                continue
+            except NadiError as error:
+                self._failure = error
+                return
+            pause_s = self._owner.lease_ms / 1000 / 3
+
+
+class TransactionalEventWriter:
+    """Begins and resumes the transactions of one writer on one stream."""
+
+    def __init__(
+        self,
+        stores: SegmentStores,
+        scope: str,
+        stream: str,
+        *,
+        writer_id: str | None = None,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        ack_timeout_s: float = ACK_TIMEOUT_S,
+        blocking: bool = False,
+    ) -> None:
+        self.stores = stores
+        self.scope, self.stream = scope, stream
+        self.writer_id = writer_id or str(uuid.uuid4())
+        self.lease_ms = lease_ms
+        self.ack_timeout_s = ack_timeout_s
+        self.blocking = blocking
+        self.open_transactions: set[Transaction] = set()
+
+    async def begin_txn(self, lease_ms: int | None = None) -> Transaction:
+        """A new transaction, which times out if the controller hears nothing of it for the lease."""
+        if lease_ms is not None:
+            self.lease_ms = lease_ms
+        txn_id, segments = await self.stores.controller.create_transaction(self.scope, self.stream, self.lease_ms)
+        return self._opened(txn_id, segments)
+
+    async def get_txn(self, txn_id: UUID) -> Transaction:
+        """A transaction begun elsewhere or earlier, to be written, committed or aborted here.
+
+        What an earlier writer of it had not seen acknowledged may or may not be in it.
+        """
+        controller = self.stores.controller
+        state = await controller.transaction_state(self.scope, self.stream, txn_id)
+        segments = await controller.epoch_segments(self.scope, self.stream, txn_id.int >> 96)
+        txn = self._opened(txn_id, segments)
+        if state != "OPEN":
+            txn.stop()
+        return txn
+
+    async def close(self) -> None:
+        """Let go of the open transactions; each ends with its lease."""
+        for txn in list(self.open_transactions):
+            txn.stop()
+
+    def _opened(self, txn_id: UUID, segments: list[SegmentRange]) -> Transaction:
+        txn = Transaction(self, txn_id, segments)
+        self.open_transactions.add(txn)
+        return txn

@@ -1,0 +1,372 @@
+"""EventWriter: events in, acknowledgements out, in order for each routing key.
+
+`write_event` adds the event to the batch of its key's segment and returns; there is nothing to
+await. When a segment was sealed (the stream scaled), the writer asks for its successors and hands
+them, in one step under the lock, all events of it that were not acknowledged, in order, before any
+newer event can reach them; so the order of each key survives.
+
+Memory is bounded by WRITER_PENDING_BYTES of unacknowledged events: past it the blocking writer
+waits in `write_event`, and asynchronous callers `await ready()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import Any
+
+from nadi.client.batch import Ack, Batch
+from nadi.client.controller import SegmentRange, Successor
+from nadi.client.segment_output import SegmentOutput
+from nadi.client.stores import Backoff, SegmentStores
+from nadi.errors import (
+    ClosedError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    NadiError,
+    RequestTimeoutError,
+    StreamSealedError,
+    UnavailableError,
+)
+from nadi.limits import MAX_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
+from nadi.model.event import HEADER_BYTES, event_header
+from nadi.model.keyspace import key_position
+from nadi.naming import segment_name
+
+ACK_TIMEOUT_S = 60.0
+_CACHED_KEYS = 100_000
+
+
+class EventWriter:
+    """Writes to the segments given to `open`; made by StreamManager and by Transaction.
+
+    find_successors: what follows a sealed segment; it raises what the events fail with if nothing
+    can. name_of: the name of a segment by its id.
+    """
+
+    def __init__(
+        self,
+        stores: SegmentStores,
+        name: str,
+        segments: Sequence[SegmentRange],
+        *,
+        name_of: Callable[[int], str],
+        find_successors: Callable[[int], Awaitable[list[Successor]]],
+        ack_timeout_s: float = ACK_TIMEOUT_S,
+        blocking: bool = False,
+    ) -> None:
+        self.name = name
+        self.lock = threading.Lock()
+        self.stores = stores
+        self._name_of = name_of
+        self._find_successors = find_successors
+        self._ack_timeout_s = ack_timeout_s
+        self._blocking = blocking
+        self._loop = asyncio.get_running_loop()
+        self._room = threading.Condition(self.lock)
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pending = 0  # bytes that are not acknowledged
+        self._since_pause = 0  # bytes written since `ready` last let the loop run
+        self._stopped: NadiError | None = None  # why no more events are taken
+        self._failure: NadiError | None = None  # the first since the last flush
+        self._outputs: dict[int, SegmentOutput] = {}
+        self._table: list[tuple[float, float, SegmentOutput]] = []
+        self._highs: list[float] = []
+        self._output_of_key: dict[str, SegmentOutput] = {}
+        self._cycle: Iterator[SegmentOutput] = iter(())
+        self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
+        if not segments:
+            self._stopped = StreamSealedError(name)
+        self._keyless = next(self._cycle, None)
+        self.spawn(self._watch())
+
+    # --- writing; any thread in the blocking face, else the loop's ---------------------------
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Take one event; the Ack, shared by its batch, tells when it is stored.
+
+        Events of one routing key keep their order. Raises EventTooLargeError, StreamSealedError,
+        ClosedError; the blocking face waits here while too much is pending.
+        """
+        if type(event) is not bytes:
+            event = _as_bytes(event)
+        size = len(event)
+        if size > MAX_EVENT_BYTES:
+            raise EventTooLargeError(size, MAX_EVENT_BYTES)
+        header = event_header(size)
+        size += HEADER_BYTES
+        with self.lock:
+            if self._stopped is not None or self._pending >= WRITER_PENDING_BYTES:
+                self._wait_for_room()
+            if routing_key is None:
+                output = self._keyless
+                if output is None or not output.current.entries:
+                    output = self._keyless = next(self._cycle)
+            else:
+                output = self._output_of_key.get(routing_key) or self._route(routing_key)
+            batch = output.current
+            entries = batch.entries
+            entries += (header, event, routing_key)
+            batch.size += size
+            self._pending += size
+            ack = batch.ack
+            if batch.size >= output.notice_at:
+                output.notice()
+            return ack
+
+    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
+        """Take many events, with one key for all or one each; the Ack is for all of them."""
+        if routing_keys is None or isinstance(routing_keys, str):
+            keys: Iterable[str | None] = itertools.repeat(routing_keys)
+            pairs = zip(events, keys, strict=False)
+        else:
+            pairs = zip(events, routing_keys, strict=True)
+        write = self.write_event
+        return Ack.of_all({write(event, key): None for event, key in pairs})
+
+    async def ready(self) -> None:
+        """Wait until there is room for more events."""
+        while self._pending >= WRITER_PENDING_BYTES // 2 and self._stopped is None:
+            waiter = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            await waiter
+        # a caller that never had to wait would keep the loop from sending
+        if self._pending - self._since_pause >= WRITER_BLOCK_BYTES or self._pending < self._since_pause:
+            await asyncio.sleep(0)
+            self._since_pause = self._pending
+
+    async def write(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """`ready`, then `write_event`."""
+        await self.ready()
+        return self.write_event(event, routing_key)
+
+    def pending_acks(self) -> tuple[list[Ack], NadiError | None]:
+        """The Acks of everything written so far, and the first failure since this was last asked."""
+        with self.lock:
+            outputs = self._outputs.values()
+            acks = list(dict.fromkeys(batch.ack for output in outputs for batch in output.pending()))
+            failure, self._failure = self._failure, None
+        return acks, failure
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored; raise the first failure since the last flush."""
+        acks, failure = self.pending_acks()
+        try:
+            async with asyncio.timeout(timeout):
+                for ack in acks:
+                    try:
+                        await ack
+                    except NadiError as error:
+                        failure = failure or error
+        except TimeoutError:
+            raise RequestTimeoutError(f"not everything was acknowledged within {timeout} s") from None
+        if failure is not None:
+            self._failure = None
+            raise failure
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then end; what is not stored by then fails with ClosedError."""
+        try:
+            if self._stopped is None or isinstance(self._stopped, StreamSealedError):
+                await self.flush(timeout)
+        finally:
+            self.stop(ClosedError(f"the writer of {self.name} was closed"))
+
+    def stop(self, error: NadiError) -> None:
+        """End at once: pending events fail with `error`."""
+        with self.lock:
+            self._stopped = error
+        for output in self._outputs.values():
+            output.fail(error)
+            output.close()
+        for task in self._tasks:
+            task.cancel()
+        self._make_room()
+
+    # --- what the outputs call; the loop's thread --------------------------------------------
+
+    def schedule(self, call: Callable[[], None]) -> None:
+        try:
+            if self._blocking:
+                self._loop.call_soon_threadsafe(call)
+            else:
+                self._loop.call_soon(call)
+        except RuntimeError:
+            raise ClosedError(f"the writer of {self.name} was closed") from None
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def settle(self, batch: Batch, error: NadiError | None) -> None:
+        if error is not None and self._failure is None and not isinstance(error, ClosedError):
+            self._failure = error
+        with self.lock:
+            self._pending -= batch.size
+        batch.entries.clear()
+        batch.ack.settle(error)
+        self._make_room()
+
+    def on_sealed(self, output: SegmentOutput, error: NadiError) -> None:
+        self.spawn(self._replace(output))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _wait_for_room(self) -> None:
+        """With the lock held: wait, or raise, until an event may be taken."""
+        if not self._blocking:
+            if self._stopped is None and self._pending < 2 * WRITER_PENDING_BYTES:
+                return
+            if self._stopped is None:
+                raise UnavailableError(
+                    f"{self._pending:,} bytes wait to be stored: `await writer.ready()` before writing more"
+                )
+        deadline = time.monotonic() + self._ack_timeout_s
+        while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
+            if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                raise RequestTimeoutError(f"no room to write after {self._ack_timeout_s} s")
+        if self._stopped is not None:
+            raise self._stopped
+
+    def _make_room(self) -> None:
+        if self._pending <= WRITER_PENDING_BYTES // 2 or self._stopped is not None:
+            if self._blocking:
+                with self.lock:
+                    self._room.notify_all()
+            waiters, self._room_waiters = self._room_waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _route(self, key: str) -> SegmentOutput:
+        """The segment with the smallest high end that is not below the key's position."""
+        if len(self._output_of_key) >= _CACHED_KEYS:
+            self._output_of_key.clear()
+        if not isinstance(key, str):
+            raise InvalidArgumentError(f"a routing key is a str, not {type(key).__name__}")
+        index = min(bisect_left(self._highs, key_position(key)), len(self._table) - 1)
+        output = self._output_of_key[key] = self._table[index][2]
+        return output
+
+    def _output(self, segment_id: int) -> SegmentOutput:
+        output = self._outputs.get(segment_id)
+        if output is None:
+            output = SegmentOutput(self, self._name_of(segment_id), segment_id)
+            self._outputs[segment_id] = output
+        return output
+
+    def _set_table(self, entries: list[tuple[float, float, SegmentOutput]]) -> None:
+        self._table = sorted(entries, key=lambda entry: entry[1])
+        self._highs = [high for _, high, _ in self._table]
+        self._output_of_key.clear()
+        self._cycle = itertools.cycle(dict.fromkeys(output for _, _, output in self._table))
+        self._keyless = next(self._cycle, None)
+
+    async def _replace(self, output: SegmentOutput) -> None:
+        """Hand the events of a sealed segment, and its keys, to its successors."""
+        backoff = Backoff()
+        while True:
+            try:
+                successors = await self._find_successors(output.segment_id)
+                break
+            except ClosedError:
+                return
+            except UnavailableError as error:
+                output.trouble = error
+            except NadiError as error:
+                self._give_up(output, error)
+                return
+            await backoff.pause()
+        if not successors:
+            self._give_up(output, StreamSealedError(f"stream {self.name}"))
+            return
+        with self.lock:
+            if not isinstance(self._stopped, ClosedError):
+                self._hand_over(output, [successor.segment for successor in successors])
+
+    def _give_up(self, output: SegmentOutput, error: NadiError) -> None:
+        with self.lock:
+            self._stopped = self._stopped or error
+        output.fail(error)
+        self._make_room()
+
+    def _hand_over(self, sealed: SegmentOutput, successors: list[SegmentRange]) -> None:
+        """With the lock held. A successor gets only the keys of the segment it replaces here: other
+        predecessors of a merge keep theirs until they are found sealed themselves."""
+        entries = []
+        for low, high, output in self._table:
+            if output is not sealed:
+                entries.append((low, high, output))
+                continue
+            for piece in successors:
+                if piece.low < high and piece.high > low:
+                    entries.append((max(low, piece.low), min(high, piece.high), self._output(piece.segment_id)))
+        self._set_table(entries)
+        for batch in sealed.take_all():
+            groups: dict[SegmentOutput, Batch] = {}
+            spare = self._table[0][2] if self._keyless is None else self._keyless
+            for header, payload, key in batch.events():
+                output = spare if key is None else self._output_of_key.get(key) or self._route(key)
+                group = groups.get(output)
+                if group is None:
+                    group = groups[output] = Batch(batch.ack)
+                group.add(header, payload, key)
+            batch.ack.split(len(groups))
+            for output, group in groups.items():
+                output.adopt(group)
+        sealed.close()
+        del self._outputs[sealed.segment_id]
+
+    async def _watch(self) -> None:
+        """Fail the events of outputs that have made no progress for the acknowledgement timeout."""
+        while True:
+            await asyncio.sleep(min(1.0, self._ack_timeout_s / 4))
+            now = time.monotonic()
+            for output in list(self._outputs.values()):
+                with self.lock:
+                    pending = bool(output.pending())
+                    if not pending:
+                        output.progress_at = now
+                if pending and now - output.progress_at > self._ack_timeout_s:
+                    output.fail(
+                        output.trouble
+                        or RequestTimeoutError(
+                            f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
+                        )
+                    )
+
+
+def _as_bytes(event: object) -> bytes:
+    if isinstance(event, bytes | bytearray | memoryview):
+        return bytes(event)
+    raise InvalidArgumentError(f"an event is bytes, not {type(event).__name__}: encode it first")
+
+
+async def open_writer(
+    stores: SegmentStores,
+    scope: str,
+    stream: str,
+    *,
+    ack_timeout_s: float = ACK_TIMEOUT_S,
+    blocking: bool = False,
+) -> EventWriter:
+    """A writer on the stream's current segments; StreamSealedError if there are none."""
+    controller = stores.controller
+    segments = await controller.current_segments(scope, stream)
+    if not segments:
+        raise StreamSealedError(f"stream {scope}/{stream}")
+    return EventWriter(
+        stores,
+        f"{scope}/{stream}",
+        segments,
+        name_of=lambda segment_id: segment_name(scope, stream, segment_id),
+        find_successors=lambda segment_id: controller.successors(scope, stream, segment_id),
+        ack_timeout_s=ack_timeout_s,
+        blocking=blocking,
+    )

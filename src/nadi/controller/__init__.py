@@ -1,0 +1,1 @@
+"""The control plane: scopes, streams, epochs, scaling, transactions. See `controller.Controller`."""

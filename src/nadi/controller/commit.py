@@ -1,0 +1,68 @@
+"""Merge committed transactions into the stream, in the order in which they were committed.
+
+A batch holds transactions of one epoch, the lowest first. If the stream still has that epoch's ranges,
+each active segment takes the transactions' segments of its number in one command; a source that is
+absent was merged before, so a batch can be merged again after a crash. If the stream was scaled
+meanwhile, the transactions get two epochs of their own ("rolling transaction"): their old ranges once
+more, sealed as soon as all is merged, and then the present ranges again.
+"""
+
+from __future__ import annotations
+
+from nadi.controller.history import copy_id
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import RollWork, SegmentRange, StreamState, TxnState
+from nadi.controller.scale import seal_and_measure, switch
+from nadi.controller.segments import together
+from nadi.controller.transactions import Transactions
+from nadi.controller.workflows import Workflows
+from nadi.limits import TXN_COMMIT_BATCH
+from nadi.naming import transaction_segment_name
+
+
+async def commit_pass(flow: Workflows, transactions: Transactions, name: StreamName) -> None:
+    """Merge all committing transactions of a stream. The caller holds its lock."""
+    while committing := transactions.live(name, TxnState.COMMITTING):
+        epoch = min(txn.epoch for txn in committing.values())
+        batch = sorted(
+            (text for text, txn in committing.items() if txn.epoch == epoch),
+            key=lambda text: committing[text].commit_number,
+        )[:TXN_COMMIT_BATCH]
+        stream = (await flow.metadata.stream(name)).value
+        assert stream.state is not StreamState.SEALED, "sealing waits for committing transactions"
+        if stream.reference == epoch:
+            await together(
+                flow.segments.merge(name.segment(s.id), _sources(name, s, epoch, batch)) for s in stream.segments
+            )
+            await transactions.complete(name, batch, TxnState.COMMITTED)
+            continue
+        history = await flow.metadata.history(name)
+        merge, restore = history.plan_roll(stream.epoch, epoch, flow.clock.now_ms())
+        await flow.within(name, RollWork(epoch, tuple(batch), merge, restore))
+
+
+def _sources(name: StreamName, target: SegmentRange, epoch: int, batch: list[str]) -> list[str]:
+    parent = name.segment(copy_id(target.id, epoch))
+    return [transaction_segment_name(parent, int(text, 16)) for text in batch]
+
+
+async def roll_steps(flow: Workflows, transactions: Transactions, name: StreamName, work: RollWork) -> None:
+    stream = (await flow.metadata.stream(name)).value
+    batch = list(work.txn_ids)
+    merge, restore = work.merge, work.restore
+    if stream.epoch < restore.epoch:
+
+        async def merge_into(target: SegmentRange) -> None:
+            segment = name.segment(target.id)
+            await flow.segments.create_segment(segment, stream.config, fixed=True)
+            sources = _sources(name, target, work.txn_epoch, batch)
+            await flow.segments.merge(segment, sources, sealed_is_done=True)
+            await flow.segments.seal(segment)
+
+        await together(merge_into(target) for target in merge.added)
+        await together(flow.segments.create_segment(name.segment(s.id), stream.config) for s in restore.added)
+        await flow.metadata.publish(name, [merge, restore])
+        await seal_and_measure(flow, name, merge.removed, f"{merge.epoch}")
+        await seal_and_measure(flow, name, restore.removed, f"{restore.epoch}")
+        await switch(flow, name, restore)
+    await transactions.complete(name, batch, TxnState.COMMITTED)

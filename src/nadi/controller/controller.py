@@ -1,0 +1,266 @@
+"""The control plane: knows scopes, streams and transactions, and never a byte of data.
+
+`Controller` is what the gRPC service calls. It reads and writes table segments and commands stream
+segments, both through one `exchange` with the segment store. Everything it has begun is recorded
+there, so `start` takes up whatever an earlier controller left unfinished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from nadi.controller import commit, create, delete, scale, scopes, seal, truncate, update
+from nadi.controller.clock import Clock
+from nadi.controller.history import Cut, KeyRange
+from nadi.controller.metadata import Metadata, StreamName, first_change
+from nadi.controller.records import (
+    Config,
+    CreateWork,
+    DeleteScopeWork,
+    DeleteWork,
+    RollWork,
+    ScaleType,
+    ScaleWork,
+    SealWork,
+    SegmentRange,
+    Stream,
+    StreamState,
+    TruncateWork,
+    TxnState,
+    UpdateWork,
+)
+from nadi.controller.segments import Exchange, Segments
+from nadi.controller.store import Store
+from nadi.controller.transactions import Begun, Transactions
+from nadi.controller.workflows import Tasks, Workflows
+from nadi.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NotFoundError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+)
+from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+
+_I64_MAX = (1 << 63) - 1
+
+
+class Controller:
+    """One controller over one segment store.
+
+    exchange: sends a wire command and gives its reply. store_endpoint: (host, port) told to clients for
+    data; rpc_endpoint: where this controller itself answers.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        *,
+        clock: Clock | None = None,
+        store_endpoint: tuple[str, int],
+        rpc_endpoint: tuple[str, int],
+    ) -> None:
+        self.store_endpoint = store_endpoint
+        self.rpc_endpoint = rpc_endpoint
+        self.clock = clock or Clock()
+        self._tasks = Tasks()
+        segments = Segments(exchange, self.clock)
+        self.metadata = Metadata(Store(segments))
+        self._flow = flow = Workflows(self.metadata, segments, self.clock, self._tasks)
+        self._deleting: set[str] = set()
+        self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
+        deleting = self._deleting
+        flow.steps = {
+            CreateWork: lambda name, work: create.steps(flow, name, work),
+            UpdateWork: lambda name, work: update.steps(flow, name, work),
+            ScaleWork: lambda name, work: scale.steps(flow, name, work),
+            TruncateWork: lambda name, work: truncate.steps(flow, name, work),
+            SealWork: lambda name, work: seal.steps(flow, transactions, name, work),
+            DeleteWork: lambda name, work: delete.steps(flow, name, work),
+            RollWork: lambda name, work: commit.roll_steps(flow, transactions, name, work),
+            DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, deleting, name, work),
+        }
+
+    async def start(self) -> None:
+        """Make the tables where missing, and take up unfinished work; UnavailableError if the store is away."""
+        metadata = self.metadata
+        for table in (metadata.scopes, metadata.work, metadata.transactions, metadata.numbers):
+            await table.create()
+        await self.transactions.load()
+        await self._flow.resume()
+        await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
+        self.transactions.resume()
+        self._tasks.spawn(self.transactions.expire())
+
+    async def stop(self) -> None:
+        """End all background tasks; what they were doing is taken up by the next start."""
+        await self._tasks.close()
+
+    # --- scopes ----------------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> None:
+        await scopes.create_scope(self._flow, scope)
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
+        if recursive and scope in self._deleting:
+            return
+        name = scopes.scope_name(scope)
+        try:
+            await self._flow.run(
+                name, lambda: scopes.begin_delete(self._flow, self._deleting, scope, recursive=recursive)
+            )
+        finally:
+            if self._flow.pending(name, "scope") is None:
+                self._deleting.discard(scope)
+
+    async def scope_exists(self, scope: str) -> bool:
+        return await self.metadata.find_scope(scope) is not None
+
+    async def list_scopes(self, token: str) -> tuple[list[str], str]:
+        """A page of names and the token to go on from; an empty page is the end."""
+        found, following = await self.metadata.scopes.page(_token(token), LIST_PAGE)
+        return [scope for scope, _ in found], following.hex() if found else token
+
+    async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
+        """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
+        await self.metadata.scope(scope)
+        table, position = self.metadata.streams(scope), _token(token)
+        while True:
+            try:
+                found, position = await table.page(position, LIST_PAGE)
+            except SegmentNotFoundError as error:
+                raise ScopeNotFoundError(scope) from error
+            if not found:
+                return [], token
+            names = [name for name, stream in found if tag is None or tag in stream.value.config.tags]
+            if names:
+                return names, position.hex()
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    async def create_stream(self, name: StreamName, config: Config) -> None:
+        """Create a stream: when this returns, all its segments exist."""
+        _check_config(config)
+        await self._flow.run(name, lambda: create.begin(self._flow, self._deleting, name, config))
+
+    async def update_stream(self, name: StreamName, config: Config) -> None:
+        _check_config(config)
+        await self._flow.run(name, lambda: update.begin(self._flow, name, config))
+
+    async def truncate_stream(self, name: StreamName, cut: Cut) -> None:
+        await self._flow.run(name, lambda: truncate.begin(self._flow, name, cut))
+
+    async def seal_stream(self, name: StreamName) -> None:
+        await self._flow.run(name, lambda: seal.begin(self._flow, name))
+
+    async def delete_stream(self, name: StreamName) -> None:
+        await self._flow.run(name, lambda: delete.begin(self._flow, name))
+
+    async def stream(self, name: StreamName) -> Stream:
+        return (await self.metadata.stream(name)).value
+
+    async def stream_exists(self, name: StreamName) -> bool:
+        return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None
+
+    # --- segments --------------------------------------------------------------------------------
+
+    async def current_segments(self, name: StreamName) -> Sequence[SegmentRange]:
+        """The segments that take events now; none if the stream is sealed."""
+        stream = await self.stream(name)
+        return () if stream.state is StreamState.SEALED else stream.segments
+
+    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[SegmentRange]:
+        return (await self.metadata.history(name)).epoch(epoch)
+
+    async def head(self, name: StreamName) -> Cut:
+        """The stream cut at which the stream begins."""
+        stream = await self.stream(name)
+        if stream.head:
+            return stream.head
+        if stream.epoch == 0:
+            return {segment.id: 0 for segment in first_change(stream).added}
+        return (await self.metadata.history(name)).head_of_time()
+
+    async def successors(self, name: StreamName, segment: int) -> list[tuple[SegmentRange, list[int]]]:
+        await self.metadata.stream(name)
+        return (await self.metadata.history(name)).successors(segment)
+
+    async def segments_between(self, name: StreamName, start: Cut, end: Cut) -> list[int]:
+        await self.metadata.stream(name)
+        return (await self.metadata.history(name)).between(start, end)
+
+    async def is_segment_valid(self, name: StreamName, segment: int) -> bool:
+        return any(segment == current.id for current in await self.current_segments(name))
+
+    async def is_cut_valid(self, name: StreamName, cut: Cut) -> bool:
+        await self.metadata.stream(name)
+        return (await self.metadata.history(name)).is_valid_cut(cut)
+
+    # --- scaling ---------------------------------------------------------------------------------
+
+    async def scale(
+        self, name: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], time_ms: int = 0
+    ) -> ScaleWork:
+        """Begin to replace the `sealed` segments by new ones over `ranges`; returns when that is recorded."""
+        running = self._flow.pending(name, "scale")
+        if isinstance(running, ScaleWork):
+            if scale.same_scale(running, sealed, ranges):
+                return running
+            raise ConflictError(f"{name} is being scaled already: try again when that is done")
+        work = await self._flow.run(name, lambda: scale.begin(self._flow, name, sealed, ranges, time_ms), wait=False)
+        assert isinstance(work, ScaleWork)
+        return work
+
+    async def is_scaled(self, name: StreamName, epoch: int) -> bool:
+        """Whether the scale that began in `epoch` is done; NotFoundError for an epoch still to come."""
+        stream = await self.stream(name)
+        if epoch > stream.epoch:
+            raise NotFoundError(f"{name} has not reached epoch {epoch}")
+        running = self._flow.pending(name, "scale")
+        if isinstance(running, ScaleWork) and running.change.epoch == epoch + 1:
+            return False
+        return epoch not in (stream.epoch, stream.reference)
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    async def create_transaction(self, name: StreamName, lease_ms: int) -> Begun:
+        return await self.transactions.create(name, lease_ms)
+
+    async def ping_transaction(self, name: StreamName, txn_id: int, lease_ms: int) -> TxnState:
+        return await self.transactions.ping(name, txn_id, lease_ms)
+
+    async def commit_transaction(
+        self, name: StreamName, txn_id: int, writer_id: str = "", commit_time: int | None = None
+    ) -> None:
+        await self.metadata.stream(name)
+        await self.transactions.commit(name, txn_id, writer_id, commit_time)
+
+    async def abort_transaction(self, name: StreamName, txn_id: int) -> None:
+        await self.metadata.stream(name)
+        await self.transactions.abort(name, txn_id)
+
+    async def transaction_state(self, name: StreamName, txn_id: int) -> TxnState:
+        return await self.transactions.state(name, txn_id)
+
+
+def _token(token: str) -> bytes:
+    try:
+        return bytes.fromhex(token)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{token[:40]!r} is no continuation token of this controller") from error
+
+
+def _check_config(config: Config) -> None:
+    checks: list[tuple[bool, str]] = [
+        (1 <= config.min_segments <= STREAM_MAX_SEGMENTS, f"1 to {STREAM_MAX_SEGMENTS:,} segments"),
+        (config.scale_type is ScaleType.FIXED or config.target_rate > 0, "a target rate over 0"),
+        (config.target_rate >= 0 and config.scale_factor >= 0, "no negative rate or scale factor"),
+        (0 <= config.retention_param <= _I64_MAX and config.retention_max >= 0, "no negative retention"),
+        (config.rollover_size_bytes >= 0, "no negative rollover size"),
+        (len(config.tags) <= STREAM_MAX_TAGS, f"at most {STREAM_MAX_TAGS} tags"),
+        (all(len(tag) <= TAG_MAX_CHARS for tag in config.tags), f"tags of at most {TAG_MAX_CHARS} characters"),
+    ]
+    for good, wanted in checks:
+        if not good:
+            raise InvalidArgumentError(f"the stream's configuration is wrong: it needs {wanted}")

@@ -1,0 +1,48 @@
+"""Delete a sealed stream with its mark stream: segments first, then what is known of them, then its name.
+
+The last segment number is kept for ever, so that a new stream of this name reuses no segment name.
+"""
+
+from __future__ import annotations
+
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import DeleteWork, Stream, StreamState
+from nadi.controller.segments import together
+from nadi.controller.workflows import Workflows
+from nadi.errors import StreamNotSealedError
+from nadi.naming import segment_number
+
+
+async def begin(flow: Workflows, name: StreamName) -> DeleteWork:
+    stream = (await flow.metadata.stream(name)).value
+    if stream.state is not StreamState.SEALED:
+        raise StreamNotSealedError(*name)
+    mark = None if name.stream.startswith("_") else await flow.metadata.find_stream(name.mark)
+    if mark is not None and mark.value.internal:
+        return DeleteWork((name.stream, name.mark.stream))
+    return DeleteWork((name.stream,))
+
+
+async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
+    owners = [StreamName(name.scope, stream) for stream in work.streams]
+    gone: list[tuple[StreamName, Stream]] = []
+    segments: list[str] = []
+    for owner in owners:
+        found = await flow.metadata.find_stream(owner)
+        if found is None:
+            continue
+        gone.append((owner, found.value))
+        history = await flow.metadata.history(owner)
+        ids = history.between(found.value.head or history.head_of_time(), {})
+        segments.extend(owner.segment(segment) for segment in ids)
+    if gone:
+        await together(flow.segments.delete(segment) for segment in segments)
+        await flow.metadata.keep_last_numbers((owner, _last_number(stream)) for owner, stream in gone)
+        await flow.metadata.streams(name.scope).remove([owner.stream for owner, _ in gone])
+    for owner in owners:  # last: as long as the record stands, its epochs must be found
+        await flow.metadata.epochs(owner).drop()
+        flow.metadata.forget_history(owner)
+
+
+def _last_number(stream: Stream) -> int:
+    return max(segment_number(segment.id) for segment in stream.segments)

@@ -1,0 +1,177 @@
+"""What the controller keeps in table segments: msgpack structs, each small enough for one table value.
+
+Where each lies is told in `metadata`. Every struct is an immutable value; a change writes a new one
+under the version that was read. Fields are stored as arrays, so new ones go to the end with a default.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import msgspec
+
+
+class ScaleType(IntEnum):
+    FIXED = 0
+    KIB_PER_SECOND = 1
+    EVENTS_PER_SECOND = 2
+
+
+class RetentionType(IntEnum):
+    NONE = 0
+    TIME = 1
+    SIZE = 2
+
+
+class StreamState(IntEnum):
+    ACTIVE = 0
+    SEALING = 1
+    SEALED = 2
+
+
+class TxnState(IntEnum):
+    OPEN = 1
+    COMMITTING = 2
+    COMMITTED = 3
+    ABORTING = 4
+    ABORTED = 5
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """Anything that is stored as one table value."""
+
+
+class Config(Record, frozen=True):
+    """A stream's configuration, kept and echoed as the client gave it."""
+
+    scale_type: ScaleType = ScaleType.FIXED
+    target_rate: int = 0
+    scale_factor: int = 0
+    min_segments: int = 1
+    retention_type: RetentionType = RetentionType.NONE
+    retention_param: int = 0
+    retention_max: int = 0
+    tags: tuple[str, ...] = ()
+    timestamp_aggregation_timeout_ms: int = 0
+    rollover_size_bytes: int = 0
+
+
+class SegmentRange(Record, frozen=True):
+    """A segment and its half-open range of the key space."""
+
+    id: int
+    low: float
+    high: float
+
+
+class EpochChange(Record, frozen=True, tag="epoch"):
+    """How an epoch differs from the one before it. `reference` is the epoch whose ranges it repeats."""
+
+    epoch: int
+    reference: int
+    created_ms: int
+    removed: tuple[int, ...]
+    added: tuple[SegmentRange, ...]
+
+
+class SealedSizes(Record, frozen=True, tag="sizes"):
+    """Lengths of the segments that one epoch replaced (or that sealing the stream ended)."""
+
+    sizes: dict[int, int]
+
+
+class Scope(Record, frozen=True):
+    created_ms: int
+
+
+class Stream(Record, frozen=True):
+    """A stream as it is now. `head` is the cut it was truncated at; empty: never truncated."""
+
+    config: Config
+    created_ms: int
+    state: StreamState
+    epoch: int
+    reference: int
+    epoch_created_ms: int
+    segments: tuple[SegmentRange, ...]
+    head: dict[int, int] = {}
+    truncated_bytes: int = 0
+    internal: bool = False  # a mark stream, made and removed with its stream
+
+
+class Transaction(Record, frozen=True):
+    """A transaction that is not finished. `epoch` is the (reference) epoch its segments belong to."""
+
+    state: TxnState
+    epoch: int
+    created_ms: int
+    lease_ms: int
+    expires_ms: int
+    max_ms: int
+    writer_id: str = ""
+    commit_time: int | None = None
+    commit_number: int = 0
+
+
+class CompletedTransaction(Record, frozen=True):
+    state: TxnState
+    finished_ms: int
+
+
+class Number(Record, frozen=True):
+    """A counter, or the last segment number of a deleted stream."""
+
+    value: int
+
+
+# --- recorded intents: what a workflow needs to be finished by whoever finds it --------------------
+
+
+class Work(Record, frozen=True):
+    """A workflow that was begun on one stream."""
+
+
+class CreateWork(Work, frozen=True, tag="create"):
+    config: Config
+    created_ms: int
+    first_number: int
+    with_mark: bool
+    mark_first_number: int
+
+
+class UpdateWork(Work, frozen=True, tag="update"):
+    config: Config
+
+
+class ScaleWork(Work, frozen=True, tag="scale"):
+    change: EpochChange
+
+
+class TruncateWork(Work, frozen=True, tag="truncate"):
+    cut: dict[int, int]
+    delete: tuple[int, ...]
+    truncated_bytes: int
+
+
+class SealWork(Work, frozen=True, tag="seal"):
+    pass
+
+
+class DeleteWork(Work, frozen=True, tag="delete"):
+    streams: tuple[str, ...]  # the stream, and its mark stream if it has one of its own
+
+
+class RollWork(Work, frozen=True, tag="roll"):
+    """Commit of transactions of an older epoch, in two epochs of their own (`merge`, then `restore`)."""
+
+    txn_epoch: int
+    txn_ids: tuple[str, ...]
+    merge: EpochChange
+    restore: EpochChange
+
+
+class DeleteScopeWork(Work, frozen=True, tag="scope"):
+    recursive: bool
+
+
+AnyWork = CreateWork | UpdateWork | ScaleWork | TruncateWork | SealWork | DeleteWork | RollWork | DeleteScopeWork

@@ -1,0 +1,461 @@
+"""The controller's gRPC face: Pravega's ControllerService.
+
+One method for each RPC turns messages into calls of `Controller` and its results and errors into what
+both official clients understand. Expected outcomes go into the reply's status. Anything else becomes a
+gRPC code on which the clients agree: absent things NOT_FOUND, bad input INVALID_ARGUMENT (neither is
+retried), temporary trouble UNAVAILABLE. No exception leaves a handler, for UNKNOWN makes the Python
+client stall for a minute; in-band FAILURE does too, so it is used only where nothing else is understood.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, cast
+
+import grpc
+
+from nadi.controller.controller import Controller
+from nadi.controller.history import PreconditionError
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import Config, RetentionType, ScaleType, SegmentRange, TxnState
+from nadi.controller.transactions import ExecutionTimeExceededError, LeaseTooLargeError
+from nadi.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidArgumentError,
+    InvalidNameError,
+    NadiError,
+    NotEmptyError,
+    NotFoundError,
+    RequestTimeoutError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+    TransactionFailedError,
+    TransactionNotFoundError,
+    UnavailableError,
+)
+from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc.service import METHODS, SERVICE
+
+log = logging.getLogger(__name__)
+
+# Java pings an idle channel every 6 minutes; too strict a server would close it. The message limit is
+# the one tonic has.
+SERVER_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.so_reuseport", 0),
+]
+
+_NO_TIME = -(1 << 63)
+_MASK_64 = (1 << 64) - 1
+
+
+def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
+    """Let `server` answer every RPC of the service for `controller`."""
+    service = Service(controller)
+    handlers = {
+        rpc: grpc.unary_unary_rpc_method_handler(
+            _guarded(rpc, getattr(service, _snake(rpc), None)),
+            request_deserializer=request.FromString,
+            response_serializer=response.SerializeToString,
+        )
+        for rpc, (request, response) in METHODS.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+def _snake(rpc: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
+
+
+def _guarded(rpc: str, method: Callable[[Any], Awaitable[Any]] | None) -> Callable[[Any, Any], Awaitable[Any]]:
+    """A handler out of which no exception comes."""
+
+    async def handle(request: Any, context: Any) -> Any:
+        if method is None:
+            code = grpc.StatusCode.UNIMPLEMENTED
+            return await context.abort(code, f"{rpc} is not supported by this version of nadi")
+        try:
+            return await method(request)
+        except Exception as error:
+            code = code_of(error)
+            if code is grpc.StatusCode.INTERNAL:
+                log.exception("%s failed", rpc)
+            text = str(error) if isinstance(error, NadiError) else f"{rpc} failed inside the controller"
+        return await context.abort(code, text)
+
+    return handle
+
+
+def code_of(error: Exception) -> grpc.StatusCode:
+    """The gRPC code for an error that has no status of its own in the reply."""
+    codes: list[tuple[type[Exception], grpc.StatusCode]] = [
+        (NotFoundError, grpc.StatusCode.NOT_FOUND),
+        (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT),
+        (RequestTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (UnavailableError, grpc.StatusCode.UNAVAILABLE),
+        (ConflictError, grpc.StatusCode.FAILED_PRECONDITION),
+    ]
+    for kind, code in codes:
+        if isinstance(error, kind):
+            return code
+    return grpc.StatusCode.INTERNAL
+
+
+# --- between messages and values ------------------------------------------------------------------
+
+
+def _name(info: Any) -> StreamName:
+    return StreamName(info.scope, info.stream)
+
+
+def _info(name: StreamName) -> Any:
+    return pb.StreamInfo(scope=name.scope, stream=name.stream)
+
+
+def _segment_id(name: StreamName, segment: int) -> Any:
+    return pb.SegmentId(streamInfo=_info(name), segmentId=segment)
+
+
+def _range(name: StreamName, segment: SegmentRange) -> Any:
+    return pb.SegmentRange(segmentId=_segment_id(name, segment.id), minKey=segment.low, maxKey=segment.high)
+
+
+def _ranges(name: StreamName, segments: Iterable[SegmentRange]) -> Any:
+    return pb.SegmentRanges(segmentRanges=[_range(name, segment) for segment in segments])
+
+
+def _txn_id(message: Any) -> int:
+    high, low = int(message.highBits), int(message.lowBits)
+    return (high & _MASK_64) << 64 | (low & _MASK_64)
+
+
+def _txn_message(txn_id: int) -> Any:
+    high, low = txn_id >> 64, txn_id & _MASK_64
+    assert low < 1 << 63, "the Rust client extends the sign of the low half into the high one"
+    return pb.TxnId(highBits=high, lowBits=low)
+
+
+def config_of(message: Any) -> Config:
+    """The stream configuration in a message; InvalidArgumentError where a number stands for nothing."""
+    scaling, retention = message.scalingPolicy, message.retentionPolicy
+    try:
+        scale_type, retention_type = ScaleType(scaling.scaleType), RetentionType(retention.retentionType)
+    except ValueError as error:
+        raise InvalidArgumentError(f"unknown policy: {error}") from error
+    if retention_type is RetentionType.NONE:
+        param = most = 0
+    else:
+        param, most = retention.retentionParam, retention.retentionMax
+    return Config(
+        scale_type,
+        scaling.targetRate,
+        scaling.scaleFactor,
+        scaling.minNumSegments,
+        retention_type,
+        param,
+        most,
+        tuple(sorted(set(message.tags.tag))),
+        message.timestampAggregationTimeout,
+        message.rolloverSizeBytes,
+    )
+
+
+def config_message(name: StreamName, config: Config) -> Any:
+    message = pb.StreamConfig(
+        streamInfo=_info(name),
+        scalingPolicy=pb.ScalingPolicy(
+            scaleType=cast("Any", int(config.scale_type)),
+            targetRate=config.target_rate,
+            scaleFactor=config.scale_factor,
+            minNumSegments=config.min_segments,
+        ),
+        tags=pb.Tags(tag=config.tags),
+        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=config.rollover_size_bytes,
+    )
+    if config.retention_type is not RetentionType.NONE:
+        message.retentionPolicy.CopyFrom(
+            pb.RetentionPolicy(
+                retentionType=cast("Any", int(config.retention_type)),
+                retentionParam=config.retention_param,
+                retentionMax=config.retention_max,
+            )
+        )
+    return message
+
+
+class Service:
+    """The RPCs, each named as in the protocol but in snake case. What is missing here is UNIMPLEMENTED."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    # --- discovery -------------------------------------------------------------------------------
+
+    async def get_controller_server_list(self, request: Any) -> Any:
+        host, port = self._controller.rpc_endpoint
+        return pb.ServerResponse(nodeURI=[pb.NodeUri(endpoint=host, port=port)])
+
+    async def get_uri(self, request: Any) -> Any:
+        """Where a segment lives; asked for segments that the controller doesn't know as well."""
+        host, port = self._controller.store_endpoint
+        return pb.NodeUri(endpoint=host, port=port)
+
+    async def get_delegation_token(self, request: Any) -> Any:
+        return pb.DelegationToken(delegationToken="")
+
+    # --- scopes ----------------------------------------------------------------------------------
+
+    async def create_scope(self, request: Any) -> Any:
+        status = pb.CreateScopeStatus
+        try:
+            await self._controller.create_scope(request.scope)
+        except InvalidNameError:
+            return status(status=status.INVALID_SCOPE_NAME)
+        except AlreadyExistsError:
+            return status(status=status.SCOPE_EXISTS)
+        return status(status=status.SUCCESS)
+
+    async def delete_scope(self, request: Any) -> Any:
+        status = pb.DeleteScopeStatus
+        try:
+            await self._controller.delete_scope(request.scope)
+        except ScopeNotFoundError:
+            return status(status=status.SCOPE_NOT_FOUND)
+        except NotEmptyError:
+            return status(status=status.SCOPE_NOT_EMPTY)
+        return status(status=status.SUCCESS)
+
+    async def delete_scope_recursive(self, request: Any) -> Any:
+        try:
+            await self._controller.delete_scope(request.scope, recursive=True)
+        except ScopeNotFoundError:
+            pass  # gone is what was asked for
+        return pb.DeleteScopeStatus(status=pb.DeleteScopeStatus.SUCCESS)
+
+    async def check_scope_exists(self, request: Any) -> Any:
+        return pb.ExistsResponse(exists=await self._controller.scope_exists(request.scope))
+
+    async def list_scopes(self, request: Any) -> Any:
+        names, token = await self._controller.list_scopes(request.continuationToken.token)
+        return pb.ScopesResponse(scopes=names, continuationToken=pb.ContinuationToken(token=token))
+
+    async def list_streams_in_scope(self, request: Any) -> Any:
+        return await self._list_streams(request, None)
+
+    async def list_streams_in_scope_for_tag(self, request: Any) -> Any:
+        return await self._list_streams(request, request.tag)
+
+    async def _list_streams(self, request: Any, tag: str | None) -> Any:
+        scope, token = request.scope.scope, request.continuationToken.token
+        status = pb.StreamsInScopeResponse.SUCCESS
+        names: list[str] = []
+        try:
+            names, token = await self._controller.list_streams(scope, token, tag=tag)
+        except ScopeNotFoundError:
+            status = pb.StreamsInScopeResponse.SCOPE_NOT_FOUND
+        return pb.StreamsInScopeResponse(
+            streams=[_info(StreamName(scope, name)) for name in names],
+            continuationToken=pb.ContinuationToken(token=token),
+            status=status,
+        )
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    async def create_stream(self, request: Any) -> Any:
+        status = pb.CreateStreamStatus
+        try:
+            await self._controller.create_stream(_name(request.streamInfo), config_of(request))
+        except InvalidNameError:
+            return status(status=status.INVALID_STREAM_NAME)
+        except ScopeNotFoundError:
+            return status(status=status.SCOPE_NOT_FOUND)
+        except AlreadyExistsError:
+            return status(status=status.STREAM_EXISTS)
+        return status(status=status.SUCCESS)
+
+    async def _updated(self, call: Awaitable[None]) -> Any:
+        status = pb.UpdateStreamStatus
+        try:
+            await call
+        except ScopeNotFoundError:
+            return status(status=status.SCOPE_NOT_FOUND)
+        except StreamNotFoundError:
+            return status(status=status.STREAM_NOT_FOUND)
+        except StreamSealedError:
+            return status(status=status.STREAM_SEALED)
+        return status(status=status.SUCCESS)
+
+    async def update_stream(self, request: Any) -> Any:
+        config = config_of(request)
+        return await self._updated(self._controller.update_stream(_name(request.streamInfo), config))
+
+    async def truncate_stream(self, request: Any) -> Any:
+        call = self._controller.truncate_stream(_name(request.streamInfo), dict(request.cut))
+        return await self._updated(call)
+
+    async def seal_stream(self, request: Any) -> Any:
+        return await self._updated(self._controller.seal_stream(_name(request)))
+
+    async def delete_stream(self, request: Any) -> Any:
+        status = pb.DeleteStreamStatus
+        try:
+            await self._controller.delete_stream(_name(request))
+        except (ScopeNotFoundError, StreamNotFoundError):
+            return status(status=status.STREAM_NOT_FOUND)
+        except StreamNotSealedError:
+            return status(status=status.STREAM_NOT_SEALED)
+        return status(status=status.SUCCESS)
+
+    async def get_stream_configuration(self, request: Any) -> Any:
+        name = _name(request)
+        return config_message(name, (await self._controller.stream(name)).config)
+
+    async def check_stream_exists(self, request: Any) -> Any:
+        return pb.ExistsResponse(exists=await self._controller.stream_exists(_name(request)))
+
+    # --- segments --------------------------------------------------------------------------------
+
+    async def get_current_segments(self, request: Any) -> Any:
+        name = _name(request)
+        return _ranges(name, await self._controller.current_segments(name))
+
+    async def get_epoch_segments(self, request: Any) -> Any:
+        name = _name(request.streamInfo)
+        return _ranges(name, await self._controller.epoch_segments(name, request.epoch))
+
+    async def get_segments(self, request: Any) -> Any:
+        """The head of the stream, whatever the timestamp: that is what clients want from it."""
+        name = _name(request.streamInfo)
+        head: Mapping[int, int] = await self._controller.head(name)
+        location = pb.SegmentsAtTime.SegmentLocation
+        return pb.SegmentsAtTime(
+            segments=[location(segmentId=_segment_id(name, segment), offset=offset) for segment, offset in head.items()]
+        )
+
+    async def get_segments_immediatly_following(self, request: Any) -> Any:
+        """The protocol's first spelling, which old clients still use."""
+        return await self.get_segments_immediately_following(request)
+
+    async def get_segments_immediately_following(self, request: Any) -> Any:
+        name = _name(request.streamInfo)
+        found = await self._controller.successors(name, request.segmentId)
+        entry = pb.SuccessorResponse.SegmentEntry
+        return pb.SuccessorResponse(segments=[entry(segment=_range(name, new), value=before) for new, before in found])
+
+    async def get_segments_between(self, request: Any) -> Any:
+        name = _name(request.streamInfo)
+        start, end = dict(getattr(request, "from")), dict(request.to)
+        found = await self._controller.segments_between(name, start, end)
+        return pb.StreamCutRangeResponse(segments=[_segment_id(name, segment) for segment in found])
+
+    async def is_segment_valid(self, request: Any) -> Any:
+        valid = await self._controller.is_segment_valid(_name(request.streamInfo), request.segmentId)
+        return pb.SegmentValidityResponse(response=valid)
+
+    async def is_stream_cut_valid(self, request: Any) -> Any:
+        valid = await self._controller.is_cut_valid(_name(request.streamInfo), dict(request.cut))
+        return pb.StreamCutValidityResponse(response=valid)
+
+    # --- scaling ---------------------------------------------------------------------------------
+
+    async def scale(self, request: Any) -> Any:
+        name = _name(request.streamInfo)
+        ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
+        sealed = list(request.sealedSegments)
+        try:
+            work = await self._controller.scale(name, sealed, ranges, request.scaleTimestamp)
+        except PreconditionError:
+            return pb.ScaleResponse(status=pb.ScaleResponse.PRECONDITION_FAILED)
+        except (ConflictError, InvalidArgumentError, StreamNotFoundError) as error:
+            log.info("scale of %s refused: %s", name, error)
+            return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
+        return pb.ScaleResponse(
+            status=pb.ScaleResponse.STARTED,
+            segments=[_range(name, segment) for segment in work.change.added],
+            epoch=work.change.epoch - 1,
+        )
+
+    async def check_scale(self, request: Any) -> Any:
+        status = pb.ScaleStatusResponse
+        try:
+            done = await self._controller.is_scaled(_name(request.streamInfo), request.epoch)
+        except NotFoundError:
+            return status(status=status.INVALID_INPUT)
+        return status(status=status.SUCCESS if done else status.IN_PROGRESS)
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    async def create_transaction(self, request: Any) -> Any:
+        name = _name(request.streamInfo)
+        try:
+            begun = await self._controller.create_transaction(name, request.lease)
+        except StreamSealedError as error:  # INVALID_ARGUMENT: that is not retried
+            raise InvalidArgumentError(str(error)) from error
+        return pb.CreateTxnResponse(
+            txnId=_txn_message(begun.txn_id),
+            activeSegments=[_range(name, segment) for segment in begun.ranges],
+        )
+
+    async def commit_transaction(self, request: Any) -> Any:
+        time = request.timestamp if request.timestamp != _NO_TIME else None
+        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
+        return await self._decided(self._controller.commit_transaction(name, txn_id, request.writerId, time))
+
+    async def abort_transaction(self, request: Any) -> Any:
+        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
+        return await self._decided(self._controller.abort_transaction(name, txn_id))
+
+    async def _decided(self, call: Awaitable[None]) -> Any:
+        """A decision that comes too late is answered TRANSACTION_NOT_FOUND: FAILURE would be retried."""
+        status = pb.TxnStatus
+        try:
+            await call
+        except StreamNotFoundError:
+            return status(status=status.STREAM_NOT_FOUND)
+        except (TransactionNotFoundError, TransactionFailedError):
+            return status(status=status.TRANSACTION_NOT_FOUND)
+        return status(status=status.SUCCESS)
+
+    async def ping_transaction(self, request: Any) -> Any:
+        status = pb.PingTxnStatus
+        statuses = {
+            TxnState.OPEN: status.OK,
+            TxnState.COMMITTING: status.COMMITTED,
+            TxnState.COMMITTED: status.COMMITTED,
+            TxnState.ABORTING: status.ABORTED,
+            TxnState.ABORTED: status.ABORTED,
+        }
+        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
+        try:
+            state = await self._controller.ping_transaction(name, txn_id, request.lease)
+        except LeaseTooLargeError:
+            return status(status=status.LEASE_TOO_LARGE)
+        except ExecutionTimeExceededError:
+            return status(status=status.MAX_EXECUTION_TIME_EXCEEDED)
+        except TransactionNotFoundError:
+            return status(status=status.UNKNOWN)
+        return status(status=statuses[state])
+
+    async def check_transaction_state(self, request: Any) -> Any:
+        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
+        try:
+            state = await self._controller.transaction_state(name, txn_id)
+        except TransactionNotFoundError:
+            return pb.TxnState(state=pb.TxnState.UNKNOWN)
+        return pb.TxnState(state=cast("Any", int(state)))
+
+    async def list_completed_transactions(self, request: Any) -> Any:
+        found = await self._controller.transactions.completed(_name(request.streamInfo))
+        kinds = {TxnState.COMMITTED: pb.TxnResponse.COMMITTED, TxnState.ABORTED: pb.TxnResponse.ABORTED}
+        return pb.ListCompletedTxnResponse(
+            response=[pb.TxnResponse(txnId=_txn_message(txn_id), status=kinds[state]) for txn_id, state in found]
+        )

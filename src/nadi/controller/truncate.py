@@ -1,0 +1,49 @@
+"""Cut off the old end of a stream at a stream cut.
+
+The head moves first, so that a reader which finds its data gone asks for the head and gets the new
+one. Segments that lie before the cut are deleted, those in it are truncated; the epochs stay known for ever,
+because old stream cuts are read through them.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from nadi.controller.history import Cut
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import StreamState, TruncateWork
+from nadi.controller.segments import together
+from nadi.controller.workflows import Workflows
+from nadi.errors import InvalidStreamCutError, StreamSealedError
+
+
+async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
+    stream = (await flow.metadata.stream(name)).value
+    if stream.state is not StreamState.ACTIVE:
+        raise StreamSealedError(name.key)
+    history = await flow.metadata.history(name)
+    if not history.is_valid_cut(cut):
+        raise InvalidStreamCutError(f"not a stream cut of {name}: take one from a reader group or the stream")
+    head = stream.head or history.head_of_time()
+    if not history.is_at_or_after(cut, head):
+        raise InvalidStreamCutError(f"{name} is truncated beyond this stream cut already")
+    delete = tuple(segment for segment in history.between(head, cut) if segment not in cut)
+    truncated_bytes = stream.truncated_bytes + history.size_between(head, cut)
+    return TruncateWork(dict(cut), delete, truncated_bytes)
+
+
+async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:
+    stream, version = await flow.metadata.stream(name)
+    if stream.head != work.cut:
+        stream = replace(stream, head=work.cut, truncated_bytes=work.truncated_bytes)
+        await flow.metadata.put_stream(name, stream, version)
+    await together(
+        [
+            *(flow.segments.delete(name.segment(segment)) for segment in work.delete),
+            *(
+                flow.segments.truncate(name.segment(segment), offset)
+                for segment, offset in work.cut.items()
+                if offset > 0
+            ),
+        ]
+    )

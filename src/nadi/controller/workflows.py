@@ -1,0 +1,267 @@
+"""How workflows run: one at a time for each stream, recorded before they begin, finished whatever happens.
+
+`run` takes a stream's lock, lets `begin` check the request, records the work that `begin` returns, and
+then performs its steps until they succeed. The steps are idempotent; a store that can't be reached
+makes them wait and start over. A controller that dies leaves the record, and `resume` finishes it.
+Workflows live in tasks of their own, so a client that hangs up doesn't stop one half-way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+from weakref import WeakValueDictionary
+
+from nadi.controller.clock import Clock
+from nadi.controller.metadata import Metadata, StreamName
+from nadi.controller.records import (
+    AnyWork,
+    CreateWork,
+    DeleteScopeWork,
+    DeleteWork,
+    RollWork,
+    ScaleWork,
+    SealWork,
+    TruncateWork,
+    UpdateWork,
+)
+from nadi.controller.segments import Segments
+from nadi.controller.store import ABSENT
+from nadi.errors import ClosedError, ConditionFailedError, RequestTimeoutError, UnavailableError
+from nadi.limits import WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
+
+log = logging.getLogger(__name__)
+
+# In this order they are resumed: the inner ones first, which others begin within themselves.
+KINDS: dict[str, type[AnyWork]] = {
+    "roll": RollWork,
+    "scale": ScaleWork,
+    "update": UpdateWork,
+    "truncate": TruncateWork,
+    "seal": SealWork,
+    "create": CreateWork,
+    "delete": DeleteWork,
+    "scope": DeleteScopeWork,
+}
+_KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
+_FIRST_PAUSE_S = 0.1
+
+Steps = Callable[[StreamName, Any], Awaitable[None]]
+
+
+class Tasks:
+    """Owner of the controller's background tasks: none outlives `close`."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            coroutine.close()
+            raise ClosedError("the controller is being stopped: try again")
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Workflows:
+    def __init__(self, metadata: Metadata, segments: Segments, clock: Clock, tasks: Tasks) -> None:
+        self.metadata = metadata
+        self.segments = segments
+        self.clock = clock
+        self.tasks = tasks
+        self.steps: dict[type[Any], Steps] = {}
+        self._pending: dict[str, dict[str, AnyWork]] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def lock(self, name: StreamName) -> asyncio.Lock:
+        """The lock that serialises a stream's workflows; keep the returned object while it is used."""
+        lock = self._locks.get(name.key)
+        if lock is None:
+            lock = self._locks[name.key] = asyncio.Lock()
+        return lock
+
+    def pending(self, name: StreamName, kind: str) -> AnyWork | None:
+        """The recorded, unfinished work of that kind."""
+        return self._pending.get(name.key, {}).get(kind)
+
+    def any_pending_in(self, scope: str) -> bool:
+        """Whether a workflow of any stream of the scope is unfinished."""
+        return any(key.startswith(f"{scope}/") and key != f"{scope}/" for key in self._pending)
+
+    # --- running ---------------------------------------------------------------------------------
+
+    async def run(
+        self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]], *, wait: bool = True
+    ) -> AnyWork | None:
+        """Begin a workflow and wait until it is done (`wait`) or recorded.
+
+        `begin` runs under the stream's lock; it raises what is wrong with the request, or returns None
+        where nothing is to be done. RequestTimeoutError: it is recorded and goes on after the reply.
+        """
+        loop = asyncio.get_running_loop()
+        recorded: asyncio.Future[AnyWork | None] = loop.create_future()
+        done: asyncio.Future[None] = loop.create_future()
+
+        async def flow() -> None:
+            try:
+                async with self.lock(name):
+                    work = await self._begin(name, begin)
+                    _settle(recorded, work)
+                    if work is not None:
+                        await self.finish(name, work, failed=lambda error: _settle(done, error=error))
+                    _settle(done, None)
+            except asyncio.CancelledError:
+                stopped = ClosedError("the controller is being stopped: try again")
+                _settle(recorded, error=stopped)
+                _settle(done, error=stopped)
+                raise
+            except Exception as error:
+                _settle(recorded, error=error)
+                _settle(done, error=error)
+
+        self.tasks.spawn(flow())
+        try:
+            async with asyncio.timeout(WORKFLOW_WAIT_S):
+                work = await asyncio.shield(recorded)
+                if wait:
+                    await asyncio.shield(done)
+                return work
+        except TimeoutError as error:
+            raise RequestTimeoutError(f"{name} is busy for too long: try again") from error
+        finally:
+            for future in (recorded, done):
+                future.add_done_callback(_seen)
+
+    async def _begin(self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]]) -> AnyWork | None:
+        work = await begin()
+        if work is None:
+            return None
+        try:
+            await self.record(name, work)
+        except ConditionFailedError:
+            # A record whose acknowledgement was lost, or that of another controller: that one first.
+            await self._adopt(name)
+            work = await begin()
+            if work is not None:
+                await self.record(name, work)
+        return work
+
+    async def _adopt(self, name: StreamName) -> None:
+        found = await self.metadata.work.get_all([f"{name.key}/{kind}" for kind in KINDS])
+        for kind, record in zip(KINDS, found, strict=True):
+            if record is not None:
+                self._pending.setdefault(name.key, {})[kind] = record.value
+                await self.finish(name, record.value)
+
+    async def record(self, name: StreamName, work: AnyWork) -> None:
+        """Record work that the caller, who holds the stream's lock, will finish."""
+        kind = _KIND_OF[type(work)]
+        self._pending.setdefault(name.key, {})[kind] = work  # before any await: see `scopes`
+        try:
+            await self.metadata.work.put(f"{name.key}/{kind}", work, ABSENT)
+        except BaseException:
+            self._ended(name, kind)
+            raise
+
+    def _ended(self, name: StreamName, kind: str) -> None:
+        kinds = self._pending.get(name.key, {})
+        kinds.pop(kind, None)
+        if not kinds:
+            self._pending.pop(name.key, None)
+
+    async def within(self, name: StreamName, work: AnyWork) -> None:
+        """Record and finish work as one step of other work, which may be repeated."""
+        try:
+            await self.record(name, work)
+        except ConditionFailedError:  # recorded by an earlier try that got no answer
+            kind = _KIND_OF[type(work)]
+            found = await self.metadata.work.get(f"{name.key}/{kind}", fresh=True)
+            if found is None:
+                raise
+            self._pending.setdefault(name.key, {})[kind] = work = found.value
+        await self.finish(name, work)
+
+    async def finish(
+        self,
+        name: StreamName,
+        work: AnyWork,
+        *,
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        """Perform recorded work until it is done, then drop the record."""
+        kind = _KIND_OF[type(work)]
+
+        async def attempt() -> None:
+            await self.steps[type(work)](name, work)
+            await self.metadata.work.remove([f"{name.key}/{kind}"])
+
+        await self.persist(f"{kind} {name}", attempt, failed=failed)
+        self._ended(name, kind)
+
+    async def persist(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[None]],
+        *,
+        failed: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        """Try until it succeeds, with growing pauses; errors other than an outage are logged and told."""
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                return await attempt()
+            except UnavailableError as error:
+                log.warning("%s waits for the segment store: %s", what, error)
+            except Exception as error:
+                log.exception("%s failed and is tried again", what)
+                failed(error)
+            await self.clock.sleep(pause)
+            pause = min(pause * 2, WORKFLOW_RETRY_MAX_S)
+
+    # --- after a restart -------------------------------------------------------------------------
+
+    async def resume(self) -> None:
+        """Take up all recorded work; returns when it is known, and finishes it in the background."""
+        async for key, record in self.metadata.work.scan():
+            scope, stream, kind = key.split("/")
+            self._pending.setdefault(f"{scope}/{stream}", {})[kind] = record.value
+        for key, works in list(self._pending.items()):
+            scope, stream = key.split("/")
+            self.tasks.spawn(self._resume(StreamName(scope, stream), dict(works)))
+
+    async def _resume(self, name: StreamName, works: dict[str, AnyWork]) -> None:
+        async with self.lock(name):
+            for kind in KINDS:
+                if kind in works:
+                    log.info("resuming %s of %s", kind, name)
+                    await self.finish(name, works[kind])
+
+
+def _settle(future: asyncio.Future[Any], value: Any = None, *, error: BaseException | None = None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()  # a caller that gave up doesn't leave an unread error behind

@@ -1,0 +1,190 @@
+"""The one error tree of nadi.
+
+Each leaf says in its message what was wrong and what to do next, and carries the values it speaks of.
+
+    NadiError
+    ├── InvalidArgumentError        the call can't be right as it stands: change the arguments
+    │   ├── InvalidNameError        a scope, stream or group name breaks the naming rule
+    │   ├── InvalidStreamCutError   a stream cut of another stream, or one that is no boundary of this stream
+    │   └── EventTooLargeError      an event over the size limit
+    ├── NotFoundError               nothing of that name is stored
+    │   ├── ScopeNotFoundError
+    │   ├── StreamNotFoundError
+    │   ├── SegmentNotFoundError
+    │   └── TransactionNotFoundError
+    ├── ConflictError               somebody else was there first: look again, then decide
+    │   ├── AlreadyExistsError
+    │   ├── NotEmptyError
+    │   ├── StreamSealedError       no more events can be written to this stream
+    │   ├── StreamNotSealedError
+    │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
+    │   └── TransactionFailedError  the transaction was aborted or has timed out
+    ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
+    ├── UnavailableError            the server can't be reached or can't do it now: try again
+    │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
+    │   ├── RequestTimeoutError
+    │   └── ClosedError             this client, writer or server was closed
+    ├── ProtocolError               the peer sent bytes that are not the protocol: the connection ends
+    └── DataFolderError             the data folder can't be used as it is
+        ├── DataFolderLockedError   another server has it open
+        ├── DataFolderVersionError  it was written by another version of nadi
+        └── CorruptLogError         acknowledged data on disk is damaged: start is refused
+"""
+
+from __future__ import annotations
+
+
+class NadiError(Exception):
+    """Any error that nadi raises on purpose."""
+
+
+class InvalidArgumentError(NadiError, ValueError):
+    """The call can't be right as it stands."""
+
+
+class InvalidNameError(InvalidArgumentError):
+    def __init__(self, kind: str, name: str, rule: str) -> None:
+        super().__init__(f"{name!r} is not a {kind} name: {rule}")
+        self.kind, self.name = kind, name
+
+
+class InvalidStreamCutError(InvalidArgumentError):
+    """The stream cut doesn't belong to this stream, or its text can't be read."""
+
+
+class EventTooLargeError(InvalidArgumentError):
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the event has {size_bytes:,} bytes and the limit is {limit_bytes:,}: "
+            "split it, or keep the payload in an object store and write its address"
+        )
+        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+
+
+class NotFoundError(NadiError, LookupError):
+    """Nothing of that name is stored."""
+
+
+class ScopeNotFoundError(NotFoundError):
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"there is no scope {scope!r}: create it first, or check its spelling")
+        self.scope = scope
+
+
+class StreamNotFoundError(NotFoundError):
+    def __init__(self, scope: str, stream: str) -> None:
+        super().__init__(f"there is no stream {scope}/{stream}: create it first, or check its spelling")
+        self.scope, self.stream = scope, stream
+
+
+class SegmentNotFoundError(NotFoundError):
+    def __init__(self, segment: str) -> None:
+        super().__init__(f"there is no segment {segment}: it was deleted, merged, or never created")
+        self.segment = segment
+
+
+class TransactionNotFoundError(NotFoundError):
+    def __init__(self, txn_id: str) -> None:
+        super().__init__(
+            f"there is no transaction {txn_id}: it was never begun here, or was forgotten after its end"
+        )
+        self.txn_id = txn_id
+
+
+class ConflictError(NadiError):
+    """Somebody else was there first."""
+
+
+class AlreadyExistsError(ConflictError):
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name} exists already")
+        self.kind, self.name = kind, name
+
+
+class NotEmptyError(ConflictError):
+    """A scope or table that still holds something can't be deleted."""
+
+
+class StreamSealedError(ConflictError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is sealed: it can be read, but takes no more data")
+        self.name = name
+
+
+class StreamNotSealedError(ConflictError):
+    def __init__(self, scope: str, stream: str) -> None:
+        super().__init__(f"stream {scope}/{stream} is not sealed: seal it before deleting it")
+        self.scope, self.stream = scope, stream
+
+
+class ConditionFailedError(ConflictError):
+    """A conditional change met another version or offset than it expected."""
+
+
+class TransactionFailedError(ConflictError):
+    """The transaction was aborted or has timed out: its events are not in the stream."""
+
+
+class TruncatedError(NadiError):
+    def __init__(self, segment: str, offset: int, start_offset: int) -> None:
+        super().__init__(
+            f"offset {offset:,} of segment {segment} was truncated away; its data begins at {start_offset:,}"
+        )
+        self.segment, self.offset, self.start_offset = segment, offset, start_offset
+
+
+class UnavailableError(NadiError):
+    """The server can't be reached or can't do it now: try again."""
+
+
+class StorageFullError(UnavailableError):
+    """No room is left where the server keeps its data; writing goes on by itself once there is room."""
+
+
+class RequestTimeoutError(UnavailableError, TimeoutError):
+    """No answer came within the given time."""
+
+
+class ClosedError(UnavailableError):
+    """This client, writer or server was closed."""
+
+
+class ProtocolError(NadiError):
+    """The peer sent bytes that are not the protocol."""
+
+
+class DataFolderError(NadiError):
+    """The data folder can't be used as it is."""
+
+
+class DataFolderLockedError(DataFolderError):
+    def __init__(self, folder: str, owner: str) -> None:
+        super().__init__(
+            f"the data folder {folder} is in use by another server ({owner}): "
+            "stop that one first, or give this one a folder of its own with --data"
+        )
+        self.folder = folder
+
+
+class DataFolderVersionError(DataFolderError):
+    def __init__(self, folder: str, found: object, expected: int) -> None:
+        super().__init__(
+            f"the data folder {folder} has format {found} and this nadi reads format {expected}: "
+            "use the nadi version that wrote it, or another folder with --data"
+        )
+        self.folder, self.found, self.expected = folder, found, expected
+
+
+class CorruptLogError(DataFolderError):
+    """Acknowledged data in the durable log is damaged; nothing was changed on disk.
+
+    `file` and `offset` say where; the message says what can be done.
+    """
+
+    def __init__(self, file: str, offset: int, what: str) -> None:
+        super().__init__(
+            f"the durable log is damaged at byte {offset:,} of {file}: {what}. Nothing was changed. "
+            "Put that file back from a copy and start again; or, to give up everything that was "
+            f"acknowledged after this place, set it aside with: nadi repair --cut-log '{file}' --at {offset}"
+        )
+        self.file, self.offset = file, offset

@@ -1,0 +1,66 @@
+"""Every limit of nadi in one place, with its unit and the reason for its size."""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# --- wire protocol -------------------------------------------------------------------------------
+# Both official clients refuse payloads over 0xFFFFFF; the Java batch write may build one append a
+# little above it, so the server takes up to 17 MiB and never sends more than the former.
+MAX_FRAME_SENT_BYTES = 0x00FF_FFFF
+MAX_FRAME_RECEIVED_BYTES = 17 * MIB
+MAX_EVENT_BYTES = 8 * MIB  # larger events take the transient-segment path
+MAX_LARGE_EVENT_BYTES = 1024 * MIB
+READ_REPLY_MAX_BYTES = 2 * MIB  # what official servers send at most in one SegmentRead
+
+# --- segment store -------------------------------------------------------------------------------
+RECEIVE_BUFFER_BYTES = 256 * KIB
+CONNECTION_SEND_HIGH_WATER_BYTES = 16 * MIB
+CONNECTION_READS_WAITING = 1_000  # long polls one connection may hold
+QUEUE_MAX_BYTES = 64 * MIB  # appends waiting in one container; past it connections stop reading
+FRAME_MAX_BYTES = 4 * MIB  # one durable-log frame: large enough for disk speed, small enough for p99
+CACHE_MAX_BYTES = 192 * MIB  # blocks kept in memory for readers, over all containers
+LOG_FILE_BYTES = 64 * MIB  # one tier-1 file
+LOG_SPARE_FILES = 4  # truncated files kept for recycling
+LOG_MAX_BYTES = 4 * 1024 * MIB  # un-tiered log of one container; past it writers wait for tier 2
+CHUNK_FLUSH_BYTES = 8 * MIB  # a segment is moved to tier 2 when this much waits
+CHUNK_MAX_BYTES = 64 * MIB  # compaction builds chunks up to this
+CHUNK_FLUSH_AGE_S = 10.0  # or when its oldest bytes are this old
+CHECKPOINT_INTERVAL_S = 2.0  # state is written behind to LMDB this often
+CHECKPOINT_DIRTY_RECORDS = 50_000  # or when this many records wait
+MAX_ATTRIBUTE_UPDATES = 1_000
+
+# --- tables --------------------------------------------------------------------------------------
+TABLE_KEY_MAX_BYTES = 8 * KIB
+TABLE_VALUE_MAX_BYTES = MIB - 8 * KIB
+TABLE_BATCH_MAX_BYTES = 32 * MIB
+TABLE_PAGE_MAX_ENTRIES = 1_000
+TABLE_PAGE_MAX_BYTES = 2 * MIB
+
+# --- names ---------------------------------------------------------------------------------------
+NAME_MAX_CHARS = 255
+
+# --- controller ----------------------------------------------------------------------------------
+LIST_PAGE = 1_000
+TXN_LEASE_MIN_MS = 10_000
+TXN_LEASE_MAX_MS = 7 * 24 * 3600 * 1000
+TXN_MAX_EXECUTION_MS = 30 * 24 * 3600 * 1000
+TXN_GRACE_MS = 2_000  # the Rust and Python clients ping exactly at the end of the lease
+TXN_TICK_MS = 400  # how often expired leases are looked for
+TXN_ID_BLOCK = 10_000  # transaction ids reserved with one write
+TXN_COMMIT_BATCH = 100
+TXN_COMPLETED_LIST = 500
+TXN_COMPLETED_KEEP_MS = 24 * 3600 * 1000
+WORKFLOW_WAIT_S = 120.0  # a reply waits this long for its workflow, which goes on after it
+WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
+SEGMENT_CALL_ATTEMPTS = 4
+CONTROLLER_CACHE_RECORDS = 100_000
+STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit
+STREAM_MAX_TAGS = 128
+TAG_MAX_CHARS = 256
+
+# --- client --------------------------------------------------------------------------------------
+WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
+WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits
+READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight

@@ -1,0 +1,1 @@
+"""Shared values of nadi without I/O: key space, events, stream cuts, stream configuration."""

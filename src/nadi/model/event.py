@@ -1,0 +1,162 @@
+"""Events inside a segment: `i32 0 · i32 length · payload`, back to back.
+
+`frame_events` builds such bytes; `EventBlock` reads them whole: where each event begins, and all
+payloads as one Arrow array, without a Python object for each event.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nadi.errors import ProtocolError
+from nadi.limits import KIB, MAX_LARGE_EVENT_BYTES
+
+HEADER_BYTES = 8
+_HEADER = struct.Struct(">ii")
+_LENGTH = struct.Struct(">Q")  # a good header's first half is 0, so the whole of it is the length
+_LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before whole_events looks for equal lengths
+_SHORT_HEADERS = [_HEADER.pack(0, n) for n in range(4096)]
+
+
+def event_header(size: int) -> bytes:
+    """The 8 bytes that stand before a payload of `size` bytes."""
+    return _SHORT_HEADERS[size] if size < 4096 else _HEADER.pack(0, size)
+
+
+def frame_events(events: Iterable[bytes]) -> bytes:
+    """The events as they lie in a segment.
+
+    >>> frame_events([b"hi"]).hex()
+    '00000000000000026869'
+    """
+    parts: list[bytes] = []
+    for event in events:
+        parts.append(event_header(len(event)))
+        parts.append(event)
+    return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class EventBlock:
+    """Whole events read from one segment.
+
+    data: the framed bytes, exactly the whole events. starts: int64 positions in `data` of each
+    event's header. offset: where `data` begins in the segment.
+    """
+
+    data: memoryview
+    starts: np.ndarray[Any, np.dtype[np.int64]]
+    offset: int
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __iter__(self) -> Iterator[bytes]:
+        data = self.data
+        for start, end in pairwise([*self.starts.tolist(), len(data)]):
+            yield bytes(data[start + HEADER_BYTES : end])
+
+    def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """int64 offset in the segment of each event's header."""
+        return self.starts + self.offset
+
+    def payloads(self) -> pa.Array:
+        """All payloads as an Arrow `binary` array; one copy, made by Arrow, drops the headers."""
+        count = len(self.starts)
+        if count == 0:
+            return pa.array([], pa.binary())
+        borders = np.empty(2 * count + 1, np.int32)
+        borders[0:-1:2] = self.starts
+        borders[1::2] = self.starts + HEADER_BYTES
+        borders[-1] = len(self.data)
+        both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(borders), pa.py_buffer(self.data)])
+        return both.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+
+
+def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = None) -> tuple[EventBlock, int]:
+    """The whole events at the head of `data`, and how many bytes they take.
+
+    `offset` is where `data` begins in its segment; at most `max_events` are taken. Raises ProtocolError
+    where the bytes are no events.
+
+    Events are stepped over one by one in a loop that does next to nothing; every few KiB, if the last two are
+    equally long, array comparisons find how far that length goes on.
+    """
+    size = min(len(data), HEADER_BYTES + MAX_LARGE_EVENT_BYTES)
+    limit = size if max_events is None else max_events
+    parts: list[Any] = []
+    singles: list[int] = []
+    position = count = 0
+    look = _LOOK_BYTES
+    while count < limit:
+        before = len(singles)
+        position = _step(data, size, position, position + look, singles)
+        count += len(singles) - before
+        if position + HEADER_BYTES > size:
+            break
+        stride, run = position - singles[-1], 0
+        if len(singles) - before > 1 and singles[-1] - singles[-2] == stride:
+            run = _run(data, position, stride, min((size - position) // stride, limit - count))
+        if run == 0:
+            look = min(2 * look, _LOOK_MAX_BYTES)
+            continue
+        parts.append(np.array(singles, np.int64))
+        parts.append(np.arange(position, position + run * stride, stride, dtype=np.int64))
+        singles = []
+        position += run * stride
+        count += run
+        look = _LOOK_BYTES
+    starts = np.concatenate([*parts, np.array(singles, np.int64)])
+    if count > limit:
+        position = int(starts[limit])
+        starts = starts[:limit]
+    elif position > size:
+        position = int(starts[-1])
+        starts = starts[:-1]
+        kind, length = _HEADER.unpack_from(data, position)
+        if kind != 0 or not 0 <= length <= MAX_LARGE_EVENT_BYTES:
+            raise ProtocolError(f"no event begins at offset {offset + position:,}: header {kind}, {length}")
+    return EventBlock(data[:position], starts, offset), position
+
+
+def _step(data: memoryview, size: int, position: int, stop: int, starts: list[int]) -> int:
+    """Append to `starts` where each event from `position` to `stop` begins; where the last of them ends.
+
+    A header is read as one unsigned number, which is just the length if the header is good. Whatever is
+    wrong with it makes that number larger than `size` may be, so the step after it ends beyond `size`, as
+    after a last event that is not whole: only that one header needs a look.
+    """
+    stop = min(stop, size - HEADER_BYTES + 1)
+    unpack, append = _LENGTH.unpack_from, starts.append
+    while position < stop:
+        append(position)
+        position += unpack(data, position)[0] + HEADER_BYTES
+    return position
+
+
+def _run(data: memoryview, position: int, stride: int, most: int) -> int:
+    """How many events from `position` on, `most` at most, are as long as the one that ends there.
+
+    Looks at 16 headers, then at twice as many each time, so that it never looks at much more than it finds.
+    """
+    run, rows = 0, 16
+    while run < most:
+        rows = min(rows, most - run)
+        headers = np.ndarray((rows,), ">u8", data, position + run * stride, (stride,))
+        differs = headers != stride - HEADER_BYTES
+        if differs.any():
+            return run + int(differs.argmax())
+        run += rows
+        rows *= 2
+    return run

@@ -1,0 +1,87 @@
+"""Stream cuts: one consistent event boundary over all segments of a stream at one moment.
+
+The text form is Pravega's: `0:scope/stream:numbers:epochs:offsets`, gzipped and in Base64, so a cut
+that was bookmarked with one client can be opened with another. Offset -1 means "not yet reached".
+
+>>> cut = StreamCut("sc", "st", {(1 << 32) | 2: 70000, 0: 100})
+>>> StreamCut.from_text(cut.as_text()) == cut
+True
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from nadi.errors import InvalidStreamCutError
+from nadi.limits import MIB
+from nadi.naming import SEGMENT_NUMBER_MAX, segment_epoch, segment_id, segment_number
+
+_TEXT_MAX_BYTES = 64 * MIB  # unpacked: a small text must not fill the memory
+_OFFSET_MAX = (1 << 63) - 1
+_PLAIN = re.compile(r"0:([^/:]+)/([^/:]+):([0-9]+(?:,[0-9]+)*):([0-9]+(?:,[0-9]+)*):((?:-1|[0-9]+)(?:,(?:-1|[0-9]+))*)")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCut:
+    """Offsets by segment id, of one stream."""
+
+    scope: str
+    stream: str
+    positions: Mapping[int, int] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "positions", MappingProxyType(dict(sorted(self.positions.items()))))
+
+    def __reduce__(self) -> tuple[type[StreamCut], tuple[str, str, dict[int, int]]]:
+        return StreamCut, (self.scope, self.stream, dict(self.positions))
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{segment}={offset}" for segment, offset in self.positions.items())
+        return f"{self.scope}/{self.stream}: {inner}"
+
+    def as_text(self) -> str:
+        """The cut as Pravega's text, to be stored anywhere."""
+        ids = list(self.positions)
+        plain = ":".join(
+            [
+                "0",
+                f"{self.scope}/{self.stream}",
+                ",".join(str(segment_number(i)) for i in ids),
+                ",".join(str(segment_epoch(i)) for i in ids),
+                ",".join(str(self.positions[i]) for i in ids),
+            ]
+        )
+        return base64.b64encode(gzip.compress(plain.encode(), mtime=0)).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> StreamCut:
+        """The cut that `as_text` (or Pravega's `StreamCut.asText`) wrote.
+
+        Raises InvalidStreamCutError if the text is something else.
+        """
+        try:
+            raw = base64.b64decode(text, validate=True)
+            inflater = zlib.decompressobj(wbits=31)
+            match = _PLAIN.fullmatch(inflater.decompress(raw, _TEXT_MAX_BYTES).decode())
+            if match is None or not inflater.eof:
+                raise ValueError("it unpacks to other text")
+            scope, stream = match[1], match[2]
+            numbers, epochs, offsets = ([int(n) for n in match[i].split(",")] for i in (3, 4, 5))
+            if max(*numbers, *epochs) > SEGMENT_NUMBER_MAX or max(offsets) > _OFFSET_MAX:
+                raise ValueError("a number in it is too large")
+            ids = map(segment_id, numbers, epochs)
+            positions = dict(zip(ids, offsets, strict=True))
+            if not len(positions) == len(numbers) == len(epochs):
+                raise ValueError("it doesn't have one offset for each segment")
+        except (ValueError, binascii.Error, zlib.error) as error:
+            raise InvalidStreamCutError(
+                f"{text[:40]!r} is not the text of a stream cut ({error}): use what StreamCut.as_text() returned"
+            ) from error
+        return cls(scope, stream, positions)

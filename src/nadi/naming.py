@@ -1,0 +1,85 @@
+"""Names of scopes, streams and segments: the rules, and the text forms that go over the wire.
+
+A segment id is `epoch << 32 | number`; its name is `scope/stream/<number>.#epoch.<epoch>`.
+A transaction's segment is its parent's name, `#transaction.` and 32 hex digits; a transient one
+(for an event too large for one append) `#transient.`, the writer's id and a random id.
+
+>>> segment_name("home", "meters", segment_id(3, epoch=1))
+'home/meters/3.#epoch.1'
+>>> parse_segment_name("home/meters/3.#epoch.1")
+('home', 'meters', 4294967299)
+>>> transaction_segment_name("home/meters/0.#epoch.0", (1 << 64) | 2)
+'home/meters/0.#epoch.0#transaction.00000000000000010000000000000002'
+"""
+
+from __future__ import annotations
+
+import re
+
+from nadi.errors import InvalidArgumentError, InvalidNameError
+from nadi.limits import NAME_MAX_CHARS
+
+TRANSACTION_DELIMITER = "#transaction."
+TRANSIENT_DELIMITER = "#transient."
+EPOCH_DELIMITER = ".#epoch."
+INDEX_SUFFIX = "#index"
+TABLE_SUFFIX = "_kvtable"
+SEGMENT_NUMBER_MAX = 0x7FFF_FFFF  # of segment numbers and of epochs: both are Java ints
+INTERNAL_SCOPE = "_system"
+READER_GROUP_PREFIX = "_RG"
+MARK_PREFIX = "_MARK"
+
+_NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
+_USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")
+_SEGMENT_NAME = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,10})(?:\.#epoch\.([0-9]{1,10}))?")
+_RULE = f"letters, digits, '.' and '-', at most {NAME_MAX_CHARS} characters"
+
+
+def check_name(kind: str, name: str, *, internal: bool = False) -> str:
+    """Return `name` if it may name a `kind` ("scope", "stream", ...), else raise InvalidNameError."""
+    pattern = _NAME if internal else _USER_NAME
+    if not pattern.fullmatch(name) or len(name) > NAME_MAX_CHARS:
+        raise InvalidNameError(kind, name, _RULE)
+    return name
+
+
+def segment_id(number: int, epoch: int = 0) -> int:
+    return epoch << 32 | number
+
+
+def segment_number(segment_id: int) -> int:
+    return segment_id & 0xFFFF_FFFF
+
+
+def segment_epoch(segment_id: int) -> int:
+    return segment_id >> 32
+
+
+def segment_name(scope: str, stream: str, segment_id: int) -> str:
+    return f"{scope}/{stream}/{segment_id & 0xFFFF_FFFF}{EPOCH_DELIMITER}{segment_id >> 32}"
+
+
+def parse_segment_name(name: str) -> tuple[str, str, int]:
+    """(scope, stream, segment id) of a stream segment's name; a name without an epoch has epoch 0."""
+    match = _SEGMENT_NAME.fullmatch(name)
+    if match:
+        scope, stream, number, epoch = match[1], match[2], int(match[3]), int(match[4] or 0)
+        if number <= SEGMENT_NUMBER_MAX and epoch <= SEGMENT_NUMBER_MAX:
+            return scope, stream, segment_id(number, epoch)
+    raise InvalidArgumentError(f"{name!r} is not a segment name: expected scope/stream/number.#epoch.epoch")
+
+
+def transaction_segment_name(parent: str, txn_id: int) -> str:
+    """The segment that holds a transaction's events for `parent`; `txn_id` is the unsigned 128-bit id."""
+    return f"{parent}{TRANSACTION_DELIMITER}{txn_id:032x}"
+
+
+def container_key(segment: str) -> str:
+    """The part of a segment's name that decides its container.
+
+    Epochs, transactions and transient segments of one segment number share a container, so that a
+    merge never leaves it.
+    """
+    for delimiter in (TRANSACTION_DELIMITER, TRANSIENT_DELIMITER, INDEX_SUFFIX, EPOCH_DELIMITER):
+        segment = segment.partition(delimiter)[0]
+    return segment

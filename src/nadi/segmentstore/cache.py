@@ -1,0 +1,44 @@
+"""Recently written and read blocks in memory, by where they lie; any of them may be dropped at any time.
+
+Keys are places (a frame of the log, a block of a chunk), not segment offsets, so merging segments
+needs no care here.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TypeAlias
+
+from nadi.limits import CACHE_MAX_BYTES
+
+Place: TypeAlias = tuple[int | str, int, int]
+
+
+class BlockCache:
+    """Blocks by place, least recently used dropped first; at most `max_bytes` in all."""
+
+    def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
+        self._blocks: OrderedDict[Place, bytes] = OrderedDict()
+        self._max_bytes = max_bytes
+        self.size_bytes = 0
+
+    def get(self, place: Place) -> bytes | None:
+        block = self._blocks.get(place)
+        if block is not None:
+            self._blocks.move_to_end(place)
+        return block
+
+    def put(self, place: Place, block: bytes) -> None:
+        old = self._blocks.pop(place, None)
+        if old is not None:
+            self.size_bytes -= len(old)
+        self._blocks[place] = block
+        self.size_bytes += len(block)
+        while self.size_bytes > self._max_bytes:
+            _, dropped = self._blocks.popitem(last=False)
+            self.size_bytes -= len(dropped)
+
+    def drop(self, place: Place) -> None:
+        block = self._blocks.pop(place, None)
+        if block is not None:
+            self.size_bytes -= len(block)

@@ -1,0 +1,409 @@
+"""One client's connection: commands in, replies out, each append acknowledged in order.
+
+Appends are put into the container's queue as they are decoded, without a task or a future for each;
+reads have a task each, for they may wait at the tail; other commands are handled one after another.
+A peer that breaks the protocol loses this connection, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, cast
+
+from nadi.errors import (
+    NadiError,
+    ProtocolError,
+    SegmentNotFoundError,
+    StorageFullError,
+    StreamSealedError,
+    UnavailableError,
+)
+from nadi.limits import CONNECTION_READS_WAITING, CONNECTION_SEND_HIGH_WATER_BYTES
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.frame import FrameBuilder
+from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.records import Kind
+from nadi.segmentstore.service import SegmentService, error_reply, find
+from nadi.wire import commands as wire
+from nadi.wire.append import append_parts
+from nadi.wire.codec import encode_parts
+from nadi.wire.decoder import Decoder
+from nadi.wire.fields import NO_VERSION, Buffer
+
+log = logging.getLogger(__name__)
+
+HELLO = wire.Hello(17, 5)
+_COMMANDS_WAITING = 1_000
+
+
+class _Session:
+    """One writer on one segment on this connection."""
+
+    __slots__ = ("acknowledged", "container", "error", "segment", "stored")
+
+    def __init__(self, segment: str, container: Container) -> None:
+        self.segment = segment
+        self.container = container
+        self.stored = NO_VERSION  # the writer's number once everything before is written
+        self.acknowledged = NO_VERSION
+        self.error: Exception | None = None  # what ended the session
+
+
+class WriterConflictError(NadiError):
+    """Another connection writes with the same writer id."""
+
+
+class OffsetMismatchError(NadiError):
+    """A conditional append did not meet the offset it expected."""
+
+
+class _Setup:
+    """SetupAppend in the container's turn: every earlier append of the writer is settled then."""
+
+    __slots__ = ("command", "connection", "session", "size_bytes")
+
+    def __init__(self, connection: Connection, session: _Session, command: wire.SetupAppend) -> None:
+        self.connection, self.session, self.command = connection, session, command
+        self.size_bytes = 64
+
+    def prepare(self, frame: FrameBuilder) -> int:
+        state = self.session.container.state
+        value = state.attribute(find(state, self.session.segment, Kind.STREAM), self.command.writer_id)
+        self.session.stored = self.session.acknowledged = NO_VERSION if value is None else value
+        return self.session.stored
+
+    def done(self, result: int) -> None:
+        command = self.command
+        self.connection.send(wire.AppendSetup(command.request_id, command.segment, command.writer_id, result))
+
+    def failed(self, error: Exception) -> None:
+        self.session.error = error
+        self.connection.fail(error, self.command.request_id, self.command.segment)
+
+
+class _Append:
+    """One append, atomic with its writer's event number."""
+
+    __slots__ = (
+        "connection", "events", "expected_offset", "last", "parts", "request_id", "session", "size_bytes", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        connection: Connection,
+        session: _Session,
+        writer: bytes,
+        parts: list[Buffer],
+        events: int,
+        last: int,
+        request_id: int,
+        expected_offset: int | None,
+    ) -> None:
+        self.connection, self.session, self.writer, self.parts = connection, session, writer, parts
+        self.events, self.last, self.request_id, self.expected_offset = events, last, request_id, expected_offset
+        self.size_bytes = sum(map(len, parts))
+
+    def prepare(self, frame: FrameBuilder) -> int:
+        session = self.session
+        if session.error is not None:
+            raise session.error
+        state = session.container.state
+        record = find(state, session.segment, Kind.STREAM)
+        if record.sealed:
+            raise StreamSealedError(session.segment)
+        stored = state.attribute(record, self.writer)
+        if (NO_VERSION if stored is None else stored) != session.stored or self.last < session.stored:
+            raise WriterConflictError(f"another connection writes with the id {self.writer.hex()}")
+        if self.expected_offset is not None and self.expected_offset != record.length:
+            raise OffsetMismatchError(f"the segment has {record.length} bytes")
+        session.stored = self.last
+        return frame.append(record, self.parts, self.size_bytes, self.events, self.writer, self.last)
+
+    def done(self, result: int) -> None:
+        session = self.session
+        self.connection.send(wire.DataAppended(self.writer, self.last, session.acknowledged, self.request_id, result))
+        session.acknowledged = self.last
+
+    def failed(self, error: Exception) -> None:
+        connection = self.connection
+        if isinstance(error, OffsetMismatchError):
+            connection.send(wire.ConditionalCheckFailed(self.writer, self.last, self.request_id))
+        elif isinstance(error, WriterConflictError):
+            connection.send(wire.InvalidEventNumber(self.writer, self.request_id, "", self.last))
+            connection.close()
+        else:
+            self.session.error = error
+            offset = self.last if isinstance(error, StreamSealedError) else -1
+            connection.fail(error, self.request_id, self.session.segment, offset)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's end of one connection."""
+
+    def __init__(
+        self,
+        container_of: Callable[[str], Container],
+        service: SegmentService,
+        reader: SegmentReader,
+        connections: set[Connection],
+    ) -> None:
+        self._container_of = container_of
+        self._service = service
+        self._reader = reader
+        self._connections = connections
+        self._decoder = Decoder()
+        self._sessions: dict[bytes, _Session] = {}
+        self._block: wire.AppendBlock | None = None
+        self._transport: asyncio.Transport | None = None
+        self._outgoing: list[Buffer] = []
+        self._flush_scheduled = False
+        self._reads: set[asyncio.Task[None]] = set()
+        self._commands: asyncio.Queue[wire.Command] = asyncio.Queue(_COMMANDS_WAITING)
+        self._worker: asyncio.Task[None] | None = None
+        self._throttle: asyncio.Task[None] | None = None
+        self._transients: list[str] = []
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    # --- transport -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by form, not by class
+        self._transport.set_write_buffer_limits(high=CONNECTION_SEND_HIGH_WATER_BYTES)
+        self._connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._connections.discard(self)
+        self._writable.set()
+        for task in (*self._reads, self._worker, self._throttle):
+            if task is not None:
+                task.cancel()
+        if self._transients:
+            names, self._transients = self._transients, []
+            task = asyncio.create_task(self._drop_transients(names))
+            _background.add(task)
+            task.add_done_callback(_background.discard)
+
+    async def _drop_transients(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                await self._service.delete(name)
+            except SegmentNotFoundError:
+                pass  # it was merged
+            except UnavailableError as error:
+                log.warning("transient segment %s stays for now: %s", name, error)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+        if self._transport is not None and self._throttle is None:
+            self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for command in self._decoder.buffer_updated(nbytes):
+                self._receive(command)
+        except ProtocolError as error:
+            self._refuse(error)
+        except Exception as error:
+            log.error("a connection ends by an unexpected error", exc_info=error)
+            self.close()
+
+    def _refuse(self, error: ProtocolError) -> None:
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        log.warning("connection from %s ends: %s", peer, error)
+        self.close()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    # --- replies -----------------------------------------------------------------------------------------
+
+    def send(self, command: wire.Command) -> None:
+        """Queue a reply; what one turn of the loop queues goes out in one write."""
+        if self._transport is None:
+            return
+        self._outgoing += encode_parts(command)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        if self._outgoing and self._transport is not None:
+            outgoing, self._outgoing = self._outgoing, []
+            if len(outgoing) < 64 and max(map(len, outgoing)) > 65536:
+                self._transport.writelines(outgoing)
+            else:
+                self._transport.write(b"".join(outgoing))
+
+    def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
+        """Say the error on the wire; what the protocol has no word for ends the connection."""
+        try:
+            self.send(error_reply(error, request_id, segment, offset))
+        except UnavailableError:
+            self.close()
+        except NadiError as unexpected:
+            log.warning("a connection ends: %s", unexpected)
+            self.close()
+        if isinstance(error, StorageFullError):
+            self.close()
+
+    # --- commands ----------------------------------------------------------------------------------------
+
+    def _receive(self, command: wire.Command) -> None:
+        if self._worker is None or isinstance(command, wire.KeepAlive):
+            self._dispatch(command)
+        else:
+            self._enqueue_command(command)  # not before what came before it
+
+    def _dispatch(self, command: wire.Command) -> None:
+        kind = type(command)
+        if self._block is not None and kind is not wire.AppendBlockEnd:
+            raise ProtocolError(f"a {kind.__name__} between an AppendBlock and its AppendBlockEnd")
+        if kind is wire.AppendBlockEnd:
+            self._append(command)  # type: ignore[arg-type]
+        elif kind is wire.AppendBlock:
+            self._block = command  # type: ignore[assignment]
+        elif kind is wire.ReadSegment:
+            self._read(command)  # type: ignore[arg-type]
+        elif kind is wire.SetupAppend:
+            self._setup(command)  # type: ignore[arg-type]
+        elif isinstance(command, wire.ConditionalAppend):
+            header = command.event_type.to_bytes(4, "big", signed=True) + len(command.data).to_bytes(4, "big")
+            parts: list[Buffer] = [header, command.data]
+            self._enqueue(
+                command.writer_id, parts, 1, command.event_number, command.request_id, command.expected_offset
+            )
+        elif isinstance(command, wire.ConditionalBlockEnd):
+            self._enqueue(
+                command.writer_id,
+                [command.data],
+                1,
+                command.event_number,
+                command.request_id,
+                command.expected_offset,
+            )
+        elif isinstance(command, wire.KeepAlive):
+            self.send(command)
+        elif isinstance(command, wire.Hello):
+            self._hello(command)
+        elif self._service.handles(command):
+            self._enqueue_command(command)
+        else:
+            raise ProtocolError(f"a client can't send {kind.__name__}")
+
+    def _hello(self, command: wire.Hello) -> None:
+        self.send(HELLO)
+        if command.low_version > HELLO.high_version or command.high_version < HELLO.low_version:
+            log.warning(
+                "connection ends: its versions %d to %d are not ours", command.low_version, command.high_version
+            )
+            self.close()
+
+    def _setup(self, command: wire.SetupAppend) -> None:
+        session = _Session(command.segment, self._container_of(command.segment))
+        self._sessions[command.writer_id] = session
+        session.container.submit(_Setup(self, session, command))
+
+    def _append(self, end: wire.AppendBlockEnd) -> None:
+        block, self._block = self._block, None
+        if end.num_events <= 0:
+            raise ProtocolError(f"an append of {end.num_events} events")
+        parts = append_parts(block, end)
+        self._enqueue(end.writer_id, parts, end.num_events, end.last_event_number, end.request_id, None)
+
+    def _enqueue(
+        self, writer: bytes, parts: list[Buffer], events: int, last: int, request_id: int, expected: int | None
+    ) -> None:
+        session = self._sessions.get(writer)
+        if session is None:
+            raise ProtocolError("an append without SetupAppend")
+        container = session.container
+        container.submit(_Append(self, session, writer, parts, events, last, request_id, expected))
+        if container.full and self._throttle is None and self._transport is not None:
+            self._transport.pause_reading()
+            self._throttle = asyncio.create_task(self._resume_when_room(container))
+
+    async def _resume_when_room(self, container: Container) -> None:
+        await container.room()
+        self._throttle = None
+        if self._transport is not None and self._writable.is_set():
+            self._transport.resume_reading()
+
+    def _read(self, command: wire.ReadSegment) -> None:
+        if len(self._reads) >= CONNECTION_READS_WAITING:
+            raise ProtocolError(f"more than {CONNECTION_READS_WAITING} reads wait on one connection")
+        task = asyncio.create_task(self._serve_read(command))
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
+    async def _serve_read(self, command: wire.ReadSegment) -> None:
+        segment, offset, request_id = command.segment, command.offset, command.request_id
+        try:
+            record, data = await self._reader.read(
+                self._container_of(segment), segment, offset, command.suggested_length
+            )
+            end = offset + len(data)
+            if not data and offset > record.durable_length:
+                self.send(
+                    wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)
+                )
+                return
+            ended = end == record.durable_length and record.durable_sealed
+            at_tail = end == record.durable_length and not ended
+            await self._writable.wait()
+            self.send(wire.SegmentRead(segment, offset, at_tail, ended, data, request_id))
+        except NadiError as error:
+            self.fail(error, request_id, segment, offset)
+        except Exception as error:
+            log.error("a read of %s failed", segment, exc_info=error)
+            self.close()
+
+    def _enqueue_command(self, command: wire.Command) -> None:
+        try:
+            self._commands.put_nowait(command)
+        except asyncio.QueueFull:
+            raise ProtocolError(f"more than {_COMMANDS_WAITING} commands wait on one connection") from None
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        """Handle commands in order; the task ends when none wait."""
+        while not self._commands.empty():
+            command: Any = self._commands.get_nowait()
+            try:
+                if not self._service.handles(command):
+                    self._dispatch(command)
+                    continue
+                reply = await self._service.handle(command)
+            except UnavailableError as error:
+                log.info("a connection ends: %s", error)
+                self.close()
+                return
+            except ProtocolError as error:
+                self._refuse(error)
+                return
+            except Exception as error:
+                log.error("%s failed", type(command).__name__, exc_info=error)
+                self.close()
+                return
+            if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
+                self._transients.append(reply.segment)
+            self.send(reply)
+        self._worker = None
+
+
+_background: set[asyncio.Task[None]] = set()

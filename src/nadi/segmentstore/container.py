@@ -1,0 +1,358 @@
+"""A segment container: the one owner of its segments' state, over one log.
+
+Requests queue up; the loop takes what waits, checks each against the state as it will be, applies
+it, writes one frame, and when that is durable answers all of them in order. Only one frame is in
+flight, so a crash can tear only the last. If the log fails, everything that was not durable is
+forgotten: the waiting requests get an error, and the container recovers from disk as after a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
+from nadi.limits import (
+    CHECKPOINT_DIRTY_RECORDS,
+    CHECKPOINT_INTERVAL_S,
+    FRAME_MAX_BYTES,
+    LOG_MAX_BYTES,
+    QUEUE_MAX_BYTES,
+)
+from nadi.segmentstore.cache import BlockCache
+from nadi.segmentstore.frame import FrameBuilder
+from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.operations import decode_frame
+from nadi.segmentstore.records import FrameRef
+from nadi.segmentstore.state import StateMachine
+from nadi.segmentstore.tier1.files import FileLog
+
+log = logging.getLogger(__name__)
+
+REOPEN_DELAY_S = 1.0
+
+
+class Request(Protocol):
+    """Something that waits for its turn: `prepare` when the frame is built, then `done` or `failed`."""
+
+    size_bytes: int
+
+    def prepare(self, frame: FrameBuilder) -> Any:
+        """Check against the state and add to the frame; gives the result, or raises a NadiError."""
+
+    def done(self, result: Any) -> None: ...
+
+    def failed(self, error: Exception) -> None: ...
+
+
+class Call:
+    """A request made of a function; its result or error goes to a future."""
+
+    __slots__ = ("function", "future", "size_bytes")
+
+    def __init__(self, function: Callable[[FrameBuilder], Any], size_bytes: int, future: asyncio.Future[Any]) -> None:
+        self.function = function
+        self.size_bytes = size_bytes
+        self.future = future
+
+    def prepare(self, frame: FrameBuilder) -> Any:
+        return self.function(frame)
+
+    def done(self, result: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Container:
+    """One container. `submit` queues a request; `call` queues a function and waits for its result."""
+
+    def __init__(self, number: int, folder: Path, cache: BlockCache) -> None:
+        self.number = number
+        self.cache = cache
+        self.queue_bytes = 0
+        self._folder = folder
+        self._queue: deque[Request] = deque()
+        self._wake = asyncio.Event()
+        self._room: list[asyncio.Future[None]] = []
+        self._failure: Exception | None = None
+        self._pending_failure: Exception | None = None
+        self._in_flight: list[tuple[Request, Any, Exception | None]] = []
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint_at = 0.0
+        self._checkpointed_sequence = 0
+        self.on_durable: Callable[[], None] = lambda: None
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover from disk and begin to take requests."""
+        await self._open()
+        self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
+
+    async def stop(self) -> None:
+        """Answer what is under way, write a last checkpoint, close the files."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        began = time.monotonic()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state")
+        try:
+            self.log = await loop.run_in_executor(None, FileLog.open, self._folder / "log")
+        except BaseException:
+            self.metadata.close()
+            raise
+        try:
+            self.state = await loop.run_in_executor(None, self._recover)
+        except BaseException:
+            await self.log.close()
+            self.metadata.close()
+            raise
+        self._checkpointed_sequence = self.metadata.state().sequence
+        self._checkpoint_at = time.monotonic()
+        log.info(
+            "container %d: recovered to frame %d in %.2f s",
+            self.number,
+            self.state.sequence,
+            time.monotonic() - began,
+        )
+
+    def _recover(self) -> StateMachine:
+        state = StateMachine(self.metadata)
+        now = time.monotonic()
+        for address, payload in self.log.replay(state.sequence):
+            operations, head = decode_frame(payload)
+            frame = FrameRef(address.sequence, address, now)
+            for operation in operations:
+                state.apply(operation, frame, head)
+            if frame.live_bytes:
+                state.frames[frame.sequence] = frame
+            state.sequence = address.sequence
+        for record in state.records():
+            record.durable_length, record.durable_sealed, record.exists = record.length, record.sealed, True
+        return state
+
+    # --- requests --------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Queue the request; it is answered in its turn. Callers heed `full`."""
+        if self._failure is not None:
+            request.failed(self._failure)
+            return
+        if self._stopping:
+            request.failed(ClosedError("the server is stopping: connect again when it is back"))
+            return
+        self.queue_bytes += request.size_bytes
+        self._queue.append(request)
+        self._wake.set()
+
+    async def call(self, function: Callable[[FrameBuilder], Any], size_bytes: int = 64) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(Call(function, size_bytes, future))
+        return await future
+
+    @property
+    def full(self) -> bool:
+        """Whether whoever sends appends must wait."""
+        return self.queue_bytes > QUEUE_MAX_BYTES
+
+    async def room(self) -> None:
+        """Wait until the queue has room again."""
+        while self.full:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._room.append(future)
+            await future
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._failure
+
+    # --- the loop ---------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            if not self._queue and self._failure is None and self._pending_failure is None:
+                if self._stopping:
+                    break
+                self._wake.clear()
+                await self._wait_for_work()
+            if self._pending_failure is not None:
+                error, self._pending_failure = self._pending_failure, None
+                self._fail(error)
+            if self._failure is not None:
+                if self._stopping:
+                    break
+                await self._reopen()
+                continue
+            try:
+                if self._queue:
+                    await self._write_frame()
+                self._start_checkpoint_if_due()
+            except Exception as failure:  # the log or the state failed: recover as after a crash
+                self._fail(failure)
+        await self._close()
+
+    async def _wait_for_work(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), CHECKPOINT_INTERVAL_S)
+
+    async def _write_frame(self) -> None:
+        sequence = self.state.sequence + 1
+        ref = FrameRef(sequence, None, time.monotonic())
+        frame = FrameBuilder(ref, int(time.time() * 1000), self.state)
+        answers: list[tuple[Request, Any, Exception | None]] = []
+        self._in_flight = answers
+        self._prepare(frame, answers)
+        if not frame.empty:
+            parts, blocks = frame.finish()
+            ref.address = await self.log.append(parts)
+            assert ref.address.sequence == sequence, "the log counts frames as the container does"
+            self.state.sequence = sequence
+            if ref.live_bytes:
+                self.state.frames[sequence] = ref
+            for position, block in blocks:
+                self.cache.put((f"{self.number}", sequence, position), block)
+            for record in frame.touched.values():
+                record.durable_length, record.durable_sealed, record.exists = (
+                    record.length,
+                    record.sealed,
+                    True,
+                )
+        self._in_flight = []
+        for request, result, error in answers:
+            if error is None:
+                request.done(result)
+            else:
+                request.failed(error)
+        for record in frame.touched.values():
+            if record.waiters:
+                record.wake()
+        if self._room and not self.full:
+            waiting, self._room = self._room, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+        self.on_durable()
+
+    def _prepare(self, frame: FrameBuilder, answers: list[tuple[Request, Any, Exception | None]]) -> None:
+        queue = self._queue
+        full = self.log.size_bytes > LOG_MAX_BYTES
+        while queue and frame.size_bytes < FRAME_MAX_BYTES:
+            request = queue.popleft()
+            self.queue_bytes -= request.size_bytes
+            if full and request.size_bytes > FRAME_MAX_BYTES // 1024:
+                error = StorageFullError("tier 2 does not take data: free space there, or repair it")
+                answers.append((request, None, error))
+                continue
+            try:
+                answers.append((request, request.prepare(frame), None))
+            except NadiError as error:
+                answers.append((request, None, error))
+            except Exception:
+                answers.append((request, None, None))
+                raise
+            frame.size_bytes += 64
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, StorageFullError):
+            log.warning("container %d: %s", self.number, error)
+        else:
+            log.error("container %d failed and will recover from its log", self.number, exc_info=error)
+        if not isinstance(error, UnavailableError):
+            error = UnavailableError(f"the container could not write its log ({error}): try again")
+        self._failure = error
+        waiting = [request for request, _, _ in self._in_flight] + list(self._queue)
+        self._in_flight = []
+        self._queue.clear()
+        self.queue_bytes = 0
+        for request in waiting:
+            request.failed(error)
+        for record in self.state.records():
+            record.deleted = True  # whoever still holds it looks it up again
+            record.wake()
+        for future in self._room:
+            if not future.done():
+                future.set_result(None)
+        self._room = []
+        self._wake.set()
+
+    async def _reopen(self) -> None:
+        await asyncio.sleep(REOPEN_DELAY_S)
+        try:
+            await self._release()
+            await self._open()
+        except OSError as error:
+            log.warning("container %d can't be opened again yet: %s", self.number, error)
+            self._wake.set()
+        except UnavailableError as error:
+            log.warning("container %d can't be opened again yet: %s", self.number, error)
+            self._wake.set()
+        else:
+            self._failure = None
+
+    async def _close(self) -> None:
+        if self._failure is None:
+            self._start_checkpoint()
+        await self._release()
+
+    async def _release(self) -> None:
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+            self._checkpoint = None
+        await self.log.close()
+        self.metadata.close()
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def _start_checkpoint_if_due(self) -> None:
+        due = time.monotonic() - self._checkpoint_at >= CHECKPOINT_INTERVAL_S
+        if due or self.state.dirty_count >= CHECKPOINT_DIRTY_RECORDS:
+            self._start_checkpoint()
+
+    def _start_checkpoint(self) -> None:
+        """Write the state behind; between two frames everything applied is durable."""
+        if self._checkpoint is not None and not self._checkpoint.done():
+            return
+        self._checkpoint_at = time.monotonic()
+        if self.state.sequence == self._checkpointed_sequence:
+            self._truncate_log()
+            return
+        state, sequence = self.state, self.state.sequence
+        deleted = state.deleted_ids()
+        changes, entries = state.checkpoint()
+        metadata = self.metadata
+
+        async def write() -> None:
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, metadata.commit, changes)
+            except Exception as error:
+                # marks were cleared with nothing written: only a recovery knows again what to write
+                self._pending_failure = StorageFullError(f"the state could not be written: {error}")
+                self._wake.set()
+                return
+            state.checkpointed(entries, deleted)
+            self._checkpointed_sequence = sequence
+            self._truncate_log()
+
+        self._checkpoint = asyncio.create_task(write(), name=f"checkpoint-{self.number}")
+
+    def _truncate_log(self) -> None:
+        """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint."""
+        oldest = next(iter(self.state.frames), self._checkpointed_sequence + 1)
+        self.log.truncate(min(oldest, self._checkpointed_sequence + 1))

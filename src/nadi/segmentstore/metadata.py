@@ -1,0 +1,221 @@
+"""The state of one container on disk: an LMDB file, written behind the log.
+
+What a checkpoint wrote reflects the log up to `sequence`, exactly, because everything of it goes
+into one transaction together with that number. Recovery reads it and replays the log from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import msgspec
+
+from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.tier1.log import LogAddress
+
+MAP_BYTES = 256 << 30  # address space, not disk: the file grows as it is filled
+_KEY_MAX = 500  # LMDB takes 511
+_ID = struct.Struct(">Q")
+_PAIR = struct.Struct(">QQ")
+_I64 = struct.Struct(">q")
+_EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position
+
+Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete)
+
+
+class ContainerState(msgspec.Struct, array_like=True):
+    """What a container knows beside its segments."""
+
+    sequence: int = 0
+    next_segment: int = 1
+    planned: list[str] = []
+    garbage: list[str] = []
+
+
+class _Stored(msgspec.Struct, array_like=True, gc=False):
+    name: str
+    kind: int
+    created_ms: int
+    modified_ms: int
+    start_offset: int
+    length: int
+    sealed: bool
+    scale_type: int
+    target_rate: int
+    rollover_bytes: int
+    key_length: int
+    event_count: int
+    entry_count: int
+    table_length: int
+
+
+_decode_segment = msgspec.msgpack.Decoder(_Stored).decode
+_decode_state = msgspec.msgpack.Decoder(ContainerState).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+TABLES = ("state", "names", "segments", "attributes", "extents", "entries", "positions")
+
+
+def bounded_key(raw: bytes) -> bytes:
+    """A key that LMDB takes: long ones keep their head, so that order holds, and a digest of the rest."""
+    if len(raw) <= _KEY_MAX:
+        return raw
+    return raw[: _KEY_MAX - 32] + hashlib.sha256(raw).digest()
+
+
+class Metadata:
+    """Point reads on the event loop (microseconds), checkpoints from a thread."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), max_readers=64)
+        self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+
+    def close(self) -> None:
+        self._env.close()
+
+    def commit(self, changes: list[Change]) -> None:
+        """Write the changes in one durable transaction; blocking."""
+        tables = self._tables
+        with self._env.begin(write=True) as txn:
+            for table, key, value in changes:
+                if value is None:
+                    txn.delete(key, db=tables[table])
+                else:
+                    txn.put(key, value, db=tables[table])
+
+    def state(self) -> ContainerState:
+        with self._env.begin(db=self._tables["state"]) as txn:
+            raw = txn.get(b"state")
+        return _decode_state(raw) if raw is not None else ContainerState()
+
+    def _get(self, table: str, key: bytes) -> bytes | None:
+        with self._env.begin(db=self._tables[table]) as txn:
+            value: bytes | None = txn.get(key)
+            return value
+
+    def _scan(self, table: str, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        with self._env.begin(db=self._tables[table]) as txn:
+            cursor = txn.cursor()
+            if cursor.set_range(max(prefix, start)):
+                for key, value in cursor:
+                    if not key.startswith(prefix):
+                        return
+                    yield key, value
+
+    def segment_id(self, name: str) -> int | None:
+        raw = self._get("names", bounded_key(name.encode()))
+        return None if raw is None else int(_ID.unpack(raw)[0])
+
+    def attribute(self, segment: int, attribute: bytes) -> int | None:
+        raw = self._get("attributes", _ID.pack(segment) + attribute)
+        return None if raw is None else int(_I64.unpack(raw)[0])
+
+    def load(self, segment: int, frames: dict[int, FrameRef]) -> SegmentRecord | None:
+        """The record of a segment; frames in the log are shared through `frames`, by sequence."""
+        raw = self._get("segments", _ID.pack(segment))
+        if raw is None:
+            return None
+        stored = _decode_segment(raw)
+        record = SegmentRecord(segment, stored.name, stored.kind, stored.created_ms)
+        for field in _Stored.__struct_fields__[3:]:
+            setattr(record, field, getattr(stored, field))
+        record.durable_length, record.durable_sealed, record.exists = stored.length, stored.sealed, True
+        record.attributes_loaded = False
+        for key, value in self._scan("extents", _ID.pack(segment)):
+            length, sequence, file, offset, position = _EXTENT.unpack_from(value)
+            frame = None
+            if sequence:
+                frame = frames.get(sequence)
+                if frame is None:
+                    frame = frames[sequence] = FrameRef(sequence, LogAddress(sequence, file, offset), 0.0)
+            extent = Extent(_PAIR.unpack(key)[1], length, frame, position, value[_EXTENT.size :].decode())
+            record.extents.append(extent)
+            if frame is not None:
+                record.log_bytes += length
+        return record
+
+    def log_frames(self) -> Iterator[tuple[int, LogAddress, int, int]]:
+        """(segment, address, length) of everything that is in the log only: read once, at recovery."""
+        for key, value in self._scan("extents", b""):
+            length, sequence, file, offset, _ = _EXTENT.unpack_from(value)
+            if sequence:
+                yield _PAIR.unpack(key)[0], LogAddress(sequence, file, offset), length, sequence
+
+    def entry(self, segment: int, key: bytes) -> tuple[int, bytes] | None:
+        """(version, value) of a table's key."""
+        raw = self._get("entries", bounded_key(_ID.pack(segment) + key))
+        return None if raw is None else _unpack_entry(raw)[1:]
+
+    def entries_from(self, segment: int, key: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+        """(key, version, value) in order of keys, from `key` on."""
+        prefix = _ID.pack(segment)
+        for _, raw in self._scan("entries", prefix, bounded_key(prefix + key)):
+            yield _unpack_entry(raw)
+
+    def positions_from(self, segment: int, position: int) -> Iterator[tuple[int, bytes]]:
+        """(position, key) in order of positions."""
+        for key, raw in self._scan("positions", _ID.pack(segment), _PAIR.pack(segment, max(0, position))):
+            yield _PAIR.unpack(key)[1], raw
+
+    # --- what a checkpoint writes ------------------------------------------------------------------
+
+    def state_change(self, state: ContainerState) -> Change:
+        return "state", b"state", _encode(state)
+
+    def record_changes(self, record: SegmentRecord) -> list[Change]:
+        """Everything of the record that changed since the last call; the caller clears its marks."""
+        prefix = _ID.pack(record.id)
+        fields = [getattr(record, field) for field in _Stored.__struct_fields__]
+        changes: list[Change] = [
+            ("names", bounded_key(record.name.encode()), prefix),
+            ("segments", prefix, _encode(_Stored(*fields))),
+        ]
+        for attribute in record.changed_attributes:
+            changes.append(("attributes", prefix + attribute, _I64.pack(record.attributes[attribute])))
+        if record.changed_offsets:
+            by_offset = {extent.offset: extent for extent in record.extents}
+            for offset in record.changed_offsets:
+                extent = by_offset.get(offset)
+                changes.append(("extents", _PAIR.pack(record.id, offset), _pack_extent(extent)))
+        for key, (version, value) in record.overlay.items():
+            old = self.entry(record.id, key)
+            if old is not None:
+                changes.append(("positions", _PAIR.pack(record.id, old[0]), None))
+            place = bounded_key(prefix + key)
+            if value is None:
+                changes.append(("entries", place, None))
+            else:
+                changes.append(("entries", place, _I64.pack(version) + _ID.pack(len(key)) + key + value))
+                changes.append(("positions", _PAIR.pack(record.id, version), key))
+        return changes
+
+    def deletion_changes(self, segment: int, name: str) -> list[Change]:
+        """Everything stored of a segment, to be deleted."""
+        prefix = _ID.pack(segment)
+        changes: list[Change] = [("segments", prefix, None)]
+        if self.segment_id(name) == segment:
+            changes.append(("names", bounded_key(name.encode()), None))
+        for table in ("attributes", "extents", "entries", "positions"):
+            changes.extend((table, key, None) for key, _ in self._scan(table, prefix))
+        return changes
+
+
+def _pack_extent(extent: Extent | None) -> bytes | None:
+    if extent is None:
+        return None
+    address = extent.frame.address if extent.frame is not None else LogAddress(0, 0, 0)
+    assert address is not None, "a checkpoint holds durable frames only"
+    return _EXTENT.pack(extent.length, *address, extent.position) + extent.chunk.encode()
+
+
+def _unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
+    size = _ID.unpack_from(raw, 8)[0]
+    return raw[16 : 16 + size], int(_I64.unpack_from(raw)[0]), raw[16 + size :]
+
+
+__all__ = ["Change", "ContainerState", "Kind", "Metadata", "bounded_key"]

@@ -1,0 +1,139 @@
+"""What a container writes to its log: operations with everything resolved, grouped in frames.
+
+A frame's payload is `u32 size · msgpack list of operations · data`. An operation names what became
+of the state, never what was asked, so replay only applies. All bytes that one frame appends to one
+segment lie together in the data area, so a thousand small appends cost one `Append`.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+_SIZE = struct.Struct(">I")
+
+
+class Operation(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False):
+    """One change of a container's state."""
+
+
+class Create(Operation, frozen=True, tag="C"):
+    segment: int
+    name: str
+    kind: int  # see records.Kind
+    at_ms: int
+    scale_type: int = 0
+    target_rate: int = 0
+    rollover_bytes: int = 0
+    key_length: int = 0
+
+
+class Append(Operation, frozen=True, tag="A"):
+    segment: int
+    offset: int  # in the segment
+    length: int
+    position: int  # in the frame's data area
+    events: int
+    writers: dict[bytes, int]  # writer id: last event number
+    at_ms: int
+
+
+class Seal(Operation, frozen=True, tag="S"):
+    segment: int
+    at_ms: int
+
+
+class Truncate(Operation, frozen=True, tag="T"):
+    segment: int
+    offset: int
+
+
+class Delete(Operation, frozen=True, tag="D"):
+    segment: int
+
+
+class Merge(Operation, frozen=True, tag="M"):
+    """All bytes of `source` follow what `target` has; `source` ceases to exist."""
+
+    target: int
+    source: int
+    at_ms: int
+
+
+class Attributes(Operation, frozen=True, tag="U"):
+    segment: int
+    values: dict[bytes, int]
+
+
+class Policy(Operation, frozen=True, tag="P"):
+    segment: int
+    scale_type: int
+    target_rate: int
+
+
+class TableUpdate(Operation, frozen=True, tag="K"):
+    """Entries in order: (key, version, value); a removal has value None and the position it took."""
+
+    segment: int
+    entries: list[tuple[bytes, int, bytes | None]]
+    at_ms: int
+
+
+class ChunkPlanned(Operation, frozen=True, tag="p"):
+    """An object of that name may exist from now on."""
+
+    chunk: str
+
+
+class ChunkStored(Operation, frozen=True, tag="c"):
+    """The range of the segment is in that object now, durably."""
+
+    segment: int
+    offset: int
+    length: int
+    chunk: str
+
+
+class ChunksDropped(Operation, frozen=True, tag="x"):
+    """Planned objects that are of no use after all: they become garbage."""
+
+    chunks: list[str]
+
+
+class ChunksDeleted(Operation, frozen=True, tag="d"):
+    """Garbage that is gone."""
+
+    chunks: list[str]
+
+
+AnyOperation = (
+    Create
+    | Append
+    | Seal
+    | Truncate
+    | Delete
+    | Merge
+    | Attributes
+    | Policy
+    | TableUpdate
+    | ChunkPlanned
+    | ChunkStored
+    | ChunksDropped
+    | ChunksDeleted
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[AnyOperation])
+
+
+def encode_head(operations: list[AnyOperation]) -> bytes:
+    """What stands before a frame's data area."""
+    body = _encoder.encode(operations)
+    return _SIZE.pack(len(body)) + body
+
+
+def decode_frame(payload: bytes) -> tuple[list[AnyOperation], int]:
+    """A frame's operations, and where its data area begins."""
+    (size,) = _SIZE.unpack_from(payload)
+    return _decoder.decode(memoryview(payload)[4 : 4 + size]), 4 + size

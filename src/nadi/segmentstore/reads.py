@@ -1,0 +1,142 @@
+"""Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
+
+A read gives what lies contiguously in memory, or one piece fetched from where it is; less than was
+asked for is always fine. Concurrent reads of one block share its fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nadi.errors import NotFoundError, SegmentNotFoundError, TruncatedError
+from nadi.limits import MIB, READ_REPLY_MAX_BYTES
+from nadi.segmentstore.cache import BlockCache, Place
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.wire.fields import Buffer
+
+CHUNK_BLOCK_BYTES = 4 * MIB
+
+
+class SegmentReader:
+    """Reads for one segment store."""
+
+    def __init__(self, chunks: ChunkStore, cache: BlockCache) -> None:
+        self._chunks = chunks
+        self._cache = cache
+        self._fetches: dict[Place, asyncio.Task[bytes]] = {}
+
+    async def read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
+        """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
+
+        Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError.
+        """
+        length = min(READ_REPLY_MAX_BYTES, max(8, length))
+        while True:
+            if container.failure is not None:
+                raise container.failure
+            record = container.state.find(name)
+            if record is None or not record.exists or record.deleted:
+                raise SegmentNotFoundError(name)
+            if offset < record.start_offset:
+                raise TruncatedError(name, offset, record.start_offset)
+            if offset < record.durable_length:
+                try:
+                    return record, await self._fetch(container, record, offset, length)
+                except NotFoundError:
+                    if container.state.find(name) is record and _unchanged(record, offset):
+                        raise
+                    continue  # compacted or truncated meanwhile: look again
+            elif record.durable_sealed:
+                return record, b""
+            else:
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                record.waiters.append(waiter)
+                try:
+                    await waiter
+                finally:
+                    if waiter in record.waiters:
+                        record.waiters.remove(waiter)
+
+    async def _fetch(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer:
+        parts: list[Buffer] = []
+        got = 0
+        end = min(offset + length, record.durable_length)
+        index = record.extent_index(offset)
+        while offset < end and index < len(record.extents):
+            extent = record.extents[index]
+            within = offset - extent.offset
+            count = min(extent.length - within, end - offset)
+            block = self._cached(container, extent, within, count)
+            if block is None:
+                if parts:
+                    break
+                return await self._load(container, extent, within, count)
+            parts.append(block)
+            offset += len(block)
+            got += len(block)
+            index += offset >= extent.end
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:
+        if extent.frame is not None:
+            block = self._cache.get((f"{container.number}", extent.frame.sequence, extent.position))
+            return None if block is None else memoryview(block)[within : within + count]
+        number, skip = divmod(within, CHUNK_BLOCK_BYTES)
+        block = self._cache.get((extent.chunk, number, 0))
+        if block is None:
+            return None
+        if (number + 1) * CHUNK_BLOCK_BYTES < extent.length:
+            self._start_block(extent, number + 1)
+        return memoryview(block)[skip : skip + count]
+
+    async def _load(self, container: Container, extent: Extent, within: int, count: int) -> Buffer:
+        if extent.frame is not None:
+            assert extent.frame.address is not None
+            return await container.log.read_at(extent.frame.address, extent.position + within, count)
+        number, skip = divmod(within, CHUNK_BLOCK_BYTES)
+        task = self._start_block(extent, number)
+        block = await asyncio.shield(task) if task is not None else self._cache.get((extent.chunk, number, 0))
+        if block is None:
+            raise NotFoundError(extent.chunk)
+        if (number + 1) * CHUNK_BLOCK_BYTES < extent.length:
+            self._start_block(extent, number + 1)
+        return memoryview(block)[skip : skip + count]
+
+    def _start_block(self, extent: Extent, number: int) -> asyncio.Task[bytes] | None:
+        """Fetch one block of a chunk into the cache, unless it is there or on its way."""
+        place = (extent.chunk, number, 0)
+        if self._cache.get(place) is not None:
+            return None
+        task = self._fetches.get(place)
+        if task is None:
+            start = number * CHUNK_BLOCK_BYTES
+            size = min(CHUNK_BLOCK_BYTES, extent.length - start)
+            task = asyncio.create_task(self._chunks.read(extent.chunk, start, size))
+            self._fetches[place] = task
+            task.add_done_callback(lambda done: self._fetched(place, done))
+        return task
+
+    def _fetched(self, place: Place, task: asyncio.Task[bytes]) -> None:
+        self._fetches.pop(place, None)
+        if not task.cancelled() and task.exception() is None:
+            self._cache.put(place, task.result())
+
+    async def read_exactly(self, container: Container, extents: list[Extent]) -> bytes:
+        """All bytes of the extents, for the storage writer: past the cache where they are not in it."""
+        parts: list[Buffer] = []
+        for extent in extents:
+            if extent.frame is not None:
+                block = self._cached(container, extent, 0, extent.length)
+                if block is None:
+                    assert extent.frame.address is not None
+                    block = await container.log.read_at(extent.frame.address, extent.position, extent.length)
+            else:
+                block = await self._chunks.read(extent.chunk, 0, extent.length)
+            parts.append(block)
+        return b"".join(parts)
+
+
+def _unchanged(record: SegmentRecord, offset: int) -> bool:
+    return not record.deleted and offset >= record.start_offset

@@ -1,0 +1,118 @@
+"""The state of one segment in memory: its length, its extents, and what it was told.
+
+An extent says where a run of the segment's bytes lies: in a frame of the log, or in a chunk object.
+Moving bytes to tier 2, merging and compacting only exchange extents; no byte changes its offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from enum import IntEnum
+from operator import attrgetter
+
+from nadi.segmentstore.tier1.log import LogAddress
+
+
+class Kind(IntEnum):
+    STREAM = 0
+    TABLE = 1
+    TRANSIENT = 2
+
+
+class FrameRef:
+    """One frame of the log that still holds bytes which are nowhere else; shared by its extents."""
+
+    __slots__ = ("address", "at", "live_bytes", "sequence")
+
+    def __init__(self, sequence: int, address: LogAddress | None, at: float) -> None:
+        self.sequence = sequence
+        self.address = address
+        self.live_bytes = 0
+        self.at = at
+
+
+class Extent:
+    """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start."""
+
+    __slots__ = ("chunk", "frame", "length", "offset", "position")
+
+    def __init__(self, offset: int, length: int, frame: FrameRef | None, position: int, chunk: str = "") -> None:
+        self.offset = offset
+        self.length = length
+        self.frame = frame
+        self.position = position
+        self.chunk = chunk
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
+
+_OFFSET = attrgetter("offset")
+
+
+class SegmentRecord:
+    """One segment. `length` and `sealed` run ahead of the log; readers see `durable_*` only."""
+
+    __slots__ = (
+        "attributes",
+        "attributes_loaded",
+        "changed_attributes",
+        "changed_offsets",
+        "created_ms",
+        "deleted",
+        "dirty",
+        "durable_length",
+        "durable_sealed",
+        "entry_count",
+        "event_count",
+        "exists",
+        "extents",
+        "id",
+        "key_length",
+        "kind",
+        "length",
+        "log_bytes",
+        "modified_ms",
+        "name",
+        "overlay",
+        "rollover_bytes",
+        "scale_type",
+        "sealed",
+        "start_offset",
+        "table_length",
+        "target_rate",
+        "waiters",
+    )
+
+    def __init__(self, id: int, name: str, kind: int, created_ms: int) -> None:
+        self.id = id
+        self.name = name
+        self.kind = kind
+        self.created_ms = self.modified_ms = created_ms
+        self.start_offset = self.length = self.durable_length = 0
+        self.sealed = self.durable_sealed = self.deleted = False
+        self.exists = False  # durably
+        self.scale_type = self.target_rate = self.rollover_bytes = self.key_length = 0
+        self.event_count = self.entry_count = self.table_length = 0
+        self.extents: list[Extent] = []
+        self.log_bytes = 0  # of the extents that are in the log
+        self.attributes: dict[bytes, int] = {}
+        self.attributes_loaded = True
+        self.overlay: dict[bytes, tuple[int, bytes | None]] = {}  # table entries since the last checkpoint
+        self.dirty = False
+        self.changed_attributes: set[bytes] = set()
+        self.changed_offsets: set[int] = set()
+        self.waiters: list[asyncio.Future[None]] = []
+
+    def extent_index(self, offset: int) -> int:
+        """Index of the extent that holds `offset`; the caller knows that one does."""
+        return bisect_right(self.extents, offset, key=_OFFSET) - 1
+
+    def wake(self) -> None:
+        """Let everybody who waits for this segment's tail look again."""
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

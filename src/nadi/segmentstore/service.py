@@ -1,0 +1,366 @@
+"""Commands on segments, other than appends and reads: one coroutine from a command to its reply.
+
+Both doors of the store use it: connections, and whoever lives in the same process. Every change and
+every look at state takes its turn in the segment's container, so replies tell only what is durable.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nadi.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    InvalidArgumentError,
+    NadiError,
+    NotEmptyError,
+    SegmentNotFoundError,
+    StorageFullError,
+    StreamSealedError,
+    TruncatedError,
+)
+from nadi.naming import TRANSIENT_DELIMITER
+from nadi.segmentstore import operations as op
+from nadi.segmentstore import tables
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.frame import FrameBuilder
+from nadi.segmentstore.records import Kind, SegmentRecord
+from nadi.segmentstore.state import StateMachine
+from nadi.wire import commands as wire
+from nadi.wire.fields import NO_VERSION, TableKey
+
+STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients read it as "unspecified"
+ILLEGAL_ARGUMENT = 0
+
+
+class WrongKindError(InvalidArgumentError):
+    """A table command on a stream segment, or the reverse."""
+
+
+def find(state: StateMachine, name: str, kind: Kind | None = None) -> SegmentRecord:
+    record = state.find(name)
+    if record is None:
+        raise SegmentNotFoundError(name)
+    if kind is Kind.TABLE and record.kind != Kind.TABLE:
+        raise WrongKindError(f"{name} is not a table segment")
+    if kind is Kind.STREAM and record.kind == Kind.TABLE:
+        raise WrongKindError(f"{name} is a table segment")
+    return record
+
+
+def error_reply(error: Exception, request_id: int, segment: str, offset: int = -1) -> wire.Command:
+    """The error as the wire protocol says it; unexpected errors are not for here."""
+    match error:
+        case SegmentNotFoundError():
+            return wire.NoSuchSegment(request_id, error.segment, "", offset)
+        case StreamSealedError():
+            return wire.SegmentIsSealed(request_id, error.name, "", offset)
+        case TruncatedError():
+            return wire.SegmentIsTruncated(request_id, segment, error.start_offset, "", offset)
+        case AlreadyExistsError():
+            return wire.SegmentAlreadyExists(request_id, segment)
+        case NotEmptyError():
+            return wire.TableSegmentNotEmpty(request_id, segment)
+        case tables.KeyNotFoundError():
+            return wire.TableKeyDoesNotExist(request_id, segment)
+        case tables.TableLengthError():
+            return wire.SegmentIsTruncated(request_id, segment, error.length)
+        case ConditionFailedError():
+            return wire.TableKeyBadVersion(request_id, segment)
+        case StorageFullError():
+            return wire.ErrorMessage(request_id, segment, str(error), STORAGE_FULL)
+        case InvalidArgumentError():
+            return wire.ErrorMessage(request_id, segment, str(error), ILLEGAL_ARGUMENT)
+    raise error
+
+
+class SegmentService:
+    """Handles commands; `container_of` gives the container of a segment's name."""
+
+    def __init__(self, container_of: Callable[[str], Container]) -> None:
+        self._container_of = container_of
+        self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
+            wire.GetStreamSegmentInfo: self._info,
+            wire.CreateSegment: self._create,
+            wire.CreateTransientSegment: self._create_transient,
+            wire.CreateTableSegment: self._create_table,
+            wire.SealSegment: self._seal,
+            wire.DeleteSegment: self._delete,
+            wire.DeleteTableSegment: self._delete_table,
+            wire.UpdateSegmentPolicy: self._update_policy,
+            wire.GetSegmentAttribute: self._get_attribute,
+            wire.UpdateSegmentAttribute: self._update_attribute,
+            wire.TruncateSegment: self._truncate,
+            wire.LocateOffset: self._locate,
+            wire.MergeSegments: self._merge,
+            wire.MergeSegmentsBatch: self._merge_batch,
+            wire.GetTableSegmentInfo: self._table_info,
+            wire.UpdateTableEntries: self._table_update,
+            wire.RemoveTableKeys: self._table_remove,
+            wire.ReadTable: self._table_read,
+            wire.ReadTableKeys: self._table_keys,
+            wire.ReadTableEntries: self._table_entries,
+            wire.ReadTableEntriesDelta: self._table_delta,
+        }
+
+    def handles(self, command: wire.Command) -> bool:
+        return type(command) in self._handlers
+
+    async def handle(self, command: Any) -> wire.Command:
+        """The reply to a command; raises UnavailableError when the store can't say."""
+        try:
+            return await self._handlers[type(command)](command)
+        except NadiError as error:
+            segment = getattr(command, "segment", None) or getattr(command, "source", None) or command.target
+            return error_reply(error, command.request_id, segment)
+
+    async def _turn(self, segment: str, function: Callable[[FrameBuilder, StateMachine], Any]) -> Any:
+        container = self._container_of(segment)
+        return await container.call(lambda frame: function(frame, container.state))
+
+    # --- segments ------------------------------------------------------------------------------------
+
+    async def _info(self, command: wire.GetStreamSegmentInfo) -> wire.Command:
+        def look(_: FrameBuilder, state: StateMachine) -> wire.Command:
+            r = find(state, command.segment)
+            length = r.table_length if r.kind == Kind.TABLE else r.length
+            return wire.StreamSegmentInfo(
+                command.request_id, r.name, True, r.sealed, False, r.modified_ms, length, r.start_offset
+            )
+
+        reply: wire.Command = await self._turn(command.segment, look)
+        return reply
+
+    async def _make(self, name: str, kind: Kind, **fields: int) -> None:
+        def make(frame: FrameBuilder, state: StateMachine) -> None:
+            if state.find(name) is not None:
+                raise AlreadyExistsError("segment", name)
+            frame.emit(op.Create(state.next_segment, name, kind, frame.now_ms, **fields))
+            record = state.find(name)
+            assert record is not None
+            frame.touched[record.id] = record
+
+        await self._turn(name, make)
+
+    async def _create(self, command: wire.CreateSegment) -> wire.Command:
+        await self._make(
+            command.segment,
+            Kind.STREAM,
+            scale_type=command.scale_type,
+            target_rate=command.target_rate,
+            rollover_bytes=command.rollover_size_bytes,
+        )
+        return wire.SegmentCreated(command.request_id, command.segment)
+
+    async def _create_transient(self, command: wire.CreateTransientSegment) -> wire.Command:
+        name = f"{command.parent_segment}{TRANSIENT_DELIMITER}{command.writer_id.hex()}.{secrets.token_hex(16)}"
+        await self._make(name, Kind.TRANSIENT)
+        return wire.SegmentCreated(command.request_id, name)
+
+    async def _create_table(self, command: wire.CreateTableSegment) -> wire.Command:
+        if not 0 <= command.key_length <= 256:
+            raise InvalidArgumentError(f"a table's key length is 0 to 256, not {command.key_length}")
+        await self._make(
+            command.segment,
+            Kind.TABLE,
+            key_length=command.key_length,
+            rollover_bytes=command.rollover_size_bytes,
+        )
+        return wire.SegmentCreated(command.request_id, command.segment)
+
+    async def _seal(self, command: wire.SealSegment) -> wire.Command:
+        def seal(frame: FrameBuilder, state: StateMachine) -> None:
+            record = find(state, command.segment)
+            if record.sealed:
+                raise StreamSealedError(command.segment)
+            frame.emit(op.Seal(record.id, frame.now_ms), record)
+
+        await self._turn(command.segment, seal)
+        return wire.SegmentSealed(command.request_id, command.segment)
+
+    async def _delete(self, command: wire.DeleteSegment) -> wire.Command:
+        await self.delete(command.segment)
+        return wire.SegmentDeleted(command.request_id, command.segment)
+
+    async def delete(self, segment: str) -> None:
+        """Delete a segment of any kind."""
+
+        def delete(frame: FrameBuilder, state: StateMachine) -> None:
+            record = find(state, segment)
+            frame.emit(op.Delete(record.id), record)
+
+        await self._turn(segment, delete)
+
+    async def _delete_table(self, command: wire.DeleteTableSegment) -> wire.Command:
+        def delete(frame: FrameBuilder, state: StateMachine) -> None:
+            record = find(state, command.segment, Kind.TABLE)
+            if command.must_be_empty and record.entry_count:
+                raise NotEmptyError(f"table {command.segment} has {record.entry_count} entries")
+            frame.emit(op.Delete(record.id), record)
+
+        await self._turn(command.segment, delete)
+        return wire.SegmentDeleted(command.request_id, command.segment)
+
+    async def _update_policy(self, command: wire.UpdateSegmentPolicy) -> wire.Command:
+        def change(frame: FrameBuilder, state: StateMachine) -> None:
+            record = find(state, command.segment)
+            frame.emit(op.Policy(record.id, command.scale_type, command.target_rate), record)
+
+        await self._turn(command.segment, change)
+        return wire.SegmentPolicyUpdated(command.request_id, command.segment)
+
+    async def _get_attribute(self, command: wire.GetSegmentAttribute) -> wire.Command:
+        def look(_: FrameBuilder, state: StateMachine) -> int:
+            value = state.attribute(find(state, command.segment), command.attribute_id)
+            return NO_VERSION if value is None else value
+
+        return wire.SegmentAttribute(command.request_id, await self._turn(command.segment, look))
+
+    async def _update_attribute(self, command: wire.UpdateSegmentAttribute) -> wire.Command:
+        def change(frame: FrameBuilder, state: StateMachine) -> bool:
+            record = find(state, command.segment)
+            if record.sealed:
+                raise StreamSealedError(command.segment)
+            value = state.attribute(record, command.attribute_id)
+            if (NO_VERSION if value is None else value) != command.expected_value:
+                return False
+            frame.emit(op.Attributes(record.id, {command.attribute_id: command.new_value}), record)
+            return True
+
+        return wire.SegmentAttributeUpdated(command.request_id, await self._turn(command.segment, change))
+
+    async def _truncate(self, command: wire.TruncateSegment) -> wire.Command:
+        def truncate(frame: FrameBuilder, state: StateMachine) -> None:
+            record = find(state, command.segment, Kind.STREAM)
+            if not record.start_offset <= command.truncation_offset <= record.length:
+                raise TruncatedError(command.segment, command.truncation_offset, record.start_offset)
+            if command.truncation_offset > record.start_offset:
+                frame.emit(op.Truncate(record.id, command.truncation_offset), record)
+
+        await self._turn(command.segment, truncate)
+        return wire.SegmentTruncated(command.request_id, command.segment)
+
+    async def _locate(self, command: wire.LocateOffset) -> wire.Command:
+        def locate(_: FrameBuilder, state: StateMachine) -> int:
+            record = find(state, command.segment, Kind.STREAM)
+            target = command.target_offset
+            if target <= record.start_offset:
+                return record.start_offset
+            if target >= record.length:
+                return record.length
+            return record.extents[record.extent_index(target - 1)].end
+
+        return wire.OffsetLocated(command.request_id, command.segment, await self._turn(command.segment, locate))
+
+    # --- merges ----------------------------------------------------------------------------------------
+
+    async def _merge(self, command: wire.MergeSegments) -> wire.Command:
+        def merge(frame: FrameBuilder, state: StateMachine) -> wire.Command:
+            source = find(state, command.source, Kind.STREAM)
+            target = state.find(command.target)
+            if target is None:
+                raise SegmentNotFoundError(command.source)
+            if target.sealed:
+                raise StreamSealedError(command.source)
+            values: dict[bytes, int] = {}
+            for update in command.attribute_updates:
+                found = state.attribute(target, update.attribute)
+                value = _updated(NO_VERSION if found is None else found, update.kind, update.value, update.expected)
+                if value is None:
+                    return wire.SegmentAttributeUpdated(command.request_id, False)
+                values[update.attribute] = value
+            frame.emit(op.Merge(target.id, source.id, frame.now_ms), target, source)
+            if values:
+                frame.emit(op.Attributes(target.id, values), target)
+            return wire.SegmentsMerged(command.request_id, command.target, command.source, target.length)
+
+        reply: wire.Command = await self._turn(command.target, merge)
+        return reply
+
+    async def _merge_batch(self, command: wire.MergeSegmentsBatch) -> wire.Command:
+        def merge(frame: FrameBuilder, state: StateMachine) -> list[tuple[str, int]]:
+            target = find(state, command.target, Kind.STREAM)
+            if target.sealed:
+                raise StreamSealedError(command.target)
+            merged = []
+            for name in command.sources:
+                source = state.find(name)
+                if source is not None:  # an absent source was merged already
+                    frame.emit(op.Merge(target.id, source.id, frame.now_ms), target, source)
+                merged.append((name, target.length))
+            return merged
+
+        merged = await self._turn(command.target, merge)
+        return wire.SegmentsBatchMerged(command.request_id, command.target, tuple(merged))
+
+    # --- tables ------------------------------------------------------------------------------------------
+
+    async def _on_table(
+        self, segment: str, function: Callable[[FrameBuilder, StateMachine, SegmentRecord], Any]
+    ) -> Any:
+        def turn(frame: FrameBuilder, state: StateMachine) -> Any:
+            return function(frame, state, find(state, segment, Kind.TABLE))
+
+        return await self._turn(segment, turn)
+
+    async def _table_info(self, command: wire.GetTableSegmentInfo) -> wire.Command:
+        r = await self._on_table(command.segment, lambda _f, _s, record: record)
+        return wire.TableSegmentInfo(
+            command.request_id, command.segment, 0, r.table_length, r.entry_count, r.key_length
+        )
+
+    async def _table_update(self, command: wire.UpdateTableEntries) -> wire.Command:
+        versions = await self._on_table(
+            command.segment,
+            lambda f, s, r: tables.update(f, s, r, command.entries, command.table_segment_offset),
+        )
+        return wire.TableEntriesUpdated(command.request_id, tuple(versions))
+
+    async def _table_remove(self, command: wire.RemoveTableKeys) -> wire.Command:
+        await self._on_table(
+            command.segment, lambda f, s, r: tables.remove(f, s, r, command.keys, command.table_segment_offset)
+        )
+        return wire.TableKeysRemoved(command.request_id, command.segment)
+
+    async def _table_read(self, command: wire.ReadTable) -> wire.Command:
+        entries = await self._on_table(command.segment, lambda _f, s, r: tables.read(s, r, command.keys))
+        return wire.TableRead(command.request_id, command.segment, tuple(entries))
+
+    async def _table_keys(self, command: wire.ReadTableKeys) -> wire.Command:
+        entries, token = await self._page(command)
+        keys = tuple(TableKey(entry.key, entry.version) for entry in entries)
+        return wire.TableKeysRead(command.request_id, command.segment, keys, token)
+
+    async def _table_entries(self, command: wire.ReadTableEntries) -> wire.Command:
+        entries, token = await self._page(command)
+        return wire.TableEntriesRead(command.request_id, command.segment, tuple(entries), token)
+
+    async def _page(self, command: wire.ReadTableKeys | wire.ReadTableEntries) -> Any:
+        token, low, high = command.range
+        return await self._on_table(
+            command.segment, lambda _f, s, r: tables.page(s, r, command.suggested_count, token, low, high)
+        )
+
+    async def _table_delta(self, command: wire.ReadTableEntriesDelta) -> wire.Command:
+        entries, reached_end, position = await self._on_table(
+            command.segment, lambda _f, s, r: tables.delta(s, r, command.from_position, command.suggested_count)
+        )
+        return wire.TableEntriesDeltaRead(
+            command.request_id, command.segment, tuple(entries), False, reached_end, position
+        )
+
+
+def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
+    """What an attribute becomes by an update of that kind; None if its condition fails."""
+    match kind:
+        case 0 | 1:
+            return new
+        case 2:
+            return new if new > value else None
+        case 3:
+            return new if value == NO_VERSION else value + new
+        case 4:
+            return new if value == expected else None
+    raise InvalidArgumentError(f"there is no attribute update of kind {kind}")

@@ -1,0 +1,150 @@
+"""The segment store of one data folder: its containers, its tier 2, and the door for clients.
+
+DIR/format                  the folder's format and number of containers
+DIR/lock                    held by the one server that uses the folder
+DIR/container-N/log/        tier 1
+DIR/container-N/state/      the container's state, written behind
+DIR/tier2/                  chunk objects, where tier 2 is local
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from pathlib import Path
+
+import crc32c
+import msgspec
+
+from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
+from nadi.naming import container_key
+from nadi.segmentstore.cache import BlockCache
+from nadi.segmentstore.connection import Connection
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.service import SegmentService
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.writer import StorageWriter
+from nadi.wire.commands import Command
+
+FORMAT = 1
+DEFAULT_CONTAINERS = 4
+
+
+class _Format(msgspec.Struct):
+    format: int
+    containers: int
+
+
+class FolderLock:
+    """The data folder is this process's while it is held."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._file, 200).decode(errors="replace").strip()
+            os.close(self._file)
+            raise DataFolderLockedError(str(folder), owner or "unknown process") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._file)
+
+
+def read_format(folder: Path, containers: int | None) -> int:
+    """The folder's number of containers; a new folder gets its format file, durably."""
+    path = folder / "format"
+    if path.exists():
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=_Format)
+        except msgspec.DecodeError as error:
+            raise DataFolderVersionError(str(folder), "unreadable", FORMAT) from error
+        if found.format != FORMAT:
+            raise DataFolderVersionError(str(folder), found.format, FORMAT)
+        if containers is not None and containers != found.containers:
+            raise DataFolderError(
+                f"the data folder {folder} was made with {found.containers} containers, which can't be changed: "
+                "leave --containers out"
+            )
+        return found.containers
+    if any(folder.glob("container-*")):
+        raise DataFolderVersionError(str(folder), "missing", FORMAT)
+    count = containers or DEFAULT_CONTAINERS
+    temporary = folder / "format.new"
+    temporary.write_bytes(msgspec.json.encode(_Format(FORMAT, count)) + b"\n")
+    for target in (temporary, folder):
+        descriptor = os.open(target, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        if target is temporary:
+            temporary.rename(path)
+    return count
+
+
+class SegmentStore:
+    """Open it, `listen`, and `close` it."""
+
+    def __init__(self, folder: Path, containers: int | None = None) -> None:
+        self._lock = FolderLock(folder)
+        try:
+            count = read_format(folder, containers)
+        except BaseException:
+            self._lock.release()
+            raise
+        cache = BlockCache()
+        chunks = ChunkStore.in_folder(folder / "tier2")
+        self.containers = [Container(n, folder / f"container-{n}", cache) for n in range(count)]
+        self._reader = SegmentReader(chunks, cache)
+        self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
+        self._service = SegmentService(self.container_of)
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    def container_of(self, segment: str) -> Container:
+        """The container that owns the segment of that name, by a hash that ignores epochs and transactions."""
+        return self.containers[crc32c.crc32c(container_key(segment).encode()) % len(self.containers)]
+
+    async def start(self) -> None:
+        """Recover all containers."""
+        started: list[Container] = []
+        try:
+            for container in self.containers:
+                await container.start()
+                started.append(container)
+        except BaseException:
+            for container in started:
+                await container.stop()
+            self._lock.release()
+            raise
+        for writer in self.storage_writers:
+            writer.start()
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Take clients; gives the address, with the port that was found for port 0."""
+        self._server = await asyncio.get_running_loop().create_server(self._connection, host, port, backlog=1024)
+        address = self._server.sockets[0].getsockname()
+        return address[0], address[1]
+
+    def _connection(self) -> Connection:
+        return Connection(self.container_of, self._service, self._reader, self._connections)
+
+    async def exchange(self, command: Command) -> Command:
+        """A command's reply, for whoever lives in the same process."""
+        return await self._service.handle(command)
+
+    async def close(self) -> None:
+        """End connections, finish what is queued, write the state, release the folder."""
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        for writer in self.storage_writers:
+            await writer.stop()
+        for container in self.containers:
+            await container.stop()
+        self._lock.release()

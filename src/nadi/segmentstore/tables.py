@@ -1,0 +1,183 @@
+"""Table segments: keys with versions, conditional updates, ordered iteration, deltas.
+
+A key's version is the position its entry takes in the table's log, `17 + key + value` bytes long, as
+Pravega's hash tables have it: so a position is also where a delta read goes on. All functions run
+in the container's turn, on the state as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from nadi.errors import ConditionFailedError, InvalidArgumentError, NadiError
+from nadi.limits import (
+    TABLE_BATCH_MAX_BYTES,
+    TABLE_KEY_MAX_BYTES,
+    TABLE_PAGE_MAX_BYTES,
+    TABLE_PAGE_MAX_ENTRIES,
+    TABLE_VALUE_MAX_BYTES,
+)
+from nadi.segmentstore.frame import FrameBuilder
+from nadi.segmentstore.operations import TableUpdate
+from nadi.segmentstore.records import SegmentRecord
+from nadi.segmentstore.state import StateMachine
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+ENTRY_OVERHEAD_BYTES = 17
+
+
+class KeyNotFoundError(ConditionFailedError):
+    """The condition names a version, but the key is absent."""
+
+
+class TableLengthError(NadiError):
+    """The condition on the whole table's length does not hold."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(f"the table's length is {length}")
+        self.length = length
+
+
+def check_key(record: SegmentRecord, key: bytes) -> None:
+    if not 0 < len(key) <= TABLE_KEY_MAX_BYTES:
+        raise InvalidArgumentError(f"a table key has 1 to {TABLE_KEY_MAX_BYTES} bytes, not {len(key)}")
+    if record.key_length and len(key) != record.key_length:
+        raise InvalidArgumentError(f"keys of {record.name} have {record.key_length} bytes, not {len(key)}")
+
+
+def _check_condition(state: StateMachine, record: SegmentRecord, key: bytes, expected: int) -> None:
+    if expected == NO_VERSION:
+        return
+    found = state.table_entry(record, key)
+    if expected == NOT_EXISTS:
+        if found is not None:
+            raise ConditionFailedError(f"the key exists already, at version {found[0]}")
+    elif found is None:
+        raise KeyNotFoundError(f"the key is absent; version {expected} was expected")
+    elif found[0] != expected:
+        raise ConditionFailedError(f"the key is at version {found[0]}; {expected} was expected")
+
+
+def _check_length(record: SegmentRecord, expected: int) -> None:
+    if expected != -1 and expected != record.table_length:
+        raise TableLengthError(record.table_length)
+
+
+def update(
+    frame: FrameBuilder,
+    state: StateMachine,
+    record: SegmentRecord,
+    entries: Sequence[TableEntry],
+    length: int,
+) -> list[int]:
+    """Put all entries or none; conditions are checked against the state before. Gives the versions."""
+    _check_length(record, length)
+    size = sum(len(entry.key) + len(entry.value) for entry in entries)
+    if size > TABLE_BATCH_MAX_BYTES:
+        raise InvalidArgumentError(f"a batch of {size:,} bytes exceeds {TABLE_BATCH_MAX_BYTES:,}")
+    for entry in entries:
+        check_key(record, entry.key)
+        if len(entry.value) > TABLE_VALUE_MAX_BYTES:
+            raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
+        _check_condition(state, record, entry.key, entry.version)
+    position = record.table_length
+    versions: list[int] = []
+    rows: list[tuple[bytes, int, bytes | None]] = []
+    for entry in entries:
+        versions.append(position)
+        rows.append((entry.key, position, entry.value))
+        position += ENTRY_OVERHEAD_BYTES + len(entry.key) + len(entry.value)
+    if rows:
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record)
+        frame.size_bytes += size
+    return versions
+
+
+def remove(
+    frame: FrameBuilder, state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey], length: int
+) -> None:
+    """Remove all keys or none; removing an absent key without a condition succeeds."""
+    _check_length(record, length)
+    for key in keys:
+        check_key(record, key.key)
+        _check_condition(state, record, key.key, key.version)
+    position = record.table_length
+    rows: list[tuple[bytes, int, bytes | None]] = []
+    for key in keys:
+        if state.table_entry(record, key.key) is not None:
+            rows.append((key.key, position, None))
+            position += ENTRY_OVERHEAD_BYTES + len(key.key)
+    if rows:
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record)
+
+
+def read(state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey]) -> list[TableEntry]:
+    """An entry for each key asked for, in order; absent ones have version -1 and no value."""
+    entries = []
+    for key in keys:
+        found = state.table_entry(record, key.key)
+        entries.append(TableEntry(key.key, found[0], found[1]) if found else TableEntry(key.key, NOT_EXISTS, b""))
+    return entries
+
+
+def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterator[TableEntry]:
+    """All entries from key `start` on in order of keys: those on disk under those in memory."""
+    overlay = record.overlay
+    fresh = iter(sorted(key for key, (_, value) in overlay.items() if key >= start and value is not None))
+    pending = next(fresh, None)
+    for key, version, value in state.metadata.entries_from(record.id, start):
+        if key < start:
+            continue  # only where long keys share their head
+        while pending is not None and pending < key:
+            found = overlay[pending]
+            yield TableEntry(pending, found[0], found[1] or b"")
+            pending = next(fresh, None)
+        if key not in overlay:
+            yield TableEntry(key, version, value)
+    while pending is not None:
+        found = overlay[pending]
+        yield TableEntry(pending, found[0], found[1] or b"")
+        pending = next(fresh, None)
+
+
+def page(
+    state: StateMachine, record: SegmentRecord, count: int, token: bytes, low: bytes, high: bytes
+) -> tuple[list[TableEntry], bytes]:
+    """At most `count` entries in order of keys, after `token` and within [low, high]; and the next token."""
+    start = max(low, token + b"\0") if token else low
+    entries: list[TableEntry] = []
+    size = 0
+    for entry in islice(_ordered(state, record, start), min(max(1, count), TABLE_PAGE_MAX_ENTRIES)):
+        if high and entry.key > high:
+            break
+        entries.append(entry)
+        size += len(entry.key) + len(entry.value)
+        if size > TABLE_PAGE_MAX_BYTES:
+            break
+    return entries, entries[-1].key if entries else token
+
+
+def delta(state: StateMachine, record: SegmentRecord, position: int, count: int) -> tuple[list[TableEntry], bool, int]:
+    """Entries at or after `position` in log order, whether that is all, and where to go on."""
+    limit = min(max(1, count), TABLE_PAGE_MAX_ENTRIES)
+    entries: list[TableEntry] = []
+    size = 0
+
+    def rows() -> Iterator[TableEntry]:
+        for at, key in state.metadata.positions_from(record.id, position):
+            if key not in record.overlay:
+                found = state.metadata.entry(record.id, key)
+                if found is not None and found[0] == at:
+                    yield TableEntry(key, at, found[1])
+        for key, (at, value) in record.overlay.items():
+            if at >= position and value is not None:
+                yield TableEntry(key, at, value)
+
+    for entry in rows():
+        if len(entries) == limit or size > TABLE_PAGE_MAX_BYTES:
+            last = entries[-1]
+            return entries, False, last.version + ENTRY_OVERHEAD_BYTES + len(last.key) + len(last.value)
+        entries.append(entry)
+        size += len(entry.key) + len(entry.value)
+    return entries, True, record.table_length if entries else position

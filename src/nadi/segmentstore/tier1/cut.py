@@ -1,0 +1,68 @@
+"""Giving up the end of a damaged log, on an operator's word: `nadi repair --cut-log FILE --at BYTE`.
+
+Nothing is destroyed: what is cut off stays in the folder under names that end in `.damaged-<time>`.
+If it is interrupted, it can be run again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nadi.errors import InvalidArgumentError
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_number
+
+
+def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = None) -> str:
+    """End the log in `folder` at byte `offset` of `file`; returns what was done, line by line.
+
+    The log must not be open. `file` and `offset` are those of a CorruptLogError (the folder in `file`
+    doesn't matter). `now` goes into the names of what is set aside.
+
+    Raises:
+        InvalidArgumentError: `file` is no log file's name, or `offset` lies past its end.
+    """
+    path = folder / Path(file).name
+    number = log_file_number(path.name)
+    if number is None:
+        raise InvalidArgumentError(f"{path.name} is no log file: its name must be like log-0000000000000012.nadi")
+    if offset < 0 or (path.exists() and offset > path.stat().st_size):
+        raise InvalidArgumentError(f"byte {offset:,} is not in {path}")
+    whole = offset <= BLOCK_BYTES  # nothing but its header, or not even that, would be left
+    suffix = f".damaged-{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    done = []
+    later = sorted((n, p) for p in folder.iterdir() if (n := log_file_number(p.name)) is not None and n >= number)
+    for later_number, later_path in reversed(later):  # the highest first: never a gap in the numbers
+        aside = _free_name(later_path, suffix)
+        if later_number > number or whole:
+            later_path.rename(aside)
+            done.append(f"{later_path.name}: set aside as {aside.name}")
+        else:
+            shutil.copyfile(later_path, aside)
+            _sync(aside)
+            done.append(f"{later_path.name}: copied to {aside.name}")
+        disk.sync_folder(folder)
+    if path.exists():
+        os.truncate(path, offset)
+        _sync(path)
+        done.append(f"{path.name}: cut at byte {offset:,}; the frames before it are kept")
+    return "\n".join(done) or f"{folder} holds no log file from {path.name} on: nothing was done"
+
+
+def _free_name(path: Path, suffix: str) -> Path:
+    aside, count = path.with_name(path.name + suffix), 1
+    while aside.exists():
+        count += 1
+        aside = path.with_name(f"{path.name}{suffix}-{count}")
+    return aside
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,96 @@
+"""The few calls to the operating system that a log of files is made of.
+
+Direct I/O (`O_DIRECT`) goes past the page cache: measured 2 to 3 times as fast as buffered writing at
+a fraction of the CPU (reference/tiers.md, A), but memory, offsets and sizes must all be whole blocks.
+Where a file system refuses it, everything works the same, buffered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from pathlib import Path
+
+from nadi.limits import MIB
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES
+
+_ZEROS_BYTES = 4 * MIB
+
+
+def aligned_buffer(size_bytes: int) -> mmap.mmap:
+    """Zeroed memory that begins at a page, as O_DIRECT needs it."""
+    return mmap.mmap(-1, size_bytes)
+
+
+def supports_direct(folder: Path) -> bool:
+    """Whether O_DIRECT works in `folder`: some file systems refuse at open, some at the first write."""
+    if not hasattr(os, "O_DIRECT"):
+        return False
+    probe = folder / f"probe-{os.getpid()}.tmp"
+    try:
+        fd = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
+        try:
+            os.pwrite(fd, aligned_buffer(BLOCK_BYTES), 0)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOTSUP):
+            return False
+        raise
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            probe.unlink()
+    return True
+
+
+def open_file(path: Path, flags: int, *, direct: bool) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | (os.O_DIRECT if direct else 0), 0o644)
+
+
+def open_for_reading(path: Path) -> int:
+    """For single reads here and there: through the page cache, without read-ahead."""
+    fd = open_file(path, os.O_RDONLY, direct=False)
+    # Read-ahead would take in blocks that are not written yet.
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    return fd
+
+
+def write_all(fd: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        count = os.pwrite(fd, data[done:], offset + done)
+        if count <= 0:
+            raise OSError(errno.EIO, "the disk took no bytes")
+        done += count
+
+
+def write_zeros(fd: int, size_bytes: int) -> None:
+    """Fill a new file, so that later writes allocate nothing (fallocate leaves slow, unwritten extents)."""
+    zeros = memoryview(aligned_buffer(min(_ZEROS_BYTES, size_bytes)))
+    for offset in range(0, size_bytes, len(zeros)):
+        write_all(fd, zeros[: size_bytes - offset], offset)
+    os.fdatasync(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make created, renamed and deleted names in `folder` durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a small file so that, whatever crashes, either the old or the new content is there."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, memoryview(content), 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.rename(path)
+    sync_folder(path.parent)

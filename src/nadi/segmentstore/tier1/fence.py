@@ -1,0 +1,68 @@
+"""Who owns a log of files: the `epoch` file, one line `nadi-log-epoch <log id> <epoch> <crc>`.
+
+Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps
+the file it wrote open and looks, before and after each write, whether the name still leads to it: if
+not, somebody else has opened the log, and what was just written is not acknowledged. The new owner
+starts a file of its own, so a late write of the former one can't land on frames of the new.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Self
+
+from crc32c import crc32c
+
+from nadi.errors import ClosedError
+from nadi.segmentstore.tier1.disk import replace_file
+
+EPOCH_FILE = "epoch"
+_LINE = re.compile(r"(nadi-log-epoch ([0-9a-f]{32}) (\d+)) ([0-9a-f]{8})\n")
+_logger = logging.getLogger(__name__)
+
+
+def read_epoch(folder: Path) -> tuple[bytes, int] | None:
+    """The log's id and the latest owner's epoch, or None where no (whole) epoch file is."""
+    try:
+        text = (folder / EPOCH_FILE).read_text("ascii", "replace")
+    except FileNotFoundError:
+        return None
+    match = _LINE.fullmatch(text)
+    if match is None or int(match[4], 16) != crc32c(match[1].encode()):
+        _logger.warning("%s is damaged: the epoch is taken from the log files", folder / EPOCH_FILE)
+        return None
+    return bytes.fromhex(match[2]), int(match[3])
+
+
+class Fence:
+    """An owner's hold on the log: `check` raises ClosedError once another owner has opened it."""
+
+    def __init__(self, folder: Path, epoch: int, fd: int) -> None:
+        self.epoch = epoch
+        self._path = folder / EPOCH_FILE
+        self._fd = fd  # open until the end, so that no later file can get the same inode
+        status = os.fstat(fd)
+        self._identity = (status.st_dev, status.st_ino)
+
+    @classmethod
+    def take(cls, folder: Path, log_id: bytes, epoch: int) -> Self:
+        """Become the owner of `epoch`, durably."""
+        line = f"nadi-log-epoch {log_id.hex()} {epoch}"
+        replace_file(folder / EPOCH_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
+        return cls(folder, epoch, os.open(folder / EPOCH_FILE, os.O_RDONLY | os.O_CLOEXEC))
+
+    def check(self) -> None:
+        status = os.stat(self._path)
+        if (status.st_dev, status.st_ino) != self._identity:
+            raise ClosedError(
+                f"the log {self._path.parent} was opened by another owner (this one had epoch {self.epoch}): "
+                "open it again if this server is still in charge of it"
+            )
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,249 @@
+"""The durable log on local files: what the embedded server writes its frames to.
+
+`append` hands a frame to the log's writer thread, which copies it behind a header into an aligned
+staging buffer, writes it at the end of the current file, syncs it, and only then answers. Files are
+full of zeros or of released frames before they are used, so that a write changes no metadata.
+`layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `supply` has files
+ready, `fence` keeps a former owner out, `cut` is the last resort after damage.
+
+Frames are never written behind those of a former owner: the first append after `open` starts a new
+file, and so does a frame that doesn't fit the rest of one. A frame larger than a file makes its file
+larger. After a failed write the log takes no more: what is on disk is uncertain until it is reopened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import itertools
+import os
+import queue
+import secrets
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
+from nadi.limits import LOG_FILE_BYTES, LOG_SPARE_FILES
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.fence import Fence, read_epoch
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES
+from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.recovery import LogFile, Replay, read_headers
+from nadi.segmentstore.tier1.supply import FileSupply
+from nadi.segmentstore.tier1.writer import FrameWriter
+
+_LOG_ID_BYTES = 16
+
+
+class _Append(NamedTuple):
+    parts: Sequence[bytes]
+    loop: asyncio.AbstractEventLoop
+    done: asyncio.Future[LogAddress]
+
+
+class FileLog:
+    """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
+
+    def __init__(self, folder: Path, file_bytes: int, spare_files: int, name: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._name = name
+        direct = disk.supports_direct(folder)
+        known = read_epoch(folder)
+        headers = read_headers(folder, known[0] if known else None)
+        if known is None and headers.prepared and not headers.used:
+            what = "neither its header nor the epoch file can be read"
+            raise CorruptLogError(str(headers.prepared[0].path), 0, what)
+        log_id = headers.log_id or secrets.token_bytes(_LOG_ID_BYTES)
+        former_epoch = max([known[1] if known else 0, *(file.epoch for file in headers.used)])
+        self._fence = Fence.take(folder, log_id, former_epoch + 1)
+        try:
+            headers = read_headers(folder, log_id)  # again: only now is the former owner kept out
+        except BaseException:
+            self._fence.close()
+            raise
+        self._replay = Replay(headers, log_id, direct=direct)
+        self._files = {file.number: file for file in headers.used}  # lowest first
+        self._left_over = [file.path for file in headers.prepared]
+        self._next_sequence = 0  # 0 until replay() has ended
+
+        self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
+        self._writer = FrameWriter(
+            log_id, self._fence, self._supply, headers.next_number, self._add_file, file_bytes=file_bytes
+        )
+        self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
+        self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()  # over _files and _released, which the writer and readers touch
+        self._released: deque[LogFile] = deque()  # waiting for their last reader
+        self._appending = False
+        self._failure: Exception | None = None
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        file_bytes: int = LOG_FILE_BYTES,
+        spare_files: int = LOG_SPARE_FILES,
+        name: str = "log",
+    ) -> Self:
+        """Become the owner of the log in `folder`, which is made if it isn't there; blocking.
+
+        `name` is for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
+
+        Raises:
+            CorruptLogError: a file is missing or its header is damaged; no log file was changed.
+            DataFolderVersionError: another version of nadi wrote it.
+            OSError: the folder can't be used.
+        """
+        assert file_bytes >= 2 * BLOCK_BYTES
+        assert file_bytes % BLOCK_BYTES == 0, "files are whole blocks"
+        return cls(folder, file_bytes, spare_files, name)
+
+    @property
+    def epoch(self) -> int:
+        return self._fence.epoch
+
+    @property
+    def size_bytes(self) -> int:
+        with self._lock:
+            return sum(file.end for file in self._files.values())
+
+    @property
+    def last_sequence(self) -> int:
+        return max(0, self._next_sequence - 1)
+
+    def replay(self, after_sequence: int) -> Iterator[tuple[LogAddress, bytes]]:
+        assert self._next_sequence == 0, "replay() is for once, before the first append"
+        yield from self._replay.frames(after_sequence)
+        self._next_sequence = self._replay.next_sequence
+        self._supply.start(self._left_over, reuse=bool(self._files))
+        self._thread.start()
+        self._writer.prepare()
+
+    async def append(self, parts: Sequence[bytes]) -> LogAddress:
+        assert self._next_sequence > 0, "replay() must have ended before the first append"
+        assert not self._appending, "one append at a time"
+        if self._closed:
+            raise ClosedError(f"the log {self._name} is closed")
+        if isinstance(self._failure, ClosedError):
+            raise ClosedError(str(self._failure))
+        if self._failure is not None:
+            raise UnavailableError(f"an append to the log {self._name} has failed: open it again")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[LogAddress] = loop.create_future()
+        self._appending = True
+        self._queue.put(_Append(parts, loop, done))
+        return await done
+
+    async def read_at(self, address: LogAddress, offset: int, length: int) -> bytes:
+        file = self._pin(address)  # here, before a truncate() can come between
+        reading = asyncio.get_running_loop().run_in_executor(None, self._read, file, address, offset, length)
+        return await asyncio.shield(reading)  # so that it runs, and lets go of the file, in any case
+
+    def read_at_now(self, address: LogAddress, offset: int, length: int) -> bytes:
+        return self._read(self._pin(address), address, offset, length)
+
+    def truncate(self, before_sequence: int) -> None:
+        with self._lock:
+            files = list(self._files.values())
+            for file, following in itertools.pairwise(files):
+                if following.first_sequence > before_sequence:
+                    break
+                self._released.append(self._files.pop(file.number))
+            self._recycle_unread()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.get_running_loop().run_in_executor(None, self._stop)
+
+    # --- the writer thread -----------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (request := self._queue.get()) is not None:
+            outcome: LogAddress | Exception
+            try:
+                outcome = self._writer.write(request.parts, self._next_sequence)
+                self._next_sequence += 1
+            except Exception as error:  # the caller gets it
+                self._failure = outcome = self._explained(error)
+            with contextlib.suppress(RuntimeError):  # the loop may be closed by now: nobody waits
+                request.loop.call_soon_threadsafe(self._answer, request.done, outcome)
+
+    def _answer(self, done: asyncio.Future[LogAddress], outcome: LogAddress | Exception) -> None:
+        self._appending = False
+        if done.done():  # cancelled meanwhile; the frame is in the log all the same
+            return
+        if isinstance(outcome, Exception):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
+
+    def _explained(self, error: Exception) -> Exception:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            full = StorageFullError(f"no room for the log {self._name} ({error}): make room on its disk")
+            full.__cause__ = error
+            return full
+        return error
+
+    def _add_file(self, file: LogFile) -> None:
+        with self._lock:
+            self._files[file.number] = file
+
+    # --- reading and recycling -------------------------------------------------------------------
+
+    def _pin(self, address: LogAddress) -> LogFile:
+        """The frame's file, which isn't recycled before `_read` has ended."""
+        if self._closed:
+            raise ClosedError(f"the log {self._name} is closed")
+        with self._lock:
+            file = self._files.get(address.file)
+            if file is None:
+                raise NotFoundError(f"frame {address.sequence:,} was released from the log {self._name}")
+            if file.read_fd < 0:
+                file.read_fd = disk.open_for_reading(file.path)
+            file.readers += 1
+            return file
+
+    def _read(self, file: LogFile, address: LogAddress, offset: int, length: int) -> bytes:
+        try:
+            data = os.pread(file.read_fd, length, address.offset + offset)
+        finally:
+            with self._lock:
+                file.readers -= 1
+                self._recycle_unread()
+                if self._closed and not file.readers:
+                    self._close_reading(file)
+        if len(data) < length:
+            raise CorruptLogError(str(file.path), address.offset, f"frame {address.sequence:,} ends too early")
+        return data
+
+    def _recycle_unread(self) -> None:
+        """Give back released files that nobody reads, lowest first: the numbers must stay without gaps."""
+        while self._released and not self._released[0].readers:
+            file = self._released.popleft()
+            self._close_reading(file)
+            self._supply.recycle(file.path)
+
+    def _close_reading(self, file: LogFile) -> None:
+        if file.read_fd >= 0:
+            os.close(file.read_fd)
+            file.read_fd = -1
+
+    def _stop(self) -> None:
+        if self._thread.is_alive():
+            self._queue.put(None)
+            self._thread.join()
+            self._supply.close()
+        self._writer.close()
+        self._fence.close()
+        with self._lock:
+            for file in [*self._files.values(), *self._released]:
+                if not file.readers:
+                    self._close_reading(file)

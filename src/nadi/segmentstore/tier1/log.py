@@ -1,0 +1,79 @@
+"""The seam between a segment container and whatever keeps its frames: what every durable log does.
+
+A container turns its operations into frames (bytes) and appends them one at a time; the log numbers
+them 1, 2, 3… and answers when a frame can't be lost any more. After a restart the container reads its
+frames back in order (`replay`), and goes on appending. What always holds, for every implementation:
+
+* a frame whose `append` returned is replayed, whole and unchanged, until `truncate` releases it;
+* a frame whose `append` did not return is replayed whole or not at all, and then it is the last one;
+* sequence numbers go up by one; no two frames share one;
+* once a log was opened again, its former owner's appends fail (`epoch`).
+
+`tests/conformance/test_durable_log.py` runs on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+
+class LogAddress(NamedTuple):
+    """Where a frame is: its number, and the place of its payload (`offset` in file number `file`)."""
+
+    sequence: int
+    file: int
+    offset: int
+
+
+class DurableLog(Protocol):
+    """One container's log, as its only owner sees it. All of it is called from one event loop."""
+
+    @property
+    def epoch(self) -> int:
+        """This owner's epoch: one more than the former owner's."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held that `truncate` has not released (known once `replay` has ended)."""
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the newest frame; 0 = none yet (known once `replay` has ended)."""
+
+    def replay(self, after_sequence: int) -> Iterator[tuple[LogAddress, bytes]]:
+        """The payloads of all frames later than `after_sequence`, in order; blocking.
+
+        To be read to its end, once, before the first append.
+
+        Raises:
+            CorruptLogError: acknowledged frames are damaged or missing; nothing was changed.
+        """
+
+    async def append(self, parts: Sequence[bytes]) -> LogAddress:
+        """Make one frame durable whose payload is `parts` end to end. One call at a time.
+
+        Raises:
+            StorageFullError: no room; the frame may or may not be there after the next open.
+            OSError: the disk failed; the same holds.
+            UnavailableError: an earlier append failed: open the log again.
+            ClosedError: the log was closed, or another owner has opened it.
+        """
+
+    async def read_at(self, address: LogAddress, offset: int, length: int) -> bytes:
+        """`length` bytes of a frame's payload, from `offset` in it, which must lie inside it.
+
+        The frame's checksum is not looked at: that was done when it was replayed.
+
+        Raises:
+            NotFoundError: the frame was released by `truncate`.
+        """
+
+    def read_at_now(self, address: LogAddress, offset: int, length: int) -> bytes:
+        """The same, blocking, from any thread."""
+
+    def truncate(self, before_sequence: int) -> None:
+        """Frames below `before_sequence` are not needed any more; some of them may stay a while."""
+
+    async def close(self) -> None:
+        """Wait for an append under way, then let go of everything. Nothing is written."""

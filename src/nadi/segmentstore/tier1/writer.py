@@ -1,0 +1,117 @@
+"""Writing frames to the current log file and moving on to the next: the part that the writer thread runs.
+
+Everything here blocks, and is called by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+from crc32c import crc32c
+
+from nadi.limits import LOG_FILE_BYTES, MIB
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.fence import Fence
+from nadi.segmentstore.tier1.layout import (
+    BLOCK_BYTES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAX_PAYLOAD_BYTES,
+    FileHeader,
+    FrameHeader,
+    frame_bytes,
+)
+from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.recovery import LogFile
+from nadi.segmentstore.tier1.supply import FileSupply
+
+_STAGING_BYTES = 5 * MIB  # a full frame (limits.FRAME_MAX_BYTES) and what may be added to it
+_SMALL_PART_BYTES = 2048  # below this, one join is faster than a copy each
+
+
+class FrameWriter:
+    """Writes frame after frame, each durable before `write` returns.
+
+    `on_new_file` is told of each file before its first frame is written.
+    """
+
+    def __init__(
+        self,
+        log_id: bytes,
+        fence: Fence,
+        supply: FileSupply,
+        next_number: int,
+        on_new_file: Callable[[LogFile], None],
+        *,
+        file_bytes: int = LOG_FILE_BYTES,
+    ) -> None:
+        self._log_id, self._fence, self._supply, self._file_bytes = log_id, fence, supply, file_bytes
+        self._on_new_file = on_new_file
+        self._next_number = next_number
+        self._file: LogFile | None = None
+        self._fd = -1
+        self._staging = disk.aligned_buffer(_STAGING_BYTES)
+
+    def write(self, parts: Sequence[bytes], sequence: int) -> LogAddress:
+        """Make a frame durable.
+
+        Raises:
+            OSError: it may be on disk or not, in part or whole.
+            ClosedError: another owner has opened the log.
+        """
+        payload_bytes = sum(map(len, parts))
+        assert payload_bytes <= FRAME_MAX_PAYLOAD_BYTES, "the size field has 32 bits"
+        size = frame_bytes(payload_bytes)
+        self._fence.check()
+        file = self._file
+        if file is None or (file.end + size > self._file_bytes):
+            file = self._next_file(sequence)
+        offset = file.end
+        frame = self._stage(parts, payload_bytes, size)
+        payload_crc = crc32c(frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + payload_bytes])
+        header = FrameHeader(payload_bytes, sequence, file.epoch, file.number, offset, payload_crc)
+        header.encode_into(frame, self._log_id)
+        disk.write_all(self._fd, frame, offset)
+        os.fdatasync(self._fd)
+        self._fence.check()
+        file.end = offset + size
+        return LogAddress(sequence, file.number, offset + FRAME_HEADER_BYTES)
+
+    def prepare(self) -> None:
+        """Have the first file made ready."""
+        self._supply.request(self._next_number)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _next_file(self, first_sequence: int) -> LogFile:
+        """Go on to a new file. Its header is durable before any frame: recovery relies on that."""
+        prepared = self._supply.take(self._next_number)
+        self.close()
+        self._fd = prepared.fd
+        header = FileHeader(self._log_id, prepared.number, first_sequence, self._fence.epoch)
+        block = disk.aligned_buffer(BLOCK_BYTES)
+        block[:] = header.encode()
+        disk.write_all(self._fd, memoryview(block), 0)
+        os.fdatasync(self._fd)
+        self._next_number += 1
+        self._supply.request(self._next_number)
+        self._file = LogFile(prepared.number, prepared.path, first_sequence, header.epoch, BLOCK_BYTES)
+        self._on_new_file(self._file)
+        return self._file
+
+    def _stage(self, parts: Sequence[bytes], payload_bytes: int, size: int) -> memoryview:
+        """The frame in aligned memory, its header still to be filled in."""
+        if size > len(self._staging) or len(self._staging) > _STAGING_BYTES:
+            self._staging = disk.aligned_buffer(max(size, _STAGING_BYTES))
+        frame = memoryview(self._staging)[:size]
+        position = FRAME_HEADER_BYTES
+        if payload_bytes < _SMALL_PART_BYTES * len(parts):
+            parts = [b"".join(parts)]
+        for part in parts:
+            frame[position : position + len(part)] = part
+            position += len(part)
+        frame[position:] = bytes(size - position)
+        return frame

@@ -1,0 +1,163 @@
+"""The storage writer of a container: moves bytes from the log to chunks, compacts, collects garbage.
+
+A chunk's name is planned in the log before the object is written, and stored in it after the object
+is durable; so after a crash each object is either a segment's or known garbage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+
+from nadi.errors import NadiError
+from nadi.limits import CHUNK_FLUSH_AGE_S, CHUNK_FLUSH_BYTES, CHUNK_MAX_BYTES, LOG_MAX_BYTES
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
+from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.25
+GARBAGE_DELAY_S = 30.0  # readers that hold the name of a replaced chunk finish within it
+COMPACT_FROM = 8  # this many small chunks in a row become one
+FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # what one chunk takes in memory while it is built
+SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
+
+
+class StorageWriter:
+    """One task that works through what waits; errors are logged and tried again with a growing pause."""
+
+    def __init__(self, container: Container, chunks: ChunkStore, reader: SegmentReader) -> None:
+        self._container = container
+        self._chunks = chunks
+        self._reader = reader
+        self._task: asyncio.Task[None] | None = None
+        self._garbage_since: dict[str, float] = {}
+        self._planned_here: set[str] = set()
+        self._fresh: set[int] = set()  # segments with a new chunk
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"storage-writer-{self._container.number}")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause = TICK_S
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._drop_lost_plans()
+                while await self.flush_once():
+                    pass
+                await self._compact_once()
+                await self._collect_garbage()
+                pause = TICK_S
+            except NadiError as error:
+                pause = min(10.0, pause * 2)
+                log.warning("storage writer %d: %s; next try in %.1f s", self._container.number, error, pause)
+
+    # --- from the log to chunks -----------------------------------------------------------------------
+
+    async def flush_once(self, *, everything: bool = False) -> bool:
+        """Move one run of the log to a chunk, if one is due; whether it did."""
+        if self._container.failure is not None:
+            return False
+        found = self._most_urgent(everything)
+        if found is None:
+            return False
+        record, extents = found
+        await self._store(record, extents)
+        return True
+
+    def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, list[Extent]] | None:
+        oldest_allowed = time.monotonic() - CHUNK_FLUSH_AGE_S
+        pressed = everything or self._container.log.size_bytes > LOG_MAX_BYTES // 2
+        best: tuple[float, SegmentRecord] | None = None
+        for record in self._container.state.records():
+            if not record.log_bytes:
+                continue
+            first = next(extent for extent in record.extents if extent.frame is not None)
+            assert first.frame is not None
+            due = pressed or record.log_bytes >= CHUNK_FLUSH_BYTES or first.frame.at < oldest_allowed
+            if due and first.frame.address is not None and (best is None or first.frame.sequence < best[0]):
+                best = (first.frame.sequence, record)
+        if best is None:
+            return None
+        record = best[1]
+        run: list[Extent] = []
+        size = 0
+        for extent in record.extents:
+            durable = extent.frame is not None and extent.frame.address is not None
+            if not durable or (run and size + extent.length > FLUSH_MAX_BYTES):
+                if run:
+                    break
+                continue
+            run.append(extent)
+            size += extent.length
+        return (record, run) if run else None
+
+    async def _store(self, record: SegmentRecord, extents: list[Extent]) -> None:
+        offset, length = extents[0].offset, sum(extent.length for extent in extents)
+        segment = record.id
+        name = f"container-{self._container.number}/{segment:012x}/{offset:016x}-{uuid.uuid4().hex}"
+        self._planned_here.add(name)
+        try:
+            await self._container.call(lambda frame: frame.emit(ChunkPlanned(name)))
+            data = await self._reader.read_exactly(self._container, extents)
+            if len(data) != length:
+                return  # truncated meanwhile; the plan is dropped on the next round
+            await self._chunks.put(name, data)
+            del data
+            await self._container.call(lambda frame: frame.emit(ChunkStored(segment, offset, length, name), record))
+            self._fresh.add(segment)
+        finally:
+            self._planned_here.discard(name)
+
+    async def _drop_lost_plans(self) -> None:
+        """Plans of a former life, or of a try that failed."""
+        if self._container.failure is not None:
+            return
+        lost = [name for name in self._container.state.planned if name not in self._planned_here]
+        if lost:
+            await self._container.call(lambda frame: frame.emit(ChunksDropped(lost)))
+
+    # --- compaction and garbage -------------------------------------------------------------------------
+
+    async def _compact_once(self) -> None:
+        """Make one chunk of many small ones in a row, in a segment that got a new chunk lately."""
+        while self._fresh:
+            record = self._container.state.by_id(self._fresh.pop())
+            run: list[Extent] = []
+            size = 0
+            for extent in record.extents if record is not None else []:
+                if not extent.chunk or extent.length > SMALL_BYTES:
+                    if len(run) >= COMPACT_FROM:
+                        break
+                    run, size = [], 0
+                    continue
+                if size + extent.length > FLUSH_MAX_BYTES:
+                    break
+                run.append(extent)
+                size += extent.length
+            if record is not None and len(run) >= COMPACT_FROM:
+                await self._store(record, run)
+                return
+
+    async def _collect_garbage(self) -> None:
+        garbage = self._container.state.garbage
+        now = time.monotonic()
+        for name in garbage:
+            self._garbage_since.setdefault(name, now)
+        due = [name for name, since in self._garbage_since.items() if now - since >= GARBAGE_DELAY_S][:1000]
+        for name in due:
+            await self._chunks.delete(name)
+            del self._garbage_since[name]
+        if due:
+            await self._container.call(lambda frame: frame.emit(ChunksDeleted(due)))

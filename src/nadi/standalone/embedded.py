@@ -1,0 +1,116 @@
+"""A server of one's own, for tests and notebooks: `with nadi.embedded("data") as server: ...`.
+
+It runs in a child process (docs/decisions/0001): the caller's interpreter lock is not shared with
+it, and a caller that is killed takes it along, for the child ends when its standard input closes.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from nadi.errors import DataFolderError, RequestTimeoutError, UnavailableError
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+class Ready(msgspec.Struct):
+    """What the child says on its standard output: where it listens, or why it can't."""
+
+    controller_uri: str = ""
+    store_host: str = ""
+    store_port: int = 0
+    error: str = ""
+    error_kind: str = ""
+
+
+class EmbeddedServer:
+    """A running child server. `controller_uri` is what clients connect to; `pid` its process."""
+
+    def __init__(self, folder: Path, *, port: int, containers: int | None, timeout_s: float) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "nadi.standalone", str(folder), str(port), str(containers or 0)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        ready = self._await_ready(timeout_s)
+        if ready.error:
+            self._process.wait(STOP_TIMEOUT_S)
+            raise (DataFolderError if ready.error_kind == "folder" else UnavailableError)(ready.error)
+        self.controller_uri = ready.controller_uri
+        self.store_address = (ready.store_host, ready.store_port)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _await_ready(self, timeout_s: float) -> Ready:
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], timeout_s)
+        line = self._process.stdout.readline() if readable else b""
+        if line:
+            return msgspec.json.decode(line, type=Ready)
+        if not readable:
+            self.kill()
+            raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
+        return Ready(error=f"the server ended at once with code {self._process.wait()}; see its messages above")
+
+    def stop(self) -> None:
+        """Clean stop; waits for it."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise RequestTimeoutError("the server did not stop in time and was killed") from None
+        self._close_pipes()
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+        self._process.kill()
+        self._process.wait()
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the server now, in bytes."""
+        status = Path(f"/proc/{self.pid}/statm").read_text()
+        return int(status.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def __enter__(self) -> EmbeddedServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def embedded(
+    folder: str | Path | None = None,
+    *,
+    port: int = 0,
+    containers: int | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+) -> EmbeddedServer:
+    """Start a server in a child process and wait until it takes clients.
+
+    folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
+    0 for any free one. Raises DataFolderError, UnavailableError, RequestTimeoutError.
+
+    >>> import tempfile
+    >>> with embedded(tempfile.mkdtemp()) as server:
+    ...     server.controller_uri.startswith("tcp://127.0.0.1:")
+    True
+    """
+    path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
+    return EmbeddedServer(path, port=port, containers=containers, timeout_s=timeout_s)

@@ -1,0 +1,104 @@
+"""One server: a segment store and a controller over one data folder, in one event loop.
+
+The controller reaches segments through the store's in-process door, with the same commands that
+others send over the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+
+from nadi.controller.controller import Controller
+from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.errors import UnavailableError
+from nadi.segmentstore.store import SegmentStore
+
+DEFAULT_STORE_PORT = 12345
+DEFAULT_CONTROLLER_PORT = 9090
+STOP_GRACE_S = 1.0
+
+
+class Server:
+    """`async with Server(folder) as server:` serves until the block ends.
+
+    Ports of 0 are any free ones; `controller_uri` says which. Raises DataFolderError where the
+    folder can't be used, and UnavailableError where a port is taken.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        host: str = "127.0.0.1",
+        store_port: int = DEFAULT_STORE_PORT,
+        controller_port: int = DEFAULT_CONTROLLER_PORT,
+        containers: int | None = None,
+    ) -> None:
+        self.folder = Path(folder)
+        self._host = host
+        self._store_port = store_port
+        self._controller_port = controller_port
+        self._containers = containers
+        self.store_address = ("", 0)
+        self.controller_uri = ""
+
+    async def start(self) -> None:
+        self.store = SegmentStore(self.folder, self._containers)
+        await self.store.start()
+        try:
+            self.store_address = await self.store.listen(self._host, self._store_port)
+        except OSError as error:
+            await self.store.close()
+            raise UnavailableError(_taken(self._host, self._store_port, error)) from error
+        self.controller = Controller(
+            self.store.exchange,
+            store_endpoint=self.store_address,
+            rpc_endpoint=(self._host, self._controller_port),
+        )
+        await self.controller.start()
+        self._rpc = grpc.aio.server(options=SERVER_OPTIONS)
+        add_controller(self._rpc, self.controller)
+        try:
+            port = self._rpc.add_insecure_port(f"{self._host}:{self._controller_port}")
+            if port == 0:
+                raise RuntimeError("the address is in use")
+        except RuntimeError as error:
+            await self.controller.stop()
+            await self.store.close()
+            raise UnavailableError(_taken(self._host, self._controller_port, error)) from error
+        self.controller.rpc_endpoint = (self._host, port)
+        await self._rpc.start()
+        self.controller_uri = f"tcp://{self._host}:{port}"
+
+    async def stop(self) -> None:
+        """Clean stop: requests under way are answered, state is written, the folder is released."""
+        await self._rpc.stop(STOP_GRACE_S)
+        await self.controller.stop()
+        await self.store.close()
+
+    async def __aenter__(self) -> Server:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+def _taken(host: str, port: int, error: Exception) -> str:
+    return f"can't listen on {host}:{port} ({error}): stop what uses it, or choose another with --port"
+
+
+async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.Event | None = None) -> None:
+    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect."""
+    stop = until or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with server:
+        ready(server)
+        await stop.wait()

@@ -1,0 +1,39 @@
+"""The append stream: an AppendBlock and its AppendBlockEnd put together into one append's bytes."""
+
+from __future__ import annotations
+
+import struct
+
+from nadi.errors import ProtocolError
+from nadi.wire.commands import AppendBlock, AppendBlockEnd
+from nadi.wire.fields import Buffer
+
+_TRAILER = struct.Struct(">ii")
+_PADDING, _PARTIAL_EVENT = -1, -2
+
+
+def append_parts(block: AppendBlock | None, end: AppendBlockEnd) -> list[Buffer]:
+    """The buffers that, one after another, are the append's bytes.
+
+    Without a block the whole append is the end's data (Rust, Python and nadi's own client). With
+    one, the block's area holds whole appends, then either padding, or the head of an event whose
+    rest is the end's data.
+    """
+    if block is None:
+        return [end.data]
+    if block.writer_id != end.writer_id:
+        raise ProtocolError("an AppendBlockEnd of another writer follows an AppendBlock")
+    area, whole = block.data, end.size_of_whole_events
+    if not 0 <= whole <= len(area):
+        raise ProtocolError(f"AppendBlockEnd speaks of {whole} bytes, its AppendBlock has {len(area)}")
+    parts: list[Buffer] = [area[:whole]]
+    if whole < len(area):
+        if len(area) - whole < _TRAILER.size:
+            raise ProtocolError("an AppendBlock ends within its trailer")
+        kind, size = _TRAILER.unpack_from(area, whole)
+        if size != len(area) - whole - _TRAILER.size or kind not in (_PADDING, _PARTIAL_EVENT):
+            raise ProtocolError(f"an AppendBlock has a trailer of type {kind} and {size} bytes")
+        if kind == _PARTIAL_EVENT:
+            parts.append(area[whole + _TRAILER.size :])
+    parts.append(end.data)
+    return [part for part in parts if len(part)]

@@ -1,0 +1,120 @@
+"""Commands to bytes and bytes to commands, compiled from the annotations in `commands`.
+
+A frame is `i32 type · i32 length · payload`. Encoding gives a list of buffers, so that big data is
+sent from where it lies; `encode` joins them for everybody else.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from nadi.errors import ProtocolError
+from nadi.limits import MAX_FRAME_SENT_BYTES
+from nadi.wire.commands import CODES, Command
+from nadi.wire.fields import Buffer, Fixed, Variable
+
+_FRAME = struct.Struct(">ii")
+
+Writer = Callable[[list[Buffer], Command], None]
+Reader = Callable[[memoryview, int, int], Command]
+
+
+def _fields(kind: type[Command]) -> list[tuple[str, Fixed | Variable]]:
+    hints = get_type_hints(kind, include_extras=True)
+    fields = []
+    for name in kind.__struct_fields__:
+        if get_origin(hints[name]) is not Annotated:
+            raise TypeError(f"{kind.__name__}.{name} has no wire type")
+        fields.append((name, get_args(hints[name])[1]))
+    return fields
+
+
+def _groups(kind: type[Command]) -> list[tuple[list[str], struct.Struct | None, Variable | None]]:
+    """Neighbouring fixed fields packed together; optional ones stand alone, for they may be absent."""
+    optional = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+    groups: list[tuple[list[str], struct.Struct | None, Variable | None]] = []
+    names: list[str] = []
+    letters = ""
+    for index, (name, field) in enumerate(_fields(kind)):
+        if isinstance(field, Fixed):
+            if index >= optional and names:
+                groups.append((names, struct.Struct(">" + letters), None))
+                names, letters = [], ""
+            names.append(name)
+            letters += field.letter
+            continue
+        if names:
+            groups.append((names, struct.Struct(">" + letters), None))
+            names, letters = [], ""
+        groups.append(([name], None, field))
+    if names:
+        groups.append((names, struct.Struct(">" + letters), None))
+    return groups
+
+
+def _compile(kind: type[Command]) -> tuple[Writer, Reader]:
+    groups = _groups(kind)
+    mandatory = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+    what = kind.__name__
+
+    def write(parts: list[Buffer], command: Command) -> None:
+        for names, packed, variable in groups:
+            if packed is not None:
+                parts.append(packed.pack(*[getattr(command, name) for name in names]))
+            elif variable is not None:
+                variable.write(parts, getattr(command, names[0]))
+
+    def read(data: memoryview, position: int, end: int) -> Command:
+        values: list[Any] = []
+        for _, packed, variable in groups:
+            if position >= end and len(values) >= mandatory:
+                break  # an older peer leaves the trailing fields out
+            if packed is not None:
+                stop = position + packed.size
+                if stop > end:
+                    raise ProtocolError(f"a {what} frame ends too early")
+                values.extend(packed.unpack_from(data, position))
+                position = stop
+            elif variable is not None:
+                value, position = variable.read(data, position, end)
+                values.append(value)
+        return kind(*values)
+
+    return write, read
+
+
+_WRITERS: dict[type[Command], Writer] = {}
+_READERS: dict[int, Reader] = {}
+for _code, _kind in CODES.items():
+    _WRITERS[_kind], _READERS[_code] = _compile(_kind)
+
+
+def encode_parts(command: Command) -> list[Buffer]:
+    """The command's frame as buffers to be sent one after another; big data is not copied."""
+    parts: list[Buffer] = [b""]
+    _WRITERS[type(command)](parts, command)
+    size = sum(len(part) for part in parts)
+    if size > MAX_FRAME_SENT_BYTES:
+        raise ProtocolError(f"a {type(command).__name__} of {size:,} bytes exceeds the frame limit")
+    parts[0] = _FRAME.pack(command.code, size)
+    return parts
+
+
+def encode(command: Command) -> bytes:
+    """The command's frame as bytes.
+
+    >>> from nadi.wire.commands import Hello
+    >>> encode(Hello(17, 5)).hex(" ", 4)
+    'ffffff81 00000008 00000011 00000005'
+    """
+    return b"".join(encode_parts(command))
+
+
+def decode_payload(code: int, data: memoryview, start: int, end: int) -> Command:
+    """The command of type `code` whose payload is `data[start:end]`; ProtocolError if it is none."""
+    reader = _READERS.get(code)
+    if reader is None:
+        raise ProtocolError(f"there is no command of type {code}")
+    return reader(data, start, end)

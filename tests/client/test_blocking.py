@@ -1,0 +1,141 @@
+"""The blocking face: the same client in a thread, against a store in another process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nadi.client import StreamManager
+from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    main = Path(__file__).parent / "fake_main.py"
+    process = subprocess.Popen([sys.executable, main], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    yield f"tcp://127.0.0.1:{int(process.stdout.readline())}"
+    process.stdin.close()
+    process.stdout.close()
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def manager(uri: str) -> Iterator[StreamManager]:
+    with StreamManager(uri) as manager:
+        yield manager
+
+
+def test_write_and_read(manager: StreamManager) -> None:
+    start = manager.stream_info("sc", "st4").tail
+    with manager.create_writer("sc", "st4") as writer:
+        writer.write_event(b"first", "k").result(5)
+        writer.write_batch([b"%d" % i for i in range(1000)], [str(i % 10) for i in range(1000)])
+    end = manager.stream_info("sc", "st4").tail
+    events = [event.data for event in manager.read_events("sc", "st4", start=start, end=end)]
+    assert sorted(events) == sorted([b"first", *(b"%d" % i for i in range(1000))])
+    with manager.create_reader("sc", "st4", start=end) as reader:
+        with pytest.raises(RequestTimeoutError):
+            reader.next_block(0.05)
+        assert reader.position() == end
+
+
+def test_a_hundred_thousand_events_through_the_limit_of_memory(manager: StreamManager) -> None:
+    writer = manager.create_writer("sc", "st1")
+    started = time.perf_counter()
+    event = b"x" * 1000
+    for i in range(100_000):
+        writer.write_event(event, f"k{i % 100}")
+    writer.flush(30)
+    seconds = time.perf_counter() - started
+    tail = manager.stream_info("sc", "st1").tail.positions[0]
+    assert tail % 1008 == 0
+    count = sum(len(block) for block in manager.read_segment_range("sc/st1/0.#epoch.0", 0, tail))
+    assert count == tail // 1008
+    print(f"{100_000 / seconds:,.0f} events/s of 1 KB")
+
+
+def test_a_transaction(manager: StreamManager) -> None:
+    writer = manager.create_transaction_writer("sc", "st4")
+    before = manager.stream_info("sc", "st4").tail
+    with writer.begin_txn() as txn:
+        txn.write_event(b"t", "k")
+    assert txn.status() == "COMMITTED"
+    assert manager.stream_info("sc", "st4").tail != before
+    assert writer.get_txn(txn.txn_id).status() == "COMMITTED"
+
+
+def test_closing_ends_every_wait(uri: str) -> None:
+    manager = StreamManager(uri)
+    reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
+    ended: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            reader.next_block()
+        except Exception as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.05)
+    manager.close()
+    waiting.join(5)
+    assert [type(error) for error in ended] == [ClosedError]
+    with pytest.raises(ClosedError):
+        manager.list_scopes()
+    manager.close()
+
+
+def test_ctrl_c_ends_a_wait(manager: StreamManager) -> None:
+    reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        reader.next_block()
+    reader.close()
+
+
+def test_many_threads_may_write(manager: StreamManager) -> None:
+    writer = manager.create_writer("sc", "st4")
+    start = manager.stream_info("sc", "st4").tail
+
+    def write(name: int) -> None:
+        for i in range(3000):
+            writer.write_event(b"%d:%d" % (name, i), str(name))
+
+    threads = [threading.Thread(target=write, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.flush(10)
+    end = manager.stream_info("sc", "st4").tail
+    found: dict[bytes, list[int]] = {}
+    for event in manager.read_events("sc", "st4", start=start, end=end):
+        name, _, number = event.data.partition(b":")
+        found.setdefault(name, []).append(int(number))
+    assert found == {b"%d" % i: list(range(3000)) for i in range(4)}
+
+
+def test_errors_are_nadis(manager: StreamManager) -> None:
+    with pytest.raises(StreamNotFoundError):
+        manager.create_writer("sc", "none")
+
+
+def test_a_missing_controller_is_named() -> None:
+    from nadi.client import controller
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(controller, "DEFAULT_TIMEOUT_S", 0.3)
+        with StreamManager("tcp://127.0.0.1:1") as manager, pytest.raises(UnavailableError, match="127.0.0.1:1"):
+            manager.create_writer("sc", "st")

@@ -1,0 +1,216 @@
+"""The reader: slices, the tail, order across splits and merges, positions that can be resumed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nadi.client.aio import SliceReader
+from nadi.client.assemble import EventAssembler
+from nadi.client.controller import SegmentRange
+from nadi.client.frontier import Frontier
+from nadi.errors import InvalidStreamCutError, RequestTimeoutError, TruncatedError
+from nadi.model.event import frame_events
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_id
+
+from .fake_server import Chaos
+from .test_writer import in_order, rescale_somehow
+from .world import world
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.lists(st.integers(1, 50), min_size=1))
+def test_events_are_put_together_from_any_pieces(events: list[bytes], sizes: list[int]) -> None:
+    data = memoryview(frame_events(events))
+    assembler = EventAssembler(1000)
+    found: list[bytes] = []
+    offsets: list[int] = []
+    position, turn = 0, 0
+    while position < len(data):
+        size = sizes[turn % len(sizes)]
+        for block in assembler.feed(data[position : position + size]):
+            found += list(block)
+            offsets += block.offsets().tolist()
+        position, turn = position + size, turn + 1
+    assert found == events
+    assert offsets == [1000 + sum(8 + len(e) for e in events[:i]) for i in range(len(events))]
+    assert assembler.offset == 1000 + len(data)
+    assert not assembler.is_within_event
+
+
+def test_a_merged_segment_waits_for_all_its_predecessors() -> None:
+    a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
+    merged = SegmentRange(segment_id(2, 1), 0.25, 0.75)
+    left = SegmentRange(segment_id(3, 1), 0.0, 0.25)
+    frontier = Frontier([a, b], ())
+    assert frontier.complete(0, [left, merged]) == [left]
+    assert frontier.waiting == [merged.segment_id]
+    again = Frontier([left, b, merged], {merged.segment_id})  # from the cut at this moment
+    for one in (frontier, again):
+        assert one.complete(1, [merged]) == [merged]
+
+
+def test_a_cut_with_overlapping_segments_is_refused() -> None:
+    with pytest.raises(InvalidStreamCutError):
+        Frontier([SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.25, 1.0)], ())
+
+
+async def drain(reader: SliceReader, timeout: float = 5) -> list[bytes]:
+    events: list[bytes] = []
+    while (found := await reader.next_block(timeout)) is not None:
+        events += list(found[1])
+    return events
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
+    async def run() -> None:
+        async with world(2, Chaos(seed, largest_read=200)) as w:
+            choice = random.Random(seed)
+            writer = await w.manager.create_writer("sc", "st")
+            counts = dict.fromkeys((f"key{i}" for i in range(10)), 0)
+
+            async def write(count: int) -> None:
+                for _ in range(count):
+                    key = choice.choice(list(counts))
+                    writer.write_event(f"{key}:{counts[key]}".encode(), key)
+                    counts[key] += 1
+                await writer.flush(5)
+
+            cuts = [(await w.manager.stream_info("sc", "st")).head]
+            written = [0]
+            for _ in range(6):
+                await write(choice.randint(0, 60))
+                rescale_somehow(w, choice)
+                await write(choice.randint(0, 60))
+                cuts.append((await w.manager.stream_info("sc", "st")).tail)
+                written.append(sum(counts.values()))
+            expected = {key.encode(): list(range(n)) for key, n in counts.items() if n}
+
+            whole = await w.manager.create_reader("sc", "st", start=cuts[0], end=cuts[-1])
+            events = await drain(whole)
+            assert in_order(events) == expected
+            assert whole.position() == cuts[-1]
+
+            pieces: list[bytes] = []
+            for (low, high), (first, last) in zip(
+                zip(cuts, cuts[1:], strict=False), zip(written, written[1:], strict=False), strict=True
+            ):
+                part = await drain(await w.manager.create_reader("sc", "st", start=low, end=high))
+                assert len(part) == last - first
+                pieces += part
+            assert in_order(pieces) == expected
+
+            # a reader that stops anywhere, under dropped connections, and goes on from its position
+            resumed: list[bytes] = []
+            position = cuts[0]
+            while position != cuts[-1]:
+                reader = await w.manager.create_reader("sc", "st", start=position, end=cuts[-1])
+                for _ in range(choice.randint(1, 5)):
+                    found = await reader.next_block(5)
+                    if found is not None:
+                        resumed += list(found[1])
+                    if choice.random() < 0.2:
+                        w.store.drop_all()
+                position = reader.position()
+                assert StreamCut.from_text(position.as_text()) == position
+                reader.close()
+            assert in_order(resumed) == expected
+
+    asyncio.run(run())
+
+
+def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            reader = await w.manager.create_reader("sc", "st")
+            with pytest.raises(RequestTimeoutError):
+                await reader.next_block(0.02)
+            events: list[bytes] = []
+
+            async def read() -> None:
+                async for _, block in reader:
+                    events.extend(block)
+
+            reading = asyncio.create_task(read())
+            for i in range(20):
+                await writer.write_event(f"k:{i}".encode(), "k")
+                if i == 5:
+                    w.store.drop_all()
+                if i == 10:
+                    w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
+            w.controller.seal_all("sc", "st")
+            await asyncio.wait_for(reading, 5)
+            assert in_order(events) == {b"k": list(range(20))}
+            info = await w.manager.stream_info("sc", "st")
+            assert info.is_sealed
+            assert reader.position() == info.tail
+
+    asyncio.run(run())
+
+
+def test_events_carry_their_place() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            await writer.write_batch([b"a", b"bb"], "k")
+            tail = (await w.manager.stream_info("sc", "st")).tail
+            events = [e async for e in w.manager.read_events("sc", "st", end=tail)]
+            assert [(e.data, e.segment_id, e.offset) for e in events] == [(b"a", 0, 0), (b"bb", 0, 9)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("largest_read", [100, 5000, 1 << 21])
+def test_a_range_of_one_segment(largest_read: int) -> None:
+    async def run() -> None:
+        async with world(1, Chaos(largest_read=largest_read)) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            events = [b"%05d" % i * (i % 7) for i in range(2000)]
+            await writer.write_batch(events, "k")
+            end = (await w.manager.stream_info("sc", "st")).tail.positions[0]
+            middle = len(frame_events(events[:1000]))
+            for low, high, part in ((0, end, events), (middle, end, events[1000:]), (0, middle, events[:1000])):
+                found = [e async for b in w.manager.read_segment_range("sc/st/0.#epoch.0", low, high) for e in b]
+                assert found == part
+
+    asyncio.run(run())
+
+
+def test_truncated_data_and_foreign_cuts_are_named() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            await writer.write_batch([b"a", b"b"], "k")
+            w.store.truncate("sc/st/0.#epoch.0", 9)
+            reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0}))
+            with pytest.raises(TruncatedError) as caught:
+                await reader.next_block(5)
+            assert caught.value.start_offset == 9
+            for cut in (StreamCut("sc", "other", {0: 0}), StreamCut("sc", "st", {77: 0})):
+                with pytest.raises(InvalidStreamCutError):
+                    await w.manager.create_reader("sc", "st", start=cut)
+            with pytest.raises(InvalidStreamCutError):
+                early, late = StreamCut("sc", "st", {0: 9}), StreamCut("sc", "st", {0: 18})
+                await w.manager.create_reader("sc", "st", start=late, end=early)
+
+    asyncio.run(run())
+
+
+def test_a_closed_reader_leaves_no_connection() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            reader = await w.manager.create_reader("sc", "st")
+            with pytest.raises(RequestTimeoutError):
+                await reader.next_block(0.05)
+            before = len(w.store.connections)
+            reader.close()
+            await asyncio.sleep(0.05)
+            assert len(w.store.connections) == before - 1
+
+    asyncio.run(run())

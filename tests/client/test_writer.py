@@ -1,0 +1,337 @@
+"""The writer against a store that drops connections, seals segments and runs full."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+import pytest
+
+from nadi.errors import (
+    ClosedError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+    StorageFullError,
+    StreamSealedError,
+    UnavailableError,
+)
+from nadi.model.keyspace import key_position
+from nadi.naming import segment_id
+
+from .fake_server import Chaos
+from .world import World, world
+
+
+def in_order(events: list[bytes]) -> dict[bytes, list[int]]:
+    """For events `key:number`: each key's numbers in the order they are stored."""
+    found: dict[bytes, list[int]] = {}
+    for event in events:
+        key, _, number = event.partition(b":")
+        found.setdefault(key, []).append(int(number))
+    return found
+
+
+def test_events_are_stored_in_order_and_share_an_ack() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            first, second = writer.write_event(b"a", "k"), writer.write_event(b"b", "k")
+            assert first is second
+            await first
+            assert first.done()
+            await writer.write_batch([b"c", b"d"], "k")
+            await writer.write_batch([b"e", b""], ["k", None])
+            assert w.stored(0) == [b"a", b"b", b"c", b"d", b"e", b""]
+
+    asyncio.run(run())
+
+
+def test_a_key_goes_to_the_segment_of_its_range() -> None:
+    async def run() -> None:
+        async with world(4) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            for i in range(200):
+                writer.write_event(str(i).encode(), str(i))
+            await writer.flush()
+            for i in range(4):
+                events = w.stored(i)
+                assert events
+                assert all(i / 4 <= key_position(event.decode()) <= (i + 1) / 4 for event in events)
+
+    asyncio.run(run())
+
+
+def test_while_appends_are_in_flight_the_next_batch_grows() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            for i in range(50_000):
+                writer.write_event(b"x" * 100, f"k{i % 10}")
+            await writer.flush()
+            appends = w.store.segments["sc/st/0.#epoch.0"].appends
+            assert sum(appends) == 50_000 * 108
+            assert len(appends) < 10
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: int) -> None:
+    async def run() -> None:
+        chaos = Chaos(seed, before=0.1, after=0.1)
+        async with world(2, chaos) as w:
+            choice = random.Random(seed)
+            writer = await w.manager.create_writer("sc", "st")
+            counts = dict.fromkeys((f"key{i}" for i in range(20)), 0)
+            for step in range(300):
+                for _ in range(choice.randint(1, 30)):
+                    key = choice.choice(list(counts))
+                    writer.write_event(f"{key}:{counts[key]}".encode(), key)
+                    counts[key] += 1
+                if step % 60 == 30:
+                    rescale_somehow(w, choice)
+                if choice.random() < 0.5:
+                    await asyncio.sleep(choice.choice([0, 0, 0.002]))
+                if choice.random() < 0.03:
+                    w.store.drop_all()
+            await writer.flush(10)
+            stored = in_order(w.all_stored())
+            assert stored == {key.encode(): list(range(n)) for key, n in counts.items() if n}
+
+    asyncio.run(run())
+
+
+def rescale_somehow(w: World, choice: random.Random) -> None:
+    """Split one segment, or merge two neighbours."""
+    current = sorted(w.controller.streams["sc", "st"].epochs[-1].items(), key=lambda item: item[1])
+    if len(current) > 1 and choice.random() < 0.5:
+        at = choice.randrange(len(current) - 1)
+        (a, (low, _)), (b, (_, high)) = current[at], current[at + 1]
+        w.controller.rescale("sc", "st", [a, b], [(low, high)])
+    else:
+        i, (low, high) = choice.choice(current)
+        middle = (low + high) / 2
+        w.controller.rescale("sc", "st", [i], [(low, middle), (middle, high)])
+
+
+def test_a_split_sends_unacknowledged_events_to_the_successors_first() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            await writer.write_event(b"a:0", "a")
+            w.store.silent = True  # the next events wait unacknowledged
+            writer.write_event(b"a:1", "a")
+            await asyncio.sleep(0.02)
+            writer.write_event(b"b:0", "b")
+            w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
+            w.store.silent = False
+            w.store.drop_all()
+            acks = [writer.write_event(b"a:2", "a"), writer.write_event(b"b:1", "b")]
+            for ack in acks:
+                await ack
+            assert w.stored(0) == [b"a:0"]
+            assert in_order(w.all_stored()) == {b"a": [0, 1, 2], b"b": [0, 1]}
+
+    asyncio.run(run())
+
+
+def test_a_stored_append_whose_ack_was_lost_is_not_repeated_after_a_seal() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            w.store.hold = True
+            ack = writer.write_event(b"a:0", "a")
+            await asyncio.sleep(0.05)
+            w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
+            w.store.hold = False
+            w.store.drop_all()
+            await ack
+            await writer.write_event(b"a:1", "a")
+            assert in_order(w.all_stored()) == {b"a": [0, 1]}
+            assert w.stored(segment_id(1, 1)) == [b"a:1"]
+
+    asyncio.run(run())
+
+
+def test_a_sealed_stream_fails_pending_and_later_events() -> None:
+    async def run() -> None:
+        async with world(2) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            await writer.write_event(b"x", "k")
+            w.controller.seal_all("sc", "st")
+            ack = writer.write_event(b"y", "k")
+            with pytest.raises(StreamSealedError):
+                await ack
+            with pytest.raises(StreamSealedError):
+                writer.write_event(b"z", "k")
+            with pytest.raises(StreamSealedError):
+                await writer.flush()
+            with pytest.raises(StreamSealedError):
+                await w.manager.create_writer("sc", "st")
+
+    asyncio.run(run())
+
+
+def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st", ack_timeout=0.8)
+            w.store.full = True
+            ack = writer.write_event(b"a", "k")
+            await asyncio.sleep(0.3)
+            w.store.full = False
+            await ack
+            w.store.full = True
+            with pytest.raises(StorageFullError):
+                await writer.write_event(b"b", "k")
+            w.store.full = False
+            await writer.write_event(b"c", "k")
+            assert w.stored(0) == [b"a", b"c"]
+            with pytest.raises(StorageFullError):  # a failure nobody looked at is not forgotten
+                await writer.flush()
+            await writer.flush()
+
+    with caplog.at_level(logging.WARNING, "nadi.client"):
+        asyncio.run(run())
+    assert len([r for r in caplog.records if "no room" in r.message]) == 2
+
+
+def test_a_silent_store_fails_the_ack_in_time_and_waits_end() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st", ack_timeout=0.3)
+            w.store.silent = True
+            ack = writer.write_event(b"a", "k")
+            with pytest.raises(RequestTimeoutError):
+                await writer.flush(0.05)
+            with pytest.raises(RequestTimeoutError):
+                await ack
+
+    asyncio.run(run())
+
+
+def test_memory_is_bounded() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st", ack_timeout=30)
+            w.store.silent = True
+            big = b"x" * 1_000_000
+            with pytest.raises(UnavailableError, match="ready"):
+                for _ in range(100):
+                    writer.write_event(big, "k")
+            waiting = asyncio.create_task(writer.ready())
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            await w.manager.close()
+            await waiting
+
+    asyncio.run(run())
+
+
+def test_bad_input_is_refused() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            with pytest.raises(EventTooLargeError):
+                writer.write_event(b"x" * (8 * 1024 * 1024 + 1))
+            with pytest.raises(InvalidArgumentError):
+                writer.write_event("text")  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgumentError):
+                writer.write_event(b"x", 5)  # type: ignore[arg-type]
+            await writer.write_event(bytearray(b"y"))  # type: ignore[arg-type]
+            await writer.write_event(b"z" * (8 * 1024 * 1024))
+            await writer.close()
+            with pytest.raises(ClosedError):
+                writer.write_event(b"x")
+            assert len(w.stored(0)) == 2
+
+    asyncio.run(run())
+
+
+def test_the_store_may_be_away_for_a_while() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            await writer.write_event(b"a", "k")
+            await w.store.stop()
+            ack = writer.write_event(b"b", "k")
+            await asyncio.sleep(0.1)
+            assert not ack.done()
+            await w.store.start()
+            await ack
+            assert w.stored(0) == [b"a", b"b"]
+
+    asyncio.run(run())
+
+
+def test_a_transaction_is_seen_after_its_commit_alone() -> None:
+    async def run() -> None:
+        async with world(2) as w:
+            writer = await w.manager.create_transaction_writer("sc", "st")
+            async with await writer.begin_txn() as txn:
+                txn.write_event(b"a", "a")
+                txn.write_event(b"b", "b")
+                await txn.flush()
+                assert w.all_stored() == []
+                assert await txn.status() == "OPEN"
+            assert sorted(w.all_stored()) == [b"a", b"b"]
+            begun = await writer.begin_txn()
+            begun.write_event(b"c")
+            await begun.flush()
+            begun.stop()
+            resumed = await writer.get_txn(begun.txn_id)
+            resumed.write_event(b"d")
+            await resumed.commit(wait=True)
+            assert sorted(w.all_stored()) == [b"a", b"b", b"c", b"d"]
+            with pytest.raises(ZeroDivisionError):
+                async with await writer.begin_txn() as txn:
+                    txn.write_event(b"e")
+                    _ = 1 / 0
+            assert await txn.status() == "ABORTED"
+            assert len(w.all_stored()) == 4
+
+    asyncio.run(run())
+
+
+def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
+    from nadi.errors import TransactionFailedError
+
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_transaction_writer("sc", "st")
+            txn = await writer.begin_txn()
+            await txn.write_event(b"a")
+            await w.controller.abort_transaction("sc", "st", txn.txn_id)
+            with pytest.raises(TransactionFailedError):
+                await txn.write_event(b"b")
+            with pytest.raises(TransactionFailedError):
+                await txn.commit()
+
+    asyncio.run(run())
+
+
+def test_table_conditions() -> None:
+    from nadi.client.aio import ABSENT
+    from nadi.errors import ConditionFailedError
+
+    async def run() -> None:
+        async with world() as w:
+            table = w.manager.table("sc", "intent")
+            assert await table.create()
+            assert not await table.create()
+            assert await table.get(b"k") is None
+            version = await table.put(b"k", b"v", ABSENT)
+            with pytest.raises(ConditionFailedError):
+                await table.put(b"k", b"w", ABSENT)
+            await table.put(b"k", b"w", version)
+            found = await table.get(b"k")
+            assert found is not None
+            assert found.value == b"w"
+            await table.remove(b"k")
+            assert await table.get(b"k") is None
+
+    asyncio.run(run())
+
+

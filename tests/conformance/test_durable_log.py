@@ -1,0 +1,285 @@
+"""What every durable log does, run on each of them. A new implementation adds itself to `OPENERS`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadi.errors import ClosedError, CorruptLogError, NotFoundError
+from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.log import DurableLog, LogAddress
+from nadi.segmentstore.tier1.memory import MemoryLog, MemoryStorage
+
+Opener = Callable[[], DurableLog]
+FILE_BYTES = 64 * 1024
+
+
+def _file_log(folder: Path) -> Opener:
+    return lambda: FileLog.open(folder / "log", file_bytes=FILE_BYTES, spare_files=2)
+
+
+def _memory_log(folder: Path) -> Opener:
+    storage = MemoryStorage()
+    return lambda: MemoryLog.open(storage)
+
+
+OPENERS: dict[str, Callable[[Path], Opener]] = {"files": _file_log, "memory": _memory_log}
+
+
+@pytest.fixture(params=list(OPENERS))
+def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    return OPENERS[request.param](tmp_path)
+
+
+def replayed(log: DurableLog, after_sequence: int = 0) -> dict[int, bytes]:
+    return {address.sequence: payload for address, payload in log.replay(after_sequence)}
+
+
+@contextlib.asynccontextmanager
+async def opened(open_log: Opener, after_sequence: int = 0) -> AsyncIterator[tuple[DurableLog, dict[int, bytes]]]:
+    log = open_log()
+    try:
+        yield log, replayed(log, after_sequence)
+    finally:
+        await log.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_a_new_log_is_empty(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, frames):
+            assert frames == {}
+            assert (log.last_sequence, log.size_bytes, log.epoch) == (0, 0, 1)
+
+    run(test)
+
+
+def test_frames_come_back_in_order_after_reopening(open_log: Opener) -> None:
+    payloads = [b"", b"x", b"two parts", bytes(4096), random.Random(1).randbytes(30_000)]
+
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            for number, payload in enumerate(payloads, 1):
+                address = await log.append([payload[:3], payload[3:]])
+                assert address.sequence == number == log.last_sequence
+        async with opened(open_log) as (log, frames):
+            assert list(frames.items()) == list(enumerate(payloads, 1))
+            assert log.last_sequence == len(payloads)
+            assert (await log.append([b"more"])).sequence == len(payloads) + 1
+        async with opened(open_log) as (log, frames):
+            assert list(frames.values()) == [*payloads, b"more"]
+
+    run(test)
+
+
+def test_a_frame_of_no_parts_and_one_of_many(open_log: Opener) -> None:
+    async def test() -> None:
+        parts = [bytes([n % 256]) * (n % 7) for n in range(5000)]
+        async with opened(open_log) as (log, _):
+            await log.append([])
+            await log.append(parts)
+        async with opened(open_log) as (_, frames):
+            assert frames == {1: b"", 2: b"".join(parts)}
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [FILE_BYTES - 4096 - 100, FILE_BYTES, 20 * 1024 * 1024])
+def test_frames_larger_than_a_file(open_log: Opener, size: int) -> None:
+    payload = random.Random(size).randbytes(size)
+
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            await log.append([b"before"])
+            address = await log.append([payload[:1000], payload[1000:]])
+            await log.append([b"after"])
+            assert await log.read_at(address, size - 10, 10) == payload[-10:]
+        async with opened(open_log) as (_, frames):
+            assert frames == {1: b"before", 2: payload, 3: b"after"}
+
+    run(test)
+
+
+def test_replay_begins_after_the_given_frame(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            for number in range(1, 31):
+                await log.append([b"%d" % number * 2000])
+        for after in (0, 1, 14, 29, 30):
+            async with opened(open_log, after) as (log, frames):
+                assert list(frames) == list(range(after + 1, 31))
+                assert log.last_sequence == 30
+
+    run(test)
+
+
+def test_numbers_never_go_back_behind_the_given_frame(open_log: Opener) -> None:
+    """The log may have been cut; what comes after must not look older than the state it belongs to."""
+
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            await log.append([b"1"])
+        async with opened(open_log, after_sequence=9) as (log, frames):
+            assert frames == {}
+            assert (await log.append([b"10"])).sequence == 10
+        async with opened(open_log, after_sequence=9) as (_, frames):
+            assert frames == {10: b"10"}
+
+    run(test)
+
+
+def test_parts_of_frames_are_read_at_their_address(open_log: Opener) -> None:
+    rng = random.Random(3)
+    payloads = [rng.randbytes(rng.choice([1, 100, 5000, 50_000])) for _ in range(20)]
+
+    async def check(log: DurableLog, addresses: list[LogAddress]) -> None:
+        for address, payload in zip(addresses, payloads, strict=True):
+            offset = rng.randrange(len(payload))
+            length = rng.randrange(len(payload) - offset + 1)
+            assert log.read_at_now(address, offset, length) == payload[offset : offset + length]
+        reads = [log.read_at(address, 0, len(p)) for address, p in zip(addresses, payloads, strict=True)]
+        assert await asyncio.gather(*reads) == payloads
+
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            addresses = [await log.append([payload]) for payload in payloads]
+            await check(log, addresses)
+        log = open_log()
+        assert [address for address, _ in log.replay(0)] == addresses
+        await check(log, addresses)
+        await log.close()
+
+    run(test)
+
+
+def test_truncate_releases_only_lower_frames(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            addresses = [await log.append([bytes([n]) * 10_000]) for n in range(1, 41)]
+            before = log.size_bytes
+            assert before >= 40 * 10_000
+            log.truncate(0)
+            assert log.size_bytes == before
+            log.truncate(31)
+            assert 10 * 10_000 <= log.size_bytes < before / 2
+            with pytest.raises(NotFoundError):
+                await log.read_at(addresses[0], 0, 1)
+            assert await log.read_at(addresses[30], 5, 3) == bytes([31]) * 3
+            await log.append([b"41"])
+        async with opened(open_log, after_sequence=30) as (log, frames):
+            assert list(frames) == list(range(31, 42))
+            log.truncate(1000)  # all of them
+            assert log.size_bytes < before / 2
+            assert (await log.append([b"42"])).sequence == 42
+        async with opened(open_log, after_sequence=41) as (_, frames):
+            assert frames == {42: b"42"}
+
+    run(test)
+
+
+def test_a_log_that_misses_frames_is_refused(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            for n in range(40):
+                await log.append([bytes([n]) * 10_000])
+            log.truncate(31)
+        log = open_log()
+        with pytest.raises(CorruptLogError):
+            replayed(log, after_sequence=3)
+        await log.close()
+        async with opened(open_log, after_sequence=30) as (_, frames):
+            assert len(frames) == 10
+
+    run(test)
+
+
+def test_the_former_owner_is_fenced(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (former, _):
+            await former.append([b"1"])
+            async with opened(open_log) as (owner, frames):
+                assert frames == {1: b"1"}
+                assert owner.epoch == former.epoch + 1
+                with pytest.raises(ClosedError):
+                    await former.append([b"not acknowledged"])
+                await owner.append([b"2"])
+                with pytest.raises(ClosedError):
+                    await former.append([b"not acknowledged"])
+                await owner.append([b"3"])
+        async with opened(open_log) as (log, frames):
+            assert frames == {1: b"1", 2: b"2", 3: b"3"}
+            assert log.epoch == 3
+
+    run(test)
+
+
+def test_a_cancelled_append_leaves_the_log_usable(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            task = asyncio.create_task(log.append([b"whole or not at all"]))
+            await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        async with opened(open_log) as (log, frames):
+            assert frames in ({}, {1: b"whole or not at all"})
+            await log.append([b"next"])
+        async with opened(open_log) as (_, again):
+            assert list(again.values()) == [*frames.values(), b"next"]
+
+    run(test)
+
+
+def test_a_closed_log_refuses(open_log: Opener) -> None:
+    async def test() -> None:
+        log = open_log()
+        replayed(log)
+        address = await log.append([b"1"])
+        await log.close()
+        await log.close()
+        calls: list[Awaitable[object]] = [log.append([b"2"]), log.read_at(address, 0, 1)]
+        for call in calls:
+            with pytest.raises(ClosedError):
+                await call
+
+    run(test)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_lives_agree_with_a_list(open_log: Opener, seed: int) -> None:
+    """Appends, reads, truncations and reopenings at random, against the frames in a dict."""
+
+    async def test() -> None:
+        rng = random.Random(seed)
+        model: dict[int, bytes] = {}
+        addresses: dict[int, LogAddress] = {}
+        kept_from = 1
+        for _ in range(8):
+            async with opened(open_log, kept_from - 1) as (log, frames):
+                assert frames == {s: p for s, p in model.items() if s >= kept_from}
+                for _ in range(rng.randrange(25)):
+                    action = rng.random()
+                    if action < 0.7:
+                        payload = rng.randbytes(rng.choice([0, 1, 4048, 4049, 9000, 40_000, 70_000]))
+                        half = rng.randrange(len(payload) + 1)
+                        address = await log.append([payload[:half], payload[half:]])
+                        model[address.sequence], addresses[address.sequence] = payload, address
+                    elif action < 0.9 and (live := [s for s in model if s >= kept_from]):
+                        sequence = rng.choice(live)
+                        size = len(model[sequence])
+                        assert await log.read_at(addresses[sequence], 0, size) == model[sequence]
+                    elif model:
+                        kept_from = rng.randrange(kept_from, max(model) + 2)
+                        log.truncate(kept_from)
+                assert log.last_sequence == max(model, default=0)
+
+    run(test)

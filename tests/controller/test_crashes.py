@@ -1,0 +1,290 @@
+"""A controller that dies at any command leaves nothing half-done: the next one finishes or forgets it.
+
+Every workflow is killed at each of its commands, once with that command lost and once with only its
+reply lost. Another controller then starts over the same store and must come to rest with the workflow
+done or never begun; doing it again must give what it gives without a crash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from nadi.controller.controller import Controller
+from nadi.controller.history import tiles
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import Config, StreamState, TxnState
+from nadi.errors import AlreadyExistsError, NadiError, NotFoundError, ScopeNotFoundError, StreamNotFoundError
+from nadi.naming import TRANSACTION_DELIMITER, parse_segment_name, segment_id, transaction_segment_name
+
+from .fake_store import FakeStore
+from .support import STREAM, FakeClock, new_controller, scaled, settle
+
+OTHER = StreamName("home", "other")
+Step = Callable[[Controller, FakeStore], Awaitable[None]]
+
+
+async def nothing(controller: Controller, store: FakeStore) -> None:
+    pass
+
+
+async def two_segments(controller: Controller, store: FakeStore) -> None:
+    await controller.create_scope(STREAM.scope)
+    await controller.create_stream(STREAM, Config(min_segments=2))
+    store.append(STREAM.segment(0), b"a" * 10)
+    store.append(STREAM.segment(1), b"b" * 10)
+
+
+async def sealed_stream(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5)])
+    await controller.seal_stream(STREAM)
+
+
+async def scaled_stream(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    await scaled(controller, [0, 1], [(0.0, 0.25), (0.25, 1.0)])
+
+
+async def open_transactions(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    for number in range(2):
+        begun = await controller.create_transaction(STREAM, 600_000)
+        for segment in (0, 1):
+            store.append(transaction_segment_name(STREAM.segment(segment), begun.txn_id), b"t%d" % number)
+
+
+async def outlived_transactions(controller: Controller, store: FakeStore) -> None:
+    await open_transactions(controller, store)
+    await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
+
+
+async def create_scope(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(AlreadyExistsError):
+        await controller.create_scope(STREAM.scope)
+    assert await controller.scope_exists(STREAM.scope)
+
+
+async def create(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(AlreadyExistsError):
+        await controller.create_stream(OTHER, Config(min_segments=3))
+    assert len(await controller.current_segments(OTHER)) == 3
+    assert len(await controller.current_segments(OTHER.mark)) == 1
+
+
+async def update(controller: Controller, store: FakeStore) -> None:
+    await controller.update_stream(STREAM, Config(min_segments=4, tags=("new",)))
+    assert len(await controller.current_segments(STREAM)) == 4
+    assert (await controller.stream(STREAM)).epoch == 1
+
+
+async def scale(controller: Controller, store: FakeStore) -> None:
+    if (await controller.stream(STREAM)).epoch == 0:
+        await scaled(controller, [1], [(0.5, 0.6), (0.6, 1.0)])
+    stream = await controller.stream(STREAM)
+    assert [s.id for s in stream.segments] == [0, segment_id(2, 1), segment_id(3, 1)]
+
+
+async def truncate(controller: Controller, store: FakeStore) -> None:
+    cut = {segment_id(2, 1): 0, segment_id(3, 1): 0}
+    await controller.truncate_stream(STREAM, cut)
+    assert await controller.head(STREAM) == cut
+    assert STREAM.segment(0) not in store.segments
+    assert STREAM.segment(1) not in store.segments
+
+
+async def seal(controller: Controller, store: FakeStore) -> None:
+    await controller.seal_stream(STREAM)
+    assert await controller.current_segments(STREAM) == ()
+    for name, segment in store.segments.items():
+        assert segment.sealed or "_MARK" in name
+    assert not any(TRANSACTION_DELIMITER in name for name in store.segments)
+
+
+async def delete(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(StreamNotFoundError):
+        await controller.delete_stream(STREAM)
+    assert not store.segments
+    assert not any("/stream/" in table for table in store.tables)
+
+
+async def delete_scope(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(ScopeNotFoundError):
+        await controller.delete_scope(STREAM.scope, recursive=True)
+    assert not await controller.scope_exists(STREAM.scope)
+    assert not store.segments
+
+
+def begun(controller: Controller) -> list[int]:
+    return sorted(int(text, 16) for text in controller.transactions.live(STREAM, TxnState.OPEN))
+
+
+async def begin_transaction(controller: Controller, store: FakeStore) -> None:
+    txn = await controller.create_transaction(STREAM, 600_000)
+    for segment in txn.ranges:
+        assert transaction_segment_name(STREAM.segment(segment.id), txn.txn_id) in store.segments
+
+
+async def commit_all(controller: Controller, store: FakeStore) -> None:
+    for txn_id in begun(controller):
+        await controller.commit_transaction(STREAM, txn_id)
+    await settle(600)
+    data = {name: bytes(s.data) for name, s in store.segments.items() if "_MARK" not in name}
+    assert not any(TRANSACTION_DELIMITER in name for name in data)
+    for number in (0, 1):  # all of it, once, in order, on each of its two segments
+        whole = b"".join(v for n, v in sorted(data.items()) if parse_segment_name(n)[2] & 0xFFFFFFFF == number)
+        assert whole[10:] == b"t0t1", data
+
+
+async def abort_all(controller: Controller, store: FakeStore) -> None:
+    for txn_id in begun(controller):
+        await controller.abort_transaction(STREAM, txn_id)
+    await settle(300)
+    assert not any(TRANSACTION_DELIMITER in name for name in store.segments)
+
+
+CASES: dict[str, tuple[Step, Step]] = {
+    "create_scope": (nothing, create_scope),
+    "create": (two_segments, create),
+    "update": (two_segments, update),
+    "scale": (two_segments, scale),
+    "truncate": (scaled_stream, truncate),
+    "seal": (open_transactions, seal),
+    "delete": (sealed_stream, delete),
+    "delete_scope": (sealed_stream, delete_scope),
+    "begin": (two_segments, begin_transaction),
+    "commit": (open_transactions, commit_all),
+    "commit_over_a_scale": (outlived_transactions, commit_all),
+    "seal_with_rolling_commit": (outlived_transactions, seal),
+    "abort": (open_transactions, abort_all),
+}
+
+
+async def drive(clock: FakeClock, what: Awaitable[None], seconds: int = 60) -> None:
+    """Await something for which time must pass."""
+    task = asyncio.ensure_future(what)
+    for _ in range(seconds * 2):
+        await settle(200)
+        if task.done():
+            break
+        await clock.advance(500)
+    assert task.done(), "it is stuck"
+    await task
+
+
+async def check(controller: Controller, store: FakeStore) -> None:
+    """What holds whenever nothing is going on."""
+    assert not store.tables["_system/_tables/work"].entries
+    expected: set[str] = set()
+    for scope in (await controller.list_scopes(""))[0]:
+        for stream_name, found in [item async for item in controller.metadata.streams(scope).scan()]:
+            name, stream = StreamName(scope, stream_name), found.value
+            controller.metadata.forget_history(name)
+            history = await controller.metadata.history(name)
+            assert history.newest == stream.epoch
+            assert history.epoch(stream.epoch) == stream.segments
+            for epoch in range(history.newest + 1):
+                assert tiles(history.epoch(epoch))
+            for segment in history.between(stream.head or history.head_of_time(), {}):
+                held = store.segments[name.segment(segment)]
+                is_active = segment not in history.sealed_in and stream.state is StreamState.ACTIVE
+                assert held.sealed != is_active, name.segment(segment)
+                expected.add(name.segment(segment))
+            assert stream.state is not StreamState.SEALING
+            assert not controller.transactions.live(name, TxnState.COMMITTING)
+            assert not controller.transactions.live(name, TxnState.ABORTING)
+            for text, txn in controller.transactions.live(name, TxnState.OPEN).items():
+                assert stream.state is StreamState.ACTIVE
+                for s in history.epoch(txn.epoch):
+                    parent = name.segment(segment_id(s.id & 0xFFFFFFFF, txn.epoch))
+                    expected.add(transaction_segment_name(parent, int(text, 16)))
+    leaked = set(store.segments) - expected
+    assert not leaked, leaked
+
+
+async def crash(setup: Step, act: Step, at: int, *, lose_reply: bool) -> bool:
+    """Run `act` over a store that dies at its command `at`; False if it was done before that."""
+    store, clock = FakeStore(), FakeClock()
+    controller = new_controller(store, clock)
+    await controller.start()
+    await setup(controller, store)
+    await settle()
+    store.die_at(at, lose_reply=lose_reply)
+    acting = asyncio.ensure_future(act(controller, store))
+    waiting = asyncio.ensure_future(store.dead.wait())
+    for _ in range(5_000):
+        if acting.done() or waiting.done():
+            break
+        await asyncio.sleep(0)
+    died = store.dead.is_set()
+    await settle(20)
+    await controller.stop()
+    acting.cancel()
+    waiting.cancel()
+    await asyncio.gather(acting, waiting, return_exceptions=True)
+    if not died:
+        await acting
+        store.revive()
+        await check(controller, store)
+        return False
+
+    store.revive()
+    controller = new_controller(store, clock)
+    await controller.start()
+    await settle(300)  # it finishes what it found, without being asked
+    await clock.advance(1_000)
+    await check(controller, store)
+    await drive(clock, act(controller, store))
+    await settle()
+    await check(controller, store)
+    await controller.stop()
+    return True
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("lose_reply", [False, True], ids=["lost", "unanswered"])
+def test_killed_at_every_command(case: str, lose_reply: bool) -> None:
+    setup, act = CASES[case]
+    at = 0
+    while asyncio.run(crash(setup, act, at, lose_reply=lose_reply)):
+        at += 1
+    assert at >= 2, "the workflow gives at least two commands"
+
+
+def test_a_short_outage_is_waited_out() -> None:
+    async def main() -> None:
+        store, clock = FakeStore(), FakeClock()
+        controller = new_controller(store, clock)
+        await controller.start()
+        await two_segments(controller, store)
+        for at in range(12):
+            name = StreamName("home", f"s{at}")
+            store.die_at(at, lose_reply=at % 2 == 0)
+            creating = asyncio.ensure_future(controller.create_stream(name, Config()))
+            await settle(50)
+            store.revive()
+            await drive(clock, creating)
+            assert len(await controller.current_segments(name)) == 1
+        await settle()
+        await check(controller, store)
+        await controller.stop()
+
+    asyncio.run(main())
+
+
+def test_a_stopped_controller_refuses_work() -> None:
+    async def main() -> None:
+        store = FakeStore()
+        controller = new_controller(store, FakeClock())
+        await controller.start()
+        await two_segments(controller, store)
+        await controller.stop()
+        with pytest.raises(NadiError):
+            await controller.seal_stream(STREAM)
+        with pytest.raises(NotFoundError):
+            await controller.stream(OTHER)
+
+    asyncio.run(main())

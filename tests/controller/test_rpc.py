@@ -1,0 +1,294 @@
+"""The controller's gRPC face, over a real server on loopback, and the generated messages."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import descriptor_pb2
+
+import nadi.wire.rpc
+from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc.service import METHODS, path
+
+from .fake_store import FakeStore
+from .support import new_controller
+
+Call = Callable[[str, Any], Awaitable[Any]]
+
+
+def over_grpc(test: Callable[[Call, FakeStore], Awaitable[None]]) -> None:
+    async def main() -> None:
+        store = FakeStore()
+        controller = new_controller(store)
+        await controller.start()
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        add_controller(server, controller)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+
+            async def call(rpc: str, request: Any) -> Any:
+                kind, reply = METHODS[rpc]
+                assert isinstance(request, kind)
+                method = channel.unary_unary(
+                    path(rpc), request_serializer=kind.SerializeToString, response_deserializer=reply.FromString
+                )
+                return await method(request, timeout=10)
+
+            await test(call, store)
+        await server.stop(None)
+        await controller.stop()
+
+    asyncio.run(main())
+
+
+INFO = pb.StreamInfo(scope="home", stream="meters")
+
+
+def config(segments: int = 2, **more: Any) -> Any:
+    return pb.StreamConfig(streamInfo=INFO, scalingPolicy=pb.ScalingPolicy(minNumSegments=segments), **more)
+
+
+async def prepare(call: Call, segments: int = 2) -> None:
+    assert (await call("createScope", pb.ScopeInfo(scope="home"))).status == pb.CreateScopeStatus.SUCCESS
+    assert (await call("createStream", config(segments))).status == pb.CreateStreamStatus.SUCCESS
+
+
+async def code_of(awaitable: Awaitable[Any]) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await awaitable
+    code = caught.value.code()
+    assert isinstance(code, grpc.StatusCode)
+    return code
+
+
+async def leaves(call: Call, rpc: str, request: Any, field: str, value: int) -> int:
+    """Ask until a field of the reply has another value."""
+    for _ in range(500):
+        found = int(getattr(await call(rpc, request), field))
+        if found != value:
+            return found
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"{rpc} stays at {value}")
+
+
+def test_scopes_and_streams() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        again = pb.CreateScopeStatus.SCOPE_EXISTS, pb.CreateScopeStatus.INVALID_SCOPE_NAME
+        assert (await call("createScope", pb.ScopeInfo(scope="home"))).status == again[0]
+        for bad in ("", "a_b", "a/b"):
+            assert (await call("createScope", pb.ScopeInfo(scope=bad))).status == again[1]
+            assert not (await call("checkScopeExists", pb.ScopeInfo(scope=bad))).exists
+        status = pb.CreateStreamStatus
+        assert (await call("createStream", config())).status == status.STREAM_EXISTS
+        wrong = config()
+        wrong.streamInfo.stream = "a_b"
+        assert (await call("createStream", wrong)).status == status.INVALID_STREAM_NAME
+        wrong.streamInfo.CopyFrom(pb.StreamInfo(scope="none", stream="x"))
+        assert (await call("createStream", wrong)).status == status.SCOPE_NOT_FOUND
+        page = await call("listStreamsInScope", pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="home")))
+        assert sorted(s.stream for s in page.streams) == ["_MARKmeters", "meters"]
+        following = pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="home"), continuationToken=page.continuationToken)
+        end = await call("listStreamsInScope", following)
+        assert not end.streams
+        assert end.HasField("continuationToken")
+        missing = await call("listStreamsInScope", pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="none")))
+        assert missing.status == pb.StreamsInScopeResponse.SCOPE_NOT_FOUND
+        assert (await call("listScopes", pb.ScopesRequest())).scopes == ["home"]
+        assert (await call("checkStreamExists", INFO)).exists
+        node = await call("getURI", pb.SegmentId(streamInfo=pb.StreamInfo(scope="x", stream="rg_kvtable")))
+        assert (node.endpoint, node.port) == ("127.0.0.1", 12345)
+        assert (await call("getControllerServerList", pb.ServerRequest())).nodeURI[0].port == 9090
+        assert (await call("getDelegationToken", INFO)).delegationToken == ""
+        assert (await call("deleteScope", pb.ScopeInfo(scope="home"))).status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY
+        assert (await call("deleteStream", INFO)).status == pb.DeleteStreamStatus.STREAM_NOT_SEALED
+        assert (await call("sealStream", INFO)).status == pb.UpdateStreamStatus.SUCCESS
+        assert (await call("sealStream", INFO)).status == pb.UpdateStreamStatus.SUCCESS
+        assert (await call("updateStream", config())).status == pb.UpdateStreamStatus.STREAM_SEALED
+        assert not (await call("getCurrentSegments", INFO)).segmentRanges
+        assert (await call("deleteStream", INFO)).status == pb.DeleteStreamStatus.SUCCESS
+        assert (await call("deleteStream", INFO)).status == pb.DeleteStreamStatus.STREAM_NOT_FOUND
+        assert (await call("deleteScope", pb.ScopeInfo(scope="home"))).status == pb.DeleteScopeStatus.SUCCESS
+
+    over_grpc(test)
+
+
+def test_configuration_is_echoed() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        echoed = await call("getStreamConfiguration", INFO)
+        assert echoed.streamInfo == INFO
+        assert echoed.scalingPolicy.minNumSegments == 2
+        assert not echoed.HasField("retentionPolicy")
+        full = pb.StreamConfig(
+            streamInfo=INFO,
+            scalingPolicy=pb.ScalingPolicy(
+                scaleType=pb.ScalingPolicy.BY_RATE_IN_EVENTS_PER_SEC, targetRate=9, scaleFactor=3, minNumSegments=2
+            ),
+            retentionPolicy=pb.RetentionPolicy(
+                retentionType=pb.RetentionPolicy.SIZE, retentionParam=7, retentionMax=(1 << 63) - 1
+            ),
+            tags=pb.Tags(tag=["a", "b"]),
+            timestampAggregationTimeout=5,
+            rolloverSizeBytes=6,
+        )
+        assert (await call("updateStream", full)).status == pb.UpdateStreamStatus.SUCCESS
+        assert await call("getStreamConfiguration", INFO) == full
+        request = pb.StreamsInScopeWithTagRequest(scope=pb.ScopeInfo(scope="home"), tag="b")
+        assert [s.stream for s in (await call("listStreamsInScopeForTag", request)).streams] == ["meters"]
+        bad = config(0)
+        assert await code_of(call("createStream", bad)) is grpc.StatusCode.INVALID_ARGUMENT
+
+    over_grpc(test)
+
+
+def test_segments_scale_and_cuts() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        ranges = (await call("getCurrentSegments", INFO)).segmentRanges
+        assert [(r.segmentId.segmentId, r.minKey, r.maxKey) for r in ranges] == [(0, 0.0, 0.5), (1, 0.5, 1.0)]
+        assert all(r.segmentId.streamInfo.stream == "meters" for r in ranges)
+        entry = pb.ScaleRequest.KeyRangeEntry
+        request = pb.ScaleRequest(
+            streamInfo=INFO, sealedSegments=[0, 1], newKeyRanges=[entry(start=0.0, end=0.3), entry(start=0.3, end=1.0)]
+        )
+        started = await call("scale", request)
+        assert (started.status, started.epoch, len(started.segments)) == (pb.ScaleResponse.STARTED, 0, 2)
+        check = pb.ScaleStatusRequest(streamInfo=INFO, epoch=0)
+        assert await leaves(call, "checkScale", check, "status", 0) == pb.ScaleStatusResponse.SUCCESS
+        assert (await call("scale", request)).status == pb.ScaleResponse.PRECONDITION_FAILED
+        later = pb.ScaleStatusRequest(streamInfo=INFO, epoch=5)
+        assert (await call("checkScale", later)).status == pb.ScaleStatusResponse.INVALID_INPUT
+        new = [s.segmentId.segmentId for s in started.segments]
+        old = pb.SegmentId(streamInfo=INFO, segmentId=1)
+        for rpc in ("getSegmentsImmediatelyFollowing", "getSegmentsImmediatlyFollowing"):
+            found = await call(rpc, old)
+            assert [(s.segment.segmentId.segmentId, list(s.value)) for s in found.segments] == [
+                (new[0], [0]),
+                (new[1], [0, 1]),
+            ][1:]
+        head = await call("getSegments", pb.GetSegmentsRequest(streamInfo=INFO, timestamp=1 << 40))
+        assert {s.segmentId.segmentId: s.offset for s in head.segments} == {0: 0, 1: 0}
+        first = await call("getEpochSegments", pb.GetEpochSegmentsRequest(streamInfo=INFO, epoch=0))
+        assert len(first.segmentRanges) == 2
+        span = pb.StreamCutRange(streamInfo=INFO, to={new[0]: 0, new[1]: 0})
+        assert len((await call("getSegmentsBetween", span)).segments) == 4
+        empty = pb.StreamCutRange(streamInfo=INFO)
+        assert await code_of(call("getSegmentsBetween", empty)) is grpc.StatusCode.INVALID_ARGUMENT
+        cut = pb.StreamCut(streamInfo=INFO, cut={0: 0, new[1]: -1, 1: 3})
+        assert (await call("isStreamCutValid", cut)).response
+        assert not (await call("isStreamCutValid", pb.StreamCut(streamInfo=INFO, cut={0: 0}))).response
+        assert (await call("isSegmentValid", pb.SegmentId(streamInfo=INFO, segmentId=new[0]))).response
+        assert not (await call("isSegmentValid", old)).response
+        truncate = pb.StreamCut(streamInfo=INFO, cut={new[0]: 0, new[1]: 0})
+        assert (await call("truncateStream", truncate)).status == pb.UpdateStreamStatus.SUCCESS
+        assert await code_of(call("truncateStream", cut)) is grpc.StatusCode.INVALID_ARGUMENT
+
+    over_grpc(test)
+
+
+def test_transactions() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        begun = await call("createTransaction", pb.CreateTxnRequest(streamInfo=INFO, lease=90_000))
+        assert begun.txnId.lowBits >= 0
+        assert len(begun.activeSegments) == 2
+        request = pb.TxnRequest(streamInfo=INFO, txnId=begun.txnId, writerId="7", timestamp=-(1 << 63))
+        assert (await call("checkTransactionState", request)).state == pb.TxnState.OPEN
+        ping = pb.PingTxnRequest(streamInfo=INFO, txnId=begun.txnId, lease=90_000)
+        assert (await call("pingTransaction", ping)).status == pb.PingTxnStatus.OK
+        assert (await call("commitTransaction", request)).status == pb.TxnStatus.SUCCESS
+        state = await leaves(call, "checkTransactionState", request, "state", pb.TxnState.COMMITTING)
+        assert state == pb.TxnState.COMMITTED
+        assert (await call("commitTransaction", request)).status == pb.TxnStatus.SUCCESS
+        assert (await call("pingTransaction", ping)).status == pb.PingTxnStatus.COMMITTED
+        completed = await call("listCompletedTransactions", pb.ListCompletedTxnRequest(streamInfo=INFO))
+        assert [(t.txnId, t.status) for t in completed.response] == [(begun.txnId, pb.TxnResponse.COMMITTED)]
+        unknown = pb.TxnRequest(streamInfo=INFO, txnId=pb.TxnId(highBits=0, lowBits=999_999))
+        assert (await call("commitTransaction", unknown)).status == pb.TxnStatus.TRANSACTION_NOT_FOUND
+        assert (await call("checkTransactionState", unknown)).state == pb.TxnState.UNKNOWN
+        unknown.streamInfo.stream = "none"
+        assert (await call("abortTransaction", unknown)).status == pb.TxnStatus.STREAM_NOT_FOUND
+        short = pb.CreateTxnRequest(streamInfo=INFO, lease=1)
+        assert await code_of(call("createTransaction", short)) is grpc.StatusCode.INVALID_ARGUMENT
+
+    over_grpc(test)
+
+
+def test_no_rpc_answers_unknown() -> None:
+    """Empty and absurd requests to every RPC: a reply, or a code that clients can act on."""
+
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        codes = set()
+        for rpc, (kind, _) in METHODS.items():
+            odd = _with_stream(kind, "home/x/y"), _with_stream(kind, "meters")
+            for request in (kind(), kind.FromString(b"\x0a\x00"), *odd):
+                try:
+                    await call(rpc, request)
+                except grpc.aio.AioRpcError as error:
+                    codes.add(error.code())
+        assert codes == {
+            grpc.StatusCode.NOT_FOUND,
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.UNIMPLEMENTED,
+        }
+        missing = pb.StreamInfo(scope="home", stream="none")
+        for rpc in ("getCurrentSegments", "getStreamConfiguration"):
+            assert await code_of(call(rpc, missing)) is grpc.StatusCode.NOT_FOUND
+
+    over_grpc(test)
+
+
+def _with_stream(kind: Any, stream: str) -> Any:
+    request = kind()
+    if "streamInfo" in kind.DESCRIPTOR.fields_by_name:
+        request.streamInfo.scope, request.streamInfo.stream = "home", stream
+    return request
+
+
+def test_an_unreachable_store_is_told_as_unavailable() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        store.die_at(0)
+        other = pb.StreamInfo(scope="home", stream="other")
+        assert await code_of(call("getCurrentSegments", other)) is grpc.StatusCode.UNAVAILABLE
+        assert len((await call("getCurrentSegments", INFO)).segmentRanges) == 2  # known without the store
+
+    over_grpc(test)
+
+
+def test_the_generated_messages_agree_with_the_proto_file(tmp_path: Path) -> None:
+    source = Path(nadi.wire.rpc.__file__).parents[3]
+    made = tmp_path / "set.bin"
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{source}", f"--descriptor_set_out={made}"]
+    subprocess.run([*command, "nadi/wire/rpc/controller.proto"], check=True)
+    regenerated = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes()).file[0]
+    committed = descriptor_pb2.FileDescriptorProto()
+    pb.DESCRIPTOR.CopyToProto(committed)
+    for proto in (regenerated, committed):
+        _drop_json_names(proto)
+    assert committed == regenerated
+    assert len(METHODS) == 47
+
+
+def _drop_json_names(proto: Any) -> None:
+    """Some versions of protoc spell the default JSON names out, others don't."""
+
+    def walk(message: Any) -> None:
+        for field in message.field:
+            field.ClearField("json_name")
+        for nested in message.nested_type:
+            walk(nested)
+
+    for message in proto.message_type:
+        walk(message)

@@ -1,0 +1,98 @@
+"""Events in a segment: framed and read back the same, whatever their lengths and wherever the bytes end."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nadi.errors import ProtocolError
+from nadi.limits import MAX_LARGE_EVENT_BYTES
+from nadi.model.event import HEADER_BYTES, event_header, frame_events, whole_events
+
+mixed = st.lists(st.binary(max_size=40), max_size=60)
+# Long runs of equally long events with odd ones between them; zeros look like headers.
+runs = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(1, 300), st.sampled_from([b"\0", b"x", b"\0\0\0\1"])), max_size=6
+).map(lambda pieces: [(fill * size)[:size] for size, count, fill in pieces for _ in range(count)])
+event_lists = mixed | runs
+
+
+def simply_parsed(data: bytes) -> list[int]:
+    """Where each whole event begins, by the definition."""
+    starts, position = [], 0
+    while position + HEADER_BYTES <= len(data):
+        end = position + HEADER_BYTES + int.from_bytes(data[position + 4 : position + 8])
+        if end > len(data):
+            break
+        starts.append(position)
+        position = end
+    return starts
+
+
+@given(event_lists, st.integers(0, 1 << 40))
+def test_framed_events_read_back(events: list[bytes], offset: int) -> None:
+    data = frame_events(events)
+    block, taken = whole_events(memoryview(data), offset)
+    assert taken == block.size_bytes == len(data)
+    assert list(block) == block.payloads().to_pylist() == events
+    assert len(block) == len(events)
+    assert block.offsets().tolist() == [start + offset for start in simply_parsed(data)]
+
+
+@given(event_lists, st.data())
+def test_a_partial_event_at_the_end_is_left(events: list[bytes], data: st.DataObject) -> None:
+    whole = frame_events(events)
+    cut = whole[: data.draw(st.integers(0, len(whole)))]
+    block, taken = whole_events(memoryview(cut))
+    starts = simply_parsed(cut)
+    assert block.starts.tolist() == starts
+    assert list(block) == block.payloads().to_pylist() == events[: len(starts)]
+    rest, _ = whole_events(memoryview(whole)[taken:], taken)
+    assert list(block) + list(rest) == events
+
+
+@given(event_lists, st.integers(0, 700))
+def test_no_more_events_than_asked_for(events: list[bytes], most: int) -> None:
+    block, taken = whole_events(memoryview(frame_events(events)), max_events=most)
+    assert list(block) == block.payloads().to_pylist() == events[:most]
+    assert taken == len(frame_events(events[:most]))
+
+
+@given(event_lists, st.data())
+def test_a_bad_header_is_refused_where_it_stands(events: list[bytes], data: st.DataObject) -> None:
+    bad = data.draw(
+        st.sampled_from(
+            [
+                b"\0\0\0\1\0\0\0\0",  # another type
+                b"\xff\xff\xff\xff\0\0\0\0",
+                b"\0\0\0\0\xff\xff\xff\xff",  # a negative length
+                b"\0\0\0\0" + (MAX_LARGE_EVENT_BYTES + 1).to_bytes(4),
+            ]
+        )
+    )
+    good = frame_events(events)
+    tail = data.draw(st.binary(max_size=20))
+    with pytest.raises(ProtocolError, match=f"no event begins at offset {len(good) + 1000:,}:"):
+        whole_events(memoryview(good + bad + tail), 1000)
+    block, _ = whole_events(memoryview(good + bad + tail), max_events=len(events))
+    assert list(block) == events, "what was asked for lies before the bad header"
+
+
+def test_a_long_event_that_has_not_come_whole_is_no_error() -> None:
+    data = event_header(MAX_LARGE_EVENT_BYTES) + b"the beginning"
+    block, taken = whole_events(memoryview(data))
+    assert (len(block), taken) == (0, 0)
+
+
+def test_the_longest_runs_are_found_whole() -> None:
+    events = [b"a" * 10] * 50_000 + [b"b" * 11] + [b"c" * 10] * 20_000
+    block, _ = whole_events(memoryview(frame_events(events)))
+    assert list(block) == events
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 100_000])
+def test_headers(size: int) -> None:
+    assert event_header(size) == bytes(4) + size.to_bytes(4)
+
+
+def test_framing_is_that_of_the_protocol() -> None:
+    assert frame_events([b"hi", b""]).hex() == "0000000000000002686900000000" + "00000000"

@@ -1,0 +1,582 @@
+"""The log of files against crashes, damage, full disks and stale frames."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nadi.errors import (
+    ClosedError,
+    CorruptLogError,
+    DataFolderVersionError,
+    InvalidArgumentError,
+    StorageFullError,
+    UnavailableError,
+)
+from nadi.segmentstore.tier1 import disk, layout
+from nadi.segmentstore.tier1.cut import cut
+from nadi.segmentstore.tier1.fence import Fence
+from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader
+from nadi.segmentstore.tier1.log import LogAddress
+
+FILE_BYTES = 64 * 1024
+NOW = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
+
+
+def open_log(folder: Path, file_bytes: int = FILE_BYTES) -> FileLog:
+    return FileLog.open(folder, file_bytes=file_bytes, spare_files=2)
+
+
+def write(folder: Path, payloads: list[bytes], after_sequence: int = 0, truncate_to: int = 0) -> list[LogAddress]:
+    """One life of a log: open, append, maybe truncate, and end (`close` writes nothing, as a crash)."""
+
+    async def life() -> list[LogAddress]:
+        log = open_log(folder)
+        try:
+            for _ in log.replay(after_sequence):
+                pass
+            addresses = [await log.append([payload]) for payload in payloads]
+            log.truncate(truncate_to)
+            return addresses
+        finally:
+            await log.close()
+
+    return asyncio.run(life())
+
+
+def read(folder: Path, after_sequence: int = 0) -> list[bytes]:
+    log = open_log(folder)
+    try:
+        return [payload for _, payload in log.replay(after_sequence)]
+    finally:
+        asyncio.run(log.close())
+
+
+def path_of(folder: Path, address: LogAddress) -> Path:
+    return folder / layout.log_file_name(address.file)
+
+
+def start_of(address: LogAddress) -> int:
+    return address.offset - FRAME_HEADER_BYTES
+
+
+def change(path: Path, offset: int, change_bytes: Callable[[bytes], bytes], length: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        old = file.read(length)
+        file.seek(offset)
+        file.write(change_bytes(old))
+
+
+def flip(old: bytes) -> bytes:
+    return bytes(byte ^ 0x55 for byte in old)
+
+
+def log_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.nadi")}
+
+
+def frames(count: int, size: int = 10_000, seed: int = 0) -> list[bytes]:
+    rng = random.Random(seed)
+    return [rng.randbytes(size) for _ in range(count)]
+
+
+def assert_refused(folder: Path, file: Path, offset: int, after_sequence: int = 0) -> None:
+    before = log_files(folder)
+    with pytest.raises(CorruptLogError) as caught:
+        read(folder, after_sequence)
+    assert (caught.value.file, caught.value.offset) == (str(file), offset)
+    assert log_files(folder) == before
+
+
+# --- torn tails ----------------------------------------------------------------------------------
+
+LAST_BYTES = 10_000
+PLACES = [
+    *range(0, FRAME_HEADER_BYTES + 1, 8),
+    FRAME_HEADER_BYTES + 1,
+    511,
+    4095,
+    4096,
+    4097,
+    8192,
+    FRAME_HEADER_BYTES + LAST_BYTES - 1,
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("damage", ["end", "garbled", "zeros"])
+def test_a_torn_last_frame_is_dropped(tmp_path: Path, damage: str, place: int) -> None:
+    payloads = frames(2)
+    last = write(tmp_path, [*payloads, frames(1, LAST_BYTES, seed=9)[0]])[-1]
+    path, at = path_of(tmp_path, last), start_of(last) + place
+    if damage == "end":
+        os.truncate(path, at)
+    elif damage == "garbled" and place < FRAME_HEADER_BYTES + LAST_BYTES:
+        change(path, at, flip)
+    else:
+        change(path, at, lambda old: bytes(len(old)), FRAME_HEADER_BYTES + LAST_BYTES - place)
+    assert read(tmp_path) == payloads
+    write(tmp_path, [b"after the crash"])
+    assert read(tmp_path) == [*payloads, b"after the crash"]
+
+
+def test_a_dropped_frame_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    last = write(tmp_path, frames(3))[-1]
+    assert len(read(tmp_path)) == 3
+    assert not caplog.records
+    change(path_of(tmp_path, last), last.offset + 500, flip)
+    read(tmp_path)
+    assert "dropped frame 3" in caplog.text
+    assert "10000 bytes" in caplog.text
+
+
+def test_padding_is_no_part_of_a_frame(tmp_path: Path) -> None:
+    payloads = [*frames(1), b"short"]
+    last = write(tmp_path, payloads)[-1]
+    end = last.offset + len(payloads[-1])
+    assert not any(path_of(tmp_path, last).read_bytes()[end : start_of(last) + BLOCK_BYTES])
+    os.truncate(path_of(tmp_path, last), end)
+    assert read(tmp_path) == payloads
+
+
+def test_torn_first_frame_of_a_new_log(tmp_path: Path) -> None:
+    first = write(tmp_path, [b"first"])[0]
+    change(path_of(tmp_path, first), first.offset, flip)
+    assert read(tmp_path) == []
+    write(tmp_path, [b"again"])
+    assert read(tmp_path) == [b"again"]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_blocks_of_the_last_write_may_be_lost(tmp_path: Path, data: st.DataObject) -> None:
+    """Lives of random appends, each ended by a power cut that lets any blocks of the last write through."""
+    folder = tmp_path / "log"
+    shutil.rmtree(folder, ignore_errors=True)
+    model: list[bytes] = []
+    sizes = st.sampled_from([0, 1, 4048, 4049, 9_000, 30_000, 70_000])
+    for seed in range(data.draw(st.integers(1, 4))):
+        more = [random.Random(seed).randbytes(size) for size in data.draw(st.lists(sizes, max_size=8))]
+        write(folder, more)
+        model += more
+        unacknowledged = random.Random(-seed).randbytes(data.draw(sizes))
+        before, address = log_files(folder), write(folder, [unacknowledged])[0]
+        path, start = path_of(folder, address), start_of(address)
+        old = before.get(path.name, b"")
+        blocks = range(start, start + layout.frame_bytes(len(unacknowledged)), BLOCK_BYTES)
+        lost = data.draw(st.sets(st.sampled_from(blocks)))
+        for block in lost:
+            former = old[block : block + BLOCK_BYTES].ljust(BLOCK_BYTES, b"\0")
+            change(path, block, lambda _, former=former: former)  # type: ignore[misc]
+        recovered = read(folder)
+        assert recovered in (model, [*model, unacknowledged])
+        assert lost or recovered != model
+        model = recovered
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", [0, 4, 10, FRAME_HEADER_BYTES - 1, FRAME_HEADER_BYTES, 4096, 9_000])
+def test_damage_before_a_whole_frame_is_refused(tmp_path: Path, place: int) -> None:
+    addresses = write(tmp_path, frames(3))
+    change(path_of(tmp_path, addresses[1]), start_of(addresses[1]) + place, flip)
+    assert_refused(tmp_path, path_of(tmp_path, addresses[1]), start_of(addresses[1]))
+
+
+def test_two_damaged_frames_are_refused_when_the_later_header_is_whole(tmp_path: Path) -> None:
+    addresses = write(tmp_path, frames(2))
+    for address in addresses:
+        change(path_of(tmp_path, address), address.offset + 20, flip)
+    assert_refused(tmp_path, path_of(tmp_path, addresses[0]), start_of(addresses[0]))
+
+
+def test_damage_at_the_end_of_a_file_is_refused_when_there_is_a_next(tmp_path: Path) -> None:
+    addresses = write(tmp_path, frames(12))
+    last_of_first = max(address for address in addresses if address.file == 1)
+    os.truncate(path_of(tmp_path, last_of_first), last_of_first.offset + 5)
+    assert_refused(tmp_path, path_of(tmp_path, last_of_first), start_of(last_of_first))
+
+
+def test_damage_that_a_former_owner_left_is_refused(tmp_path: Path) -> None:
+    """The last frame of an owner is known to be durable once another owner wrote after it."""
+    first = write(tmp_path, [b"first"])[0]
+    write(tmp_path, [b"second"])
+    change(path_of(tmp_path, first), first.offset, flip)
+    assert_refused(tmp_path, path_of(tmp_path, first), start_of(first))
+
+
+@pytest.mark.parametrize("file", [1, 2, 3, 4])
+def test_a_damaged_file_header_is_refused(tmp_path: Path, file: int) -> None:
+    assert write(tmp_path, frames(16))[-1].file == 4  # the last one in use; 5 is only prepared
+    path = tmp_path / layout.log_file_name(file)
+    change(path, 9, flip)
+    assert_refused(tmp_path, path, 0)
+
+
+@pytest.mark.parametrize("file", [1, 2, 3])
+def test_a_missing_file_is_refused(tmp_path: Path, file: int) -> None:
+    write(tmp_path, frames(16))
+    path = tmp_path / layout.log_file_name(file)
+    path.unlink()
+    assert_refused(tmp_path, path if file > 1 else tmp_path / layout.log_file_name(2), 0)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * FILE_BYTES, b"nadi-log" * 700, b"\xff" * 5000])
+def test_a_last_file_that_was_only_prepared_is_harmless(tmp_path: Path, content: bytes) -> None:
+    payloads = frames(7)
+    write(tmp_path, payloads)
+    assert max(log_files(tmp_path)) == layout.log_file_name(3)
+    (tmp_path / layout.log_file_name(3)).write_bytes(content)
+    write(tmp_path, [b"more"])
+    assert read(tmp_path) == [*payloads, b"more"]
+
+
+def test_files_of_another_format_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(layout, "FORMAT", 2)
+        write(tmp_path, [b"from the future"])
+    with pytest.raises(DataFolderVersionError):
+        read(tmp_path)
+
+
+def test_the_epoch_file_can_be_lost(tmp_path: Path) -> None:
+    write(tmp_path, [b"1"])
+    write(tmp_path, [b"2"])
+    (tmp_path / "epoch").write_bytes(b"garbage")
+    write(tmp_path, [b"3"])
+    (tmp_path / "epoch").unlink()
+    log = open_log(tmp_path)
+    assert log.epoch == 4
+    assert [payload for _, payload in log.replay(0)] == [b"1", b"2", b"3"]
+    asyncio.run(log.close())
+
+
+# --- stale and forged frames ---------------------------------------------------------------------
+
+
+def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
+    """Frames of one size, so that each stale frame lies exactly where a live one would."""
+    sequence, stale = 0, 0
+    for life in range(6):
+        count = 7 + life
+        payloads = frames(count, seed=life)
+        write(tmp_path, payloads, sequence, truncate_to=sequence + count)
+        sequence += count
+        assert read(tmp_path, sequence - 1) == payloads[-1:]
+        live = max(path for path in tmp_path.glob("log-*.nadi") if FileHeader.decode(path.read_bytes(), path))
+        stale += live.read_bytes().count(layout.FRAME_MAGIC, BLOCK_BYTES) > 1
+    assert stale, "the test must have met stale frames"
+
+
+def test_files_are_recycled(tmp_path: Path) -> None:
+    async def life() -> None:
+        log = open_log(tmp_path)
+        assert list(log.replay(0)) == []
+        inodes = set()
+        for payload in frames(200):
+            address = await log.append([payload])
+            inodes.add(path_of(tmp_path, address).stat().st_ino)
+            log.truncate(address.sequence - 3)
+        await log.close()
+        assert address.file == 40
+        assert len(inodes) < 10
+        assert len(log_files(tmp_path)) <= 6  # in use, prepared, and two spares
+
+    asyncio.run(life())
+
+
+def test_few_spares_are_kept_and_all_of_one_size(tmp_path: Path) -> None:
+    sizes = [100_000] * 3 + [10_000] * 60
+    write(tmp_path, [bytes(size) for size in sizes], truncate_to=len(sizes))
+    files = log_files(tmp_path)
+    assert len([name for name in files if name.startswith("spare-")]) == 2
+    assert {len(content) for content in files.values()} == {FILE_BYTES}
+    assert len(files) == 4  # one in use and one prepared
+
+
+def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pread, go_on = os.pread, threading.Event()
+
+    def slow_pread(fd: int, length: int, offset: int) -> bytes:
+        assert go_on.wait(10)
+        return pread(fd, length, offset)
+
+    async def life() -> None:
+        payloads = frames(60)
+        log = open_log(tmp_path)
+        assert list(log.replay(0)) == []
+        address = await log.append([payloads[0]])
+        monkeypatch.setattr(os, "pread", slow_pread)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # the second read waits
+        reading = asyncio.create_task(log.read_at(address, 0, 10_000))
+        cancelled = asyncio.create_task(log.read_at(address, 0, 10_000))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        for payload in payloads[1:]:
+            newest = await log.append([payload])
+            log.truncate(newest.sequence)
+        assert path_of(tmp_path, address).exists()
+        go_on.set()
+        assert await reading == payloads[0]
+        for payload in payloads:
+            log.truncate((await log.append([payload])).sequence)
+        await log.close()
+        assert len(log_files(tmp_path)) <= 6
+        assert not path_of(tmp_path, address).exists()
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("other", ["another log", "another epoch"])
+def test_a_foreign_frame_in_the_right_place_is_not_taken(tmp_path: Path, other: str) -> None:
+    """Same file number, offset, sequence and size; only the log's id or the epoch tells."""
+    folder, foreign = tmp_path / "log", tmp_path / "other"
+    write(folder, [])
+    if other == "another epoch":
+        shutil.copytree(folder, foreign)
+    write(foreign, [])
+    third = write(foreign, frames(3))[2]
+    last = write(folder, frames(2, seed=1))[1]
+    assert (last.file, last.sequence) == (third.file, 2)
+    image = path_of(foreign, third).read_bytes()[start_of(third) :]
+    change(path_of(folder, last), start_of(third), lambda _: image)
+    assert read(folder) == frames(2, seed=1)
+
+
+def test_a_payload_may_be_the_image_of_a_log(tmp_path: Path) -> None:
+    first = write(tmp_path, frames(3))
+    image = path_of(tmp_path, first[0]).read_bytes()
+    carrier = bytes(BLOCK_BYTES - FRAME_HEADER_BYTES) + image[BLOCK_BYTES:]  # frames at whole blocks
+    last = write(tmp_path, [carrier])[0]
+    assert read(tmp_path) == [*frames(3), carrier]
+    change(path_of(tmp_path, last), last.offset, flip)
+    assert read(tmp_path) == frames(3)
+
+
+# --- former owners ---------------------------------------------------------------------------------
+
+
+def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
+    async def life() -> None:
+        former = open_log(tmp_path)
+        assert list(former.replay(0)) == []
+        await former.append([b"1"])
+        owner = open_log(tmp_path)
+        before = (tmp_path / layout.log_file_name(1)).read_bytes()
+        with pytest.raises(ClosedError, match="another owner"):
+            await former.append([b"too late"])
+        assert (tmp_path / layout.log_file_name(1)).read_bytes() == before
+        await asyncio.gather(former.close(), owner.close())
+
+    asyncio.run(life())
+
+
+def test_an_owner_fenced_while_it_writes_does_not_acknowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fdatasync, owners = os.fdatasync, []
+
+    def take_over(fd: int) -> None:
+        fdatasync(fd)
+        owners.append(open_log(tmp_path))
+
+    async def life() -> None:
+        former = open_log(tmp_path)
+        assert list(former.replay(0)) == []
+        await former.append([b"1"])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", take_over)
+            with pytest.raises(ClosedError):
+                await former.append([b"in the log, and not acknowledged"])
+        await asyncio.gather(former.close(), *(owner.close() for owner in owners))
+
+    asyncio.run(life())
+
+
+def test_the_late_write_of_a_former_owner_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that had been sent to the disk before the fence, and lands after it."""
+
+    async def life() -> None:
+        former = open_log(tmp_path)
+        assert list(former.replay(0)) == []
+        await former.append([b"1"])
+        owner = open_log(tmp_path)
+        assert [payload for _, payload in owner.replay(0)] == [b"1"]
+        await owner.append([b"2"])
+        with monkeypatch.context() as patch:
+            patch.setattr(Fence, "check", lambda fence: None)
+            await former.append([b"late"])
+        await owner.append([b"3"])
+        await asyncio.gather(former.close(), owner.close())
+
+    asyncio.run(life())
+    assert read(tmp_path) == [b"1", b"2", b"3"]
+
+
+# --- disks that fail -----------------------------------------------------------------------------
+
+
+class SmallDisk:
+    """Stands in for os.pwrite: takes `room` bytes, then half of a write, then fails."""
+
+    def __init__(self, room: int, error: int) -> None:
+        self.room, self.error = room, error
+        self._pwrite = os.pwrite
+
+    def __call__(self, fd: int, data: memoryview, offset: int) -> int:
+        if self.room <= 0:
+            raise OSError(self.error, os.strerror(self.error))
+        part = data[: min(len(data), self.room)]
+        self.room -= len(part)
+        return self._pwrite(fd, part, offset)
+
+
+@pytest.mark.parametrize("room", [0, BLOCK_BYTES, 2 * BLOCK_BYTES, 40 * BLOCK_BYTES])
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.ENOSPC, StorageFullError), (errno.EDQUOT, StorageFullError), (errno.EIO, OSError)],
+)
+def test_a_failed_write_ends_the_log_until_it_is_reopened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, number: int, error: type[Exception]
+) -> None:
+    payloads = frames(40)
+    acknowledged: list[bytes] = []
+
+    async def append_all(log: FileLog, payloads: list[bytes], acknowledged: list[bytes]) -> None:
+        for payload in payloads:
+            await log.append([payload])
+            acknowledged.append(payload)
+
+    async def life() -> None:
+        log = open_log(tmp_path)
+        assert list(log.replay(0)) == []
+        await append_all(log, payloads[:2], acknowledged)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", SmallDisk(room, number))
+            with pytest.raises(error):
+                await append_all(log, payloads[2:], acknowledged)
+        with pytest.raises(UnavailableError):
+            await log.append([b"there is room again, but what is on disk is uncertain"])
+        await log.close()
+
+    asyncio.run(life())
+    recovered = read(tmp_path)
+    assert recovered in (acknowledged, payloads[: len(acknowledged) + 1])
+    write(tmp_path, [b"more"])
+    assert read(tmp_path) == [*recovered, b"more"]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_a_failed_sync_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "lost")
+
+    async def life() -> None:
+        log = open_log(tmp_path)
+        assert list(log.replay(0)) == []
+        await log.append([b"1"])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", fail)
+            with pytest.raises(OSError, match="lost"):
+                await log.append([b"2"])
+        await log.close()
+
+    asyncio.run(life())
+    assert read(tmp_path)[:1] == [b"1"]
+
+
+def test_buffered_where_direct_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "supports_direct", lambda folder: False)
+    payloads = frames(12, 33_333)
+    write(tmp_path, payloads)
+    assert read(tmp_path) == payloads
+
+
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    write(tmp_path / "warm-up", [b"1"])
+    before = len(os.listdir("/proc/self/fd"))
+    for folder in ("a", "b"):
+        write(tmp_path / folder, frames(12))
+        read(tmp_path / folder)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- cutting -------------------------------------------------------------------------------------
+
+
+def test_cut_gives_up_what_is_damaged_and_keeps_a_copy(tmp_path: Path) -> None:
+    payloads = frames(20)
+    addresses = write(tmp_path, payloads)
+    damaged = addresses[6]
+    path = path_of(tmp_path, damaged)
+    change(path, damaged.offset, flip)
+    before = log_files(tmp_path)
+    with pytest.raises(CorruptLogError) as caught:
+        read(tmp_path)
+    report = cut(tmp_path, caught.value.file, caught.value.offset, now=NOW)
+    assert path.name in report
+    assert read(tmp_path) == payloads[:6]
+    for name in [name for name in before if name >= path.name and name.startswith("log-")]:
+        assert (tmp_path / f"{name}.damaged-20261121T060000Z").read_bytes() == before[name]
+    write(tmp_path, [b"a new life"])
+    assert read(tmp_path) == [*payloads[:6], b"a new life"]
+
+
+@pytest.mark.parametrize("file", [1, 2, 4])
+def test_cut_at_a_damaged_header_and_at_a_missing_file(tmp_path: Path, file: int) -> None:
+    payloads = frames(20)
+    addresses = write(tmp_path, payloads)
+    kept = sum(address.file < file for address in addresses)
+    path = tmp_path / layout.log_file_name(file)
+    path.unlink()
+    cut(tmp_path, path, 0, now=NOW)
+    assert read(tmp_path) == payloads[:kept]
+    write(tmp_path, [b"more"])
+    assert read(tmp_path) == [*payloads[:kept], b"more"]
+    cut(tmp_path, path_of(tmp_path, addresses[0]).name, 0, now=NOW)
+    assert read(tmp_path) == []
+    write(tmp_path, [b"from the beginning"])
+    assert read(tmp_path) == [b"from the beginning"]
+
+
+def test_an_interrupted_cut_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payloads = frames(20)
+    damaged = write(tmp_path, payloads)[6]
+    path, rename = path_of(tmp_path, damaged), Path.rename
+    change(path, damaged.offset, flip)
+    renamed: list[Path] = []
+
+    def interrupted(source: Path, target: Path) -> Path:
+        if len(renamed) == 2:
+            raise KeyboardInterrupt
+        renamed.append(source)
+        return rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cut(tmp_path, path, start_of(damaged), now=NOW)
+    assert_refused(tmp_path, path, start_of(damaged))
+    cut(tmp_path, path, start_of(damaged), now=NOW)
+    assert read(tmp_path) == payloads[:6]
+
+
+def test_cut_refuses_what_is_no_place_in_a_log(tmp_path: Path) -> None:
+    path = path_of(tmp_path, write(tmp_path, [b"1"])[0])
+    for file, offset in (("epoch", 0), (path.name, -1), (path.name, FILE_BYTES + 1)):
+        with pytest.raises(InvalidArgumentError):
+            cut(tmp_path, file, offset)
+    assert read(tmp_path) == [b"1"]

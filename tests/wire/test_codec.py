@@ -1,0 +1,195 @@
+"""Commands to bytes and back: golden frames, every command, any chunking, any damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nadi.errors import ProtocolError
+from nadi.limits import MAX_FRAME_RECEIVED_BYTES
+from nadi.wire import commands as wire
+from nadi.wire import fields as f
+from nadi.wire.append import append_parts
+from nadi.wire.codec import encode
+from nadi.wire.decoder import Decoder
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "wire_frames.txt"
+W = bytes(range(16))
+S = "a/b/0.#epoch.0"
+T = "a/t_kvtable/0.#epoch.0"
+MIN = f.NO_VERSION
+HI = bytes.fromhex("00000000000000026869")
+
+COMMANDS: dict[str, wire.Command] = {
+    "Hello(15,5) Rust": wire.Hello(15, 5),
+    "Hello(17,5) server": wire.Hello(17, 5),
+    "KeepAlive": wire.KeepAlive(),
+    "SetupAppend req=1": wire.SetupAppend(1, W, S, ""),
+    "AppendSetup req=1 never-written": wire.AppendSetup(1, S, W, MIN),
+    'AppendBlockEnd Rust, one event "hi", last=1, req=2': wire.AppendBlockEnd(W, 10, HI, 1, 1, 2),
+    "DataAppended ev=1 prev=MIN req=2 off=10": wire.DataAppended(W, 1, MIN, 2, 10),
+    'ConditionalAppend Java ev=1 off=10 "hi" req=3': wire.ConditionalAppend(W, 1, 10, 0, b"hi", 3),
+    "ConditionalCheckFailed ev=1 req=3": wire.ConditionalCheckFailed(W, 1, 3),
+    "ReadSegment off=0 len=1024 req=4": wire.ReadSegment(S, 0, 1024, "", 4),
+    "SegmentRead 10 bytes atTail req=4": wire.SegmentRead(S, 0, True, False, HI, 4),
+    "SegmentRead end of sealed off=10 req=4": wire.SegmentRead(S, 10, False, True, b"", 4),
+    "NoSuchSegment req=5": wire.NoSuchSegment(5, S),
+    "UpdateTableEntries k=v insert, req=6": wire.UpdateTableEntries(6, T, "", (f.TableEntry(b"k", -1, b"v"),)),
+    "TableEntriesUpdated [0] req=6": wire.TableEntriesUpdated(6, (0,)),
+    "ReadTableEntriesDelta from=0 n=10 req=7": wire.ReadTableEntriesDelta(7, T, "", 0, 10),
+    "TableEntriesDeltaRead {k:v}@0 end=19 req=7": wire.TableEntriesDeltaRead(
+        7, T, (f.TableEntry(b"k", 0, b"v"),), False, True, 19
+    ),
+}
+
+
+def golden() -> dict[str, bytes]:
+    rows = (line.split(" | ") for line in GOLDEN.read_text().splitlines() if line)
+    return {name: bytes.fromhex(frame) for name, frame in rows}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_golden(name: str) -> None:
+    frame = golden()[name]
+    assert encode(COMMANDS[name]) == frame
+    assert Decoder().receive(frame) == [COMMANDS[name]]
+
+
+def test_every_code_is_there_once() -> None:
+    assert len(wire.CODES) == len(wire.Command.__subclasses__()) == 65
+    assert all(kind.code == code for code, kind in wire.CODES.items())
+
+
+i64 = st.integers(-(1 << 63), (1 << 63) - 1)
+blob = st.binary(max_size=40)
+text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+uuid = st.binary(min_size=16, max_size=16)
+key = st.builds(f.TableKey, st.binary(min_size=1, max_size=10), i64)
+table_entry = st.builds(f.TableEntry, st.binary(min_size=1, max_size=10), i64, blob)
+STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
+    f.I8: st.integers(-128, 127),
+    f.I32: st.integers(-(1 << 31), (1 << 31) - 1),
+    f.I64: i64,
+    f.Bool: st.booleans(),
+    f.Uuid: uuid,
+    f.Str: text,
+    f.Blob: blob,
+    f.View: blob,
+    f.Rest: blob,
+    f.Strs: st.lists(text, max_size=3).map(tuple),
+    f.I64s: st.lists(i64, max_size=3).map(tuple),
+    f.Keys: st.lists(key, max_size=3).map(tuple),
+    f.Entries: st.lists(table_entry, max_size=3).map(tuple),
+    f.Updates: st.lists(st.builds(f.AttributeUpdate, uuid, st.integers(0, 4), i64, i64), max_size=3).map(tuple),
+    f.Merged: st.lists(st.tuples(text, i64), max_size=3).map(tuple),
+    f.KeyRange: st.tuples(blob, blob, blob),
+}
+
+
+def commands_of(kind: type[wire.Command]) -> st.SearchStrategy[wire.Command]:
+    hints = get_type_hints(kind, include_extras=True)
+    return st.builds(kind, *[STRATEGIES[hints[name]] for name in kind.__struct_fields__])
+
+
+any_command = st.sampled_from(sorted(wire.CODES)).flatmap(lambda code: commands_of(wire.CODES[code]))
+
+
+def plain(command: wire.Command) -> wire.Command:
+    values = [getattr(command, name) for name in command.__struct_fields__]
+    return type(command)(*[bytes(v) if isinstance(v, memoryview) else v for v in values])
+
+
+@pytest.mark.parametrize("code", sorted(wire.CODES))
+def test_every_command_round_trips(code: int) -> None:
+    @settings(max_examples=15, deadline=None)
+    @given(commands_of(wire.CODES[code]))
+    def check(command: wire.Command) -> None:
+        assert [plain(c) for c in Decoder().receive(encode(command))] == [command]
+
+    check()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(any_command, max_size=12), st.lists(st.integers(1, 60), min_size=1, max_size=40))
+def test_any_chunking_gives_the_same_commands(commands: list[wire.Command], sizes: list[int]) -> None:
+    data = b"".join(map(encode, commands))
+    decoder = Decoder(64)
+    received: list[wire.Command] = []
+    position = turn = 0
+    while position < len(data):
+        size = sizes[turn % len(sizes)]
+        received += decoder.receive(data[position : position + size])
+        position += size
+        turn += 1
+    assert [plain(c) for c in received] == commands  # views stay valid after later frames came
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_command, st.data())
+def test_damage_is_a_protocol_error_or_another_command(command: wire.Command, data: st.DataObject) -> None:
+    frame = bytearray(encode(command))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        Decoder().receive(bytes(frame))
+    except ProtocolError:
+        pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=300), st.sampled_from(sorted(wire.CODES)))
+def test_noise_is_a_protocol_error_or_a_command(noise: bytes, code: int) -> None:
+    head = code.to_bytes(4, "big", signed=True) + len(noise).to_bytes(4, "big")
+    try:
+        Decoder().receive(head + noise)
+    except ProtocolError:
+        pass
+
+
+def test_limits() -> None:
+    with pytest.raises(ProtocolError, match="announces"):
+        Decoder().receive(b"\0\0\0\x09" + (MAX_FRAME_RECEIVED_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(ProtocolError, match="exceeds the frame limit"):
+        encode(wire.SegmentRead(S, 0, False, False, bytes(17 << 20)))
+    with pytest.raises(ProtocolError, match="no command of type 63"):
+        Decoder().receive(b"\0\0\0\x3f\0\0\0\0")
+
+
+def test_trailing_fields_of_older_and_newer_peers() -> None:
+    frame = encode(wire.CreateSegment(1, S, 2, 1, "", 77))
+    older = frame[:4] + (len(frame) - 16).to_bytes(4, "big") + frame[8:-8]
+    assert Decoder().receive(older) == [wire.CreateSegment(1, S, 2, 1, "", 0)]
+    newer = frame[:4] + (len(frame) - 8 + 3).to_bytes(4, "big") + frame[8:] + b"new"
+    assert Decoder().receive(newer) == [wire.CreateSegment(1, S, 2, 1, "", 77)]
+
+
+def test_modified_utf_8_of_java() -> None:
+    raw = b"\xc0\x80\xed\xa0\xbd\xed\xb8\x80"  # NUL and an emoji as two surrogates
+    payload = (9).to_bytes(8, "big") + len(raw).to_bytes(2, "big") + raw
+    frame = (21).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + payload
+    assert Decoder().receive(frame) == [wire.SegmentCreated(9, "\0\U0001f600")]
+
+
+def test_append_blocks_are_put_together() -> None:
+    frames = golden()
+    split = Decoder().receive(frames["split block"] + frames["split end"])
+    padded = Decoder().receive(frames["padded block"] + frames["padded end"])
+    stored = bytes.fromhex("00000000000000046161616100000000000000066262626262 62".replace(" ", ""))
+    for (block, end), expected in ((split, stored), (padded, stored[:12])):
+        assert isinstance(block, wire.AppendBlock)
+        assert isinstance(end, wire.AppendBlockEnd)
+        assert b"".join(append_parts(block, end)) == expected
+    exact = wire.AppendBlock(W, HI)
+    assert b"".join(append_parts(exact, wire.AppendBlockEnd(W, 10, b"", 1, 1))) == HI
+    for block, end in (
+        (exact, wire.AppendBlockEnd(bytes(16), 10, b"", 1, 1)),
+        (exact, wire.AppendBlockEnd(W, 11, b"", 1, 1)),
+        (exact, wire.AppendBlockEnd(W, 5, b"", 1, 1)),
+        (exact, wire.AppendBlockEnd(W, 0, b"", 1, 1)),
+    ):
+        with pytest.raises(ProtocolError):
+            append_parts(block, end)
