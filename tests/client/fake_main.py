@@ -13,7 +13,6 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from client.fake_server import FakeController, FakeStore  # type: ignore[import-not-found,unused-ignore]
-
 from nadi.wire.rpc.service import METHODS, SERVICE
 
 

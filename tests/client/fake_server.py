@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from nadi.client.controller import ControllerClient
@@ -156,8 +157,36 @@ class FakeConnection(asyncio.Protocol):
                             rid, name, True, segment.sealed, False, 0, len(segment.data), segment.start
                         )
                     )
+            case wire.CreateTransientSegment(request_id=rid, parent_segment=name):
+                self.store.opened += 1
+                transient = f"{name}#transient.{self.store.opened:064x}"
+                self.store.create(transient)
+                self.reply(wire.SegmentCreated(rid, transient))
+            case wire.ConditionalBlockEnd(request_id=rid, writer_id=writer, event_number=number):
+                segment = self.store.segments[self.sessions[writer]]
+                assert command.expected_offset == len(segment.data)
+                segment.data += command.data
+                self.reply(wire.DataAppended(writer, number, number - 1, rid, len(segment.data)))
+            case wire.MergeSegments():
+                self.merge(command)
             case _:
                 self.table(command)
+
+    def merge(self, command: wire.MergeSegments) -> None:
+        rid, target = command.request_id, self.store.segments[command.target]
+        if target.sealed:
+            self.reply(wire.SegmentIsSealed(rid, command.source))
+            return
+        if self.store.chaos.random.random() < self.store.chaos.before:
+            self.drop()
+            return
+        target.data += self.store.segments.pop(command.source).data
+        for update in command.attribute_updates:
+            target.writers[update.attribute] = max(update.value, target.writers.get(update.attribute, NO_VERSION))
+        if self.store.chaos.random.random() < self.store.chaos.after:
+            self.drop()
+        else:
+            self.reply(wire.SegmentsMerged(rid, command.target, command.source, len(target.data)))
 
     def append(self, command: wire.AppendBlockEnd) -> None:
         store, chaos = self.store, self.store.chaos
@@ -191,9 +220,7 @@ class FakeConnection(asyncio.Protocol):
         elif not store.hold:
             previous = self.acknowledged[writer]
             self.acknowledged[writer] = command.last_event_number
-            self.reply(
-                wire.DataAppended(writer, command.last_event_number, previous, rid, len(segment.data))
-            )
+            self.reply(wire.DataAppended(writer, command.last_event_number, previous, rid, len(segment.data)))
         store.wake_reads()
 
     def read(self, command: wire.ReadSegment) -> None:
@@ -271,9 +298,7 @@ class FakeController(ControllerClient):
             self.store.create(segment_name(scope, stream, number))
         return added
 
-    def rescale(
-        self, scope: str, stream: str, sealed: list[int], ranges: list[tuple[float, float]]
-    ) -> list[int]:
+    def rescale(self, scope: str, stream: str, sealed: list[int], ranges: list[tuple[float, float]]) -> list[int]:
         """Seal and replace segments at once; the new ids."""
         known = self.streams[scope, stream]
         epoch, number = len(known.epochs), max(i & 0xFFFF_FFFF for e in known.epochs for i in e) + 1
@@ -308,38 +333,36 @@ class FakeController(ControllerClient):
             for i, (low, high) in epoch.items()
         ]
 
-    def _getURI(self, request: pb.SegmentId) -> pb.NodeUri:  # noqa: N802
+    def _getURI(self, request: pb.SegmentId) -> pb.NodeUri:
         return pb.NodeUri(endpoint="127.0.0.1", port=self.store.port)
 
-    def _checkStreamExists(self, request: pb.StreamInfo) -> pb.ExistsResponse:  # noqa: N802
+    def _checkStreamExists(self, request: pb.StreamInfo) -> pb.ExistsResponse:
         return pb.ExistsResponse(exists=(request.scope, request.stream) in self.streams)
 
-    def _getCurrentSegments(self, request: pb.StreamInfo) -> pb.SegmentRanges:  # noqa: N802
+    def _getCurrentSegments(self, request: pb.StreamInfo) -> pb.SegmentRanges:
         stream = self._stream(request)
         epoch = {} if stream.sealed else stream.epochs[-1]
         return pb.SegmentRanges(segmentRanges=self._ranges(request, epoch))
 
-    def _getEpochSegments(self, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:  # noqa: N802
+    def _getEpochSegments(self, request: pb.GetEpochSegmentsRequest) -> pb.SegmentRanges:
         epochs = self._stream(request.streamInfo).epochs
         if request.epoch >= len(epochs):
             raise NotFoundError("no such epoch")
         return pb.SegmentRanges(segmentRanges=self._ranges(request.streamInfo, epochs[request.epoch]))
 
-    def _getSegments(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:  # noqa: N802
+    def _getSegments(self, request: pb.GetSegmentsRequest) -> pb.SegmentsAtTime:
         info = request.streamInfo
         return pb.SegmentsAtTime(
             segments=[
-                pb.SegmentsAtTime.SegmentLocation(
-                    segmentId=pb.SegmentId(streamInfo=info, segmentId=i), offset=offset
-                )
+                pb.SegmentsAtTime.SegmentLocation(segmentId=pb.SegmentId(streamInfo=info, segmentId=i), offset=offset)
                 for i, offset in self._stream(info).head.items()
             ]
         )
 
-    def _getSegmentsImmediatelyFollowing(self, request: pb.SegmentId) -> pb.SuccessorResponse:  # noqa: N802
+    def _getSegmentsImmediatelyFollowing(self, request: pb.SegmentId) -> pb.SuccessorResponse:
         epochs = self._stream(request.streamInfo).epochs
         reply = pb.SuccessorResponse()
-        for before, after in zip(epochs, epochs[1:], strict=False):
+        for before, after in pairwise(epochs):
             if request.segmentId in before and request.segmentId not in after:
                 for i, piece in after.items():
                     if overlaps(piece, before[request.segmentId]):
@@ -348,7 +371,7 @@ class FakeController(ControllerClient):
                         entry.value.extend(j for j, other in before.items() if overlaps(other, piece))
         return reply
 
-    def _getSegmentsBetween(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:  # noqa: N802
+    def _getSegmentsBetween(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         epochs = self._stream(request.streamInfo).epochs
         low = min((segment_epoch(i) for i in getattr(request, "from")), default=0)
         high = max((segment_epoch(i) for i in request.to), default=len(epochs) - 1)
@@ -357,7 +380,7 @@ class FakeController(ControllerClient):
             segments=[pb.SegmentId(streamInfo=request.streamInfo, segmentId=i) for i in ids]
         )
 
-    def _createTransaction(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:  # noqa: N802
+    def _createTransaction(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
         info = request.streamInfo
         stream = self._stream(info)
         epoch = len(stream.epochs) - 1
@@ -371,7 +394,7 @@ class FakeController(ControllerClient):
             activeSegments=self._ranges(info, stream.epochs[-1]),
         )
 
-    def _commitTransaction(self, request: pb.TxnRequest) -> pb.TxnStatus:  # noqa: N802
+    def _commitTransaction(self, request: pb.TxnRequest) -> pb.TxnStatus:
         info = request.streamInfo
         stream = self._stream(info)
         txn = request.txnId.highBits << 64 | request.txnId.lowBits
@@ -385,7 +408,7 @@ class FakeController(ControllerClient):
         stream.transactions[txn] = "COMMITTED"
         return pb.TxnStatus()
 
-    def _abortTransaction(self, request: pb.TxnRequest) -> pb.TxnStatus:  # noqa: N802
+    def _abortTransaction(self, request: pb.TxnRequest) -> pb.TxnStatus:
         info = request.streamInfo
         stream = self._stream(info)
         txn = request.txnId.highBits << 64 | request.txnId.lowBits
@@ -395,10 +418,10 @@ class FakeController(ControllerClient):
         stream.transactions[txn] = "ABORTED"
         return pb.TxnStatus()
 
-    def _pingTransaction(self, request: pb.PingTxnRequest) -> pb.PingTxnStatus:  # noqa: N802
+    def _pingTransaction(self, request: pb.PingTxnRequest) -> pb.PingTxnStatus:
         return pb.PingTxnStatus()
 
-    def _checkTransactionState(self, request: pb.TxnRequest) -> pb.TxnState:  # noqa: N802
+    def _checkTransactionState(self, request: pb.TxnRequest) -> pb.TxnState:
         stream = self._stream(request.streamInfo)
         txn = request.txnId.highBits << 64 | request.txnId.lowBits
         return pb.TxnState(state=pb.TxnState.State.Value(stream.transactions.get(txn, "UNKNOWN")))

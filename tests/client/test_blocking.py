@@ -137,5 +137,5 @@ def test_a_missing_controller_is_named() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controller, "DEFAULT_TIMEOUT_S", 0.3)
-        with StreamManager("tcp://127.0.0.1:1") as manager, pytest.raises(UnavailableError, match="127.0.0.1:1"):
+        with StreamManager("tcp://127.0.0.1:1") as manager, pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
             manager.create_writer("sc", "st")

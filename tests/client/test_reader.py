@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -97,9 +98,7 @@ def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
             assert whole.position() == cuts[-1]
 
             pieces: list[bytes] = []
-            for (low, high), (first, last) in zip(
-                zip(cuts, cuts[1:], strict=False), zip(written, written[1:], strict=False), strict=True
-            ):
+            for (low, high), (first, last) in zip(pairwise(cuts), pairwise(written), strict=True):
                 part = await drain(await w.manager.create_reader("sc", "st", start=low, end=high))
                 assert len(part) == last - first
                 pieces += part
@@ -195,8 +194,8 @@ def test_truncated_data_and_foreign_cuts_are_named() -> None:
             for cut in (StreamCut("sc", "other", {0: 0}), StreamCut("sc", "st", {77: 0})):
                 with pytest.raises(InvalidStreamCutError):
                     await w.manager.create_reader("sc", "st", start=cut)
+            early, late = StreamCut("sc", "st", {0: 9}), StreamCut("sc", "st", {0: 18})
             with pytest.raises(InvalidStreamCutError):
-                early, late = StreamCut("sc", "st", {0: 9}), StreamCut("sc", "st", {0: 18})
                 await w.manager.create_reader("sc", "st", start=late, end=early)
 
     asyncio.run(run())

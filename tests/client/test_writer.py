@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from nadi.client.aio import Transaction
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,
@@ -217,10 +218,8 @@ def test_memory_is_bounded() -> None:
         async with world() as w:
             writer = await w.manager.create_writer("sc", "st", ack_timeout=30)
             w.store.silent = True
-            big = b"x" * 1_000_000
             with pytest.raises(UnavailableError, match="ready"):
-                for _ in range(100):
-                    writer.write_event(big, "k")
+                writer.write_batch([b"x" * 1_000_000] * 100, "k")
             waiting = asyncio.create_task(writer.ready())
             await asyncio.sleep(0.05)
             assert not waiting.done()
@@ -234,8 +233,6 @@ def test_bad_input_is_refused() -> None:
     async def run() -> None:
         async with world() as w:
             writer = await w.manager.create_writer("sc", "st")
-            with pytest.raises(EventTooLargeError):
-                writer.write_event(b"x" * (8 * 1024 * 1024 + 1))
             with pytest.raises(InvalidArgumentError):
                 writer.write_event("text")  # type: ignore[arg-type]
             with pytest.raises(InvalidArgumentError):
@@ -246,6 +243,35 @@ def test_bad_input_is_refused() -> None:
             with pytest.raises(ClosedError):
                 writer.write_event(b"x")
             assert len(w.stored(0)) == 2
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_large_events_keep_their_place_exactly_once(seed: int) -> None:
+    async def run() -> None:
+        async with world(1, Chaos(seed, before=0.25, after=0.25) if seed else None) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            events = [b"a", b"b" * (9 << 20), b"c", b"d" * (17 << 20), b"e", b"f"]
+            for i, event in enumerate(events):
+                if i == 3:
+                    w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
+                await writer.write(event, "k")
+            await writer.flush(20)
+            assert [event[:1] for event in w.all_stored()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+            assert [len(event) for event in w.all_stored()] == [len(event) for event in events]
+
+    asyncio.run(run())
+
+
+def test_an_event_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.client.writer.MAX_LARGE_EVENT_BYTES", 10_000)
+
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            with pytest.raises(EventTooLargeError):
+                writer.write_event(b"x" * 10_001)
 
     asyncio.run(run())
 
@@ -285,14 +311,19 @@ def test_a_transaction_is_seen_after_its_commit_alone() -> None:
             resumed.write_event(b"d")
             await resumed.commit(wait=True)
             assert sorted(w.all_stored()) == [b"a", b"b", b"c", b"d"]
-            with pytest.raises(ZeroDivisionError):
-                async with await writer.begin_txn() as txn:
-                    txn.write_event(b"e")
-                    _ = 1 / 0
+            txn = await writer.begin_txn()
+            with pytest.raises(InvalidArgumentError):
+                await fail_within(txn)
             assert await txn.status() == "ABORTED"
             assert len(w.all_stored()) == 4
 
     asyncio.run(run())
+
+
+async def fail_within(txn: Transaction) -> None:
+    async with txn:
+        await txn.write_event(b"e")
+        txn.write_event(5)  # type: ignore[arg-type]
 
 
 def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
@@ -333,5 +364,3 @@ def test_table_conditions() -> None:
             assert await table.get(b"k") is None
 
     asyncio.run(run())
-
-

@@ -219,8 +219,8 @@ async def crash(setup: Step, act: Step, at: int, *, lose_reply: bool) -> bool:
         if acting.done() or waiting.done():
             break
         await asyncio.sleep(0)
+    await settle(60)
     died = store.dead.is_set()
-    await settle(20)
     await controller.stop()
     acting.cancel()
     waiting.cancel()
@@ -268,7 +268,7 @@ def test_a_short_outage_is_waited_out() -> None:
             store.revive()
             await drive(clock, creating)
             assert len(await controller.current_segments(name)) == 1
-        await settle()
+        await clock.advance(30_000)
         await check(controller, store)
         await controller.stop()
 

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from nadi.errors import NadiError, RequestTimeoutError
+from nadi.limits import MAX_EVENT_BYTES
+from nadi.model.event import HEADER_BYTES
 
 _SETTLING = threading.Lock()
 
@@ -100,6 +102,11 @@ class Batch:
     """
 
     __slots__ = ("ack", "entries", "number", "size")
+
+    @property
+    def is_large(self) -> bool:
+        """One event too large for an append; it goes through a transient segment."""
+        return self.size > MAX_EVENT_BYTES + HEADER_BYTES and len(self.entries) == 3
 
     def __init__(self, ack: Ack | None = None) -> None:
         self.entries: list[bytes | str | None] = []

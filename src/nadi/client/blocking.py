@@ -30,6 +30,7 @@ class EventWriter:
 
     def __init__(self, thread: LoopThread, core: aio.EventWriter) -> None:
         self._thread, self._core = thread, core
+        self.write_event = core.write_event  # type: ignore[method-assign]  # one call less for each event
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
         """Take one event; `.result(timeout)` of the Ack waits until it is stored."""

@@ -136,7 +136,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     # --- what the transport calls -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods alone
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
         self.send(wire.Hello(HIGH_VERSION, LOW_VERSION))
         self._timer = self._loop.call_later(_KEEP_ALIVE_S, self._tick)
 

@@ -22,8 +22,17 @@ from typing import Any, Protocol
 
 from nadi.client.batch import Batch
 from nadi.client.connection import STORAGE_FULL, AppendSession, SegmentStoreConnection, error_of
+from nadi.client.large_event import merge_large_event
 from nadi.client.stores import APPENDS, Backoff, SegmentStores
-from nadi.errors import ClosedError, NadiError, SegmentNotFoundError, StorageFullError, UnavailableError
+from nadi.errors import (
+    ClosedError,
+    NadiError,
+    NotFoundError,
+    SegmentNotFoundError,
+    StorageFullError,
+    StreamSealedError,
+    UnavailableError,
+)
 from nadi.limits import WRITER_BLOCK_BYTES
 from nadi.wire import commands as wire
 
@@ -92,12 +101,17 @@ class SegmentOutput:
     def notice(self) -> None:
         """`current` has reached `notice_at`; call with the lock held, from any thread."""
         if self.current.size >= WRITER_BLOCK_BYTES:
-            self.waiting.append(self.current)
-            self.current = Batch()
+            self.cut()
         self.notice_at = WRITER_BLOCK_BYTES
         if self._wakes:
             self._wakes = False
             self._owner.schedule(self.pump)
+
+    def cut(self) -> None:
+        """Later events go into a new batch; call with the lock held."""
+        if self.current.entries:
+            self.waiting.append(self.current)
+            self.current = Batch()
 
     def adopt(self, batch: Batch) -> None:
         """Take over a batch of a segment that this one follows; call with the lock held."""
@@ -133,7 +147,11 @@ class SegmentOutput:
     def _may_send(self) -> bool:
         if not self.in_flight:
             return bool(self.waiting or self.current.entries)
-        return len(self.in_flight) < 2 and (bool(self.waiting) or self.current.size >= SECOND_APPEND_BYTES)
+        if len(self.in_flight) > 1 or self.in_flight[0].is_large:
+            return False
+        if self.waiting:
+            return not self.waiting[0].is_large
+        return self.current.size >= SECOND_APPEND_BYTES
 
     def _next(self) -> Batch:
         if self.waiting:
@@ -148,9 +166,34 @@ class SegmentOutput:
     def _send(self, connection: SegmentStoreConnection, batch: Batch) -> None:
         if self._connection is not connection or self._session is None:
             return  # lost meanwhile: the next session sends it
+        if batch.is_large:
+            self._owner.spawn(self._send_large(connection, batch))
+            return
         data = batch.data()
         count, session_id = len(batch), self._session.session_id
         connection.send(wire.AppendBlockEnd(self._writer_id, len(data), data, count, batch.number, session_id))
+
+    async def _send_large(self, connection: SegmentStoreConnection, batch: Batch) -> None:
+        """Through a transient segment. The merge sets the writer's event number, so that the next
+        session knows whether it was done; that session acknowledges the event, or sends it again."""
+        try:
+            await merge_large_event(connection, self.segment, self._writer_id, batch)
+        except StreamSealedError as error:
+            if self._connection is connection:
+                self._end(error)
+            return
+        except UnavailableError as error:
+            self.trouble = error
+        except NotFoundError:
+            pass  # the segment, or the transient one with its connection: the next session knows
+        except NadiError as error:
+            if self._connection is connection:
+                self.fail(error)
+            return
+        if self._connection is connection:
+            full = isinstance(self.trouble, StorageFullError)
+            self._drop_session()
+            self._open_soon(_FULL_PAUSE_S if full else 0.0)
 
     # --- the session ------------------------------------------------------------------------
 

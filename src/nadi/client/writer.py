@@ -32,13 +32,15 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
-from nadi.limits import MAX_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
+from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.event import HEADER_BYTES, event_header
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_name
 
 ACK_TIMEOUT_S = 60.0
 _CACHED_KEYS = 100_000
+_SHORT = 4096
+_SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
 
 
 class EventWriter:
@@ -71,6 +73,7 @@ class EventWriter:
         self._room_waiters: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending = 0  # bytes that are not acknowledged
+        self._most_pending = WRITER_PENDING_BYTES  # past it a writer looks closer; -1 once stopped
         self._since_pause = 0  # bytes written since `ready` last let the loop run
         self._stopped: NadiError | None = None  # why no more events are taken
         self._failure: NadiError | None = None  # the first since the last flush
@@ -80,8 +83,6 @@ class EventWriter:
         self._output_of_key: dict[str, SegmentOutput] = {}
         self._cycle: Iterator[SegmentOutput] = iter(())
         self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
-        if not segments:
-            self._stopped = StreamSealedError(name)
         self._keyless = next(self._cycle, None)
         self.spawn(self._watch())
 
@@ -96,12 +97,15 @@ class EventWriter:
         if type(event) is not bytes:
             event = _as_bytes(event)
         size = len(event)
-        if size > MAX_EVENT_BYTES:
-            raise EventTooLargeError(size, MAX_EVENT_BYTES)
-        header = event_header(size)
+        if size < _SHORT:
+            header = _SHORT_HEADERS[size]
+        elif size <= MAX_LARGE_EVENT_BYTES:
+            header = event_header(size)
+        else:
+            raise EventTooLargeError(size, MAX_LARGE_EVENT_BYTES)
         size += HEADER_BYTES
         with self.lock:
-            if self._stopped is not None or self._pending >= WRITER_PENDING_BYTES:
+            if self._pending >= self._most_pending:
                 self._wait_for_room()
             if routing_key is None:
                 output = self._keyless
@@ -109,6 +113,8 @@ class EventWriter:
                     output = self._keyless = next(self._cycle)
             else:
                 output = self._output_of_key.get(routing_key) or self._route(routing_key)
+            if size > MAX_EVENT_BYTES + HEADER_BYTES:
+                output.cut()  # a large event is a batch of its own
             batch = output.current
             entries = batch.entries
             entries += (header, event, routing_key)
@@ -180,7 +186,7 @@ class EventWriter:
     def stop(self, error: NadiError) -> None:
         """End at once: pending events fail with `error`."""
         with self.lock:
-            self._stopped = error
+            self._stop_taking(error)
         for output in self._outputs.values():
             output.fail(error)
             output.close()
@@ -217,6 +223,9 @@ class EventWriter:
         self.spawn(self._replace(output))
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _stop_taking(self, error: NadiError) -> None:
+        self._stopped, self._most_pending = error, -1
 
     def _wait_for_room(self) -> None:
         """With the lock held: wait, or raise, until an event may be taken."""
@@ -292,7 +301,7 @@ class EventWriter:
 
     def _give_up(self, output: SegmentOutput, error: NadiError) -> None:
         with self.lock:
-            self._stopped = self._stopped or error
+            self._stop_taking(self._stopped or error)
         output.fail(error)
         self._make_room()
 

@@ -8,6 +8,8 @@ two segments that share keys the one with the smaller id is the earlier.
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,30 +172,33 @@ class History:
         return {i: min(top, self.sealed_in.get(i, top + 1) - 1) for i in cut}
 
     def _place(self, cut: Cut) -> list[tuple[float, float, int]]:
-        """Where the cut stands, as (low, high, segment): its present segments, and future ones only over
-        keys that no present one has. Elsewhere a future segment says nothing, for older ones come before it.
-        """
-        present = sorted((self.segments[i] for i, offset in cut.items() if offset >= 0), key=lambda s: s.low)
-        pieces = [(s.low, s.high, s.id) for s in present]
-        for gap_low, gap_high in _gaps(present):
-            for later in (self.segments[i] for i, offset in cut.items() if offset < 0):
-                low, high = max(later.low, gap_low), min(later.high, gap_high)
-                if low < high:
-                    pieces.append((low, high, later.id))
-        return sorted(pieces)
+        """Where the cut stands, as disjoint (low, high, segment) by key: over each key the oldest segment of
+        the cut, for a future one says nothing where an older one is still to be read."""
+        starts = sorted((self.segments[i] for i in cut), key=lambda s: s.low)
+        borders = sorted({s.low for s in starts} | {s.high for s in starts})
+        pieces: list[tuple[float, float, int]] = []
+        open_ones: list[tuple[int, float]] = []  # (id, high), a heap
+        following = 0
+        for low, high in itertools.pairwise(borders):
+            while following < len(starts) and starts[following].low <= low:
+                heapq.heappush(open_ones, (starts[following].id, starts[following].high))
+                following += 1
+            while open_ones and open_ones[0][1] <= low:
+                heapq.heappop(open_ones)
+            if open_ones:
+                pieces.append((low, high, open_ones[0][0]))
+        return pieces
 
     def is_at_or_after(self, later: Cut, earlier: Cut) -> bool:
         """Whether no segment of `later` lies before `earlier`."""
         if any(later[i] < offset for i, offset in earlier.items() if i in later):
             return False
         place = self._place(earlier)
-        for segment in (self.segments[i] for i in later):
-            for low, high, before in place:
-                if low >= segment.high:
-                    break
-                if high > segment.low and segment.id < before:
-                    return False
-        return True
+        return all(
+            segment.id >= before
+            for segment in (self.segments[i] for i in later)
+            for before in _ids_under(place, segment)
+        )
 
     def between(self, start: Cut, end: Cut) -> list[int]:
         """Ids of the segments from one cut to the other, the cuts' own included; an empty cut is the
@@ -224,7 +229,7 @@ class History:
                 named
                 or surely
                 or (
-                    all(x <= segment.id for low, high, x in starts if high > segment.low and low < segment.high)
+                    all(before <= segment.id for before in _ids_under(starts, segment))
                     and all(segment.id <= y.id for y in ends if share_keys(y, segment))
                 )
             ):
@@ -293,6 +298,15 @@ class History:
 def copy_id(segment: int, epoch: int) -> int:
     """The id of a segment's duplicate in another epoch: the number stays."""
     return segment_id(segment_number(segment), epoch)
+
+
+def _ids_under(place: Sequence[tuple[float, float, int]], segment: SegmentRange) -> Iterable[int]:
+    """The segments on which a cut stands over the keys of `segment`."""
+    first = bisect.bisect_right(place, segment.low, key=lambda piece: piece[1])
+    for low, _, found in itertools.islice(place, first, None):
+        if low >= segment.high:
+            break
+        yield found
 
 
 def _blocks(ranges: Iterable[KeyRange]) -> list[KeyRange]:

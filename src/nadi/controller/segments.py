@@ -120,11 +120,7 @@ class Segments:
 
 async def together(calls: Iterable[Awaitable[object]]) -> None:
     """Await all at once; the first error cancels the others and is raised as it is."""
-
-    async def one(call: Awaitable[object]) -> None:
-        await call
-
-    tasks = [asyncio.ensure_future(one(call)) for call in calls]
+    tasks = [asyncio.ensure_future(call) for call in calls]
     try:
         await asyncio.gather(*tasks)
     except BaseException:

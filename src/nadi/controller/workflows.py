@@ -124,7 +124,12 @@ class Workflows:
                     work = await self._begin(name, begin)
                     _settle(recorded, work)
                     if work is not None:
-                        await self.finish(name, work, failed=lambda error: _settle(done, error=error))
+                        await self.finish(
+                            name,
+                            work,
+                            reached=lambda: _settle(done),
+                            failed=lambda error: _settle(done, error=error),
+                        )
                     _settle(done, None)
             except asyncio.CancelledError:
                 stopped = ClosedError("the controller is being stopped: try again")
@@ -202,13 +207,18 @@ class Workflows:
         name: StreamName,
         work: AnyWork,
         *,
+        reached: Callable[[], None] = lambda: None,
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
-        """Perform recorded work until it is done, then drop the record."""
+        """Perform recorded work until it is done, then drop the record.
+
+        `reached` is told in between: whoever asked needn't wait for the record to go.
+        """
         kind = _KIND_OF[type(work)]
 
         async def attempt() -> None:
             await self.steps[type(work)](name, work)
+            reached()
             await self.metadata.work.remove([f"{name.key}/{kind}"])
 
         await self.persist(f"{kind} {name}", attempt, failed=failed)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -35,10 +36,19 @@ class Ready(msgspec.Struct):
 class EmbeddedServer:
     """A running child server. `controller_uri` is what clients connect to; `pid` its process."""
 
-    def __init__(self, folder: Path, *, port: int, containers: int | None, timeout_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        port: int,
+        containers: int | None,
+        timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         command = [sys.executable, "-m", "nadi.standalone", str(folder), str(port), str(containers or 0)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        settings = {**os.environ, **(environment or {})}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings)
         ready = self._await_ready(timeout_s)
         if ready.error:
             self._process.wait(STOP_TIMEOUT_S)
@@ -88,6 +98,13 @@ class EmbeddedServer:
         status = Path(f"/proc/{self.pid}/statm").read_text()
         return int(status.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
+    def peak_memory_bytes(self) -> int:
+        """The most resident memory the server had so far, in bytes."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        return self.memory_bytes()
+
     def __enter__(self) -> EmbeddedServer:
         return self
 
@@ -101,11 +118,13 @@ def embedded(
     port: int = 0,
     containers: int | None = None,
     timeout_s: float = START_TIMEOUT_S,
+    environment: Mapping[str, str] | None = None,
 ) -> EmbeddedServer:
     """Start a server in a child process and wait until it takes clients.
 
     folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
-    0 for any free one. Raises DataFolderError, UnavailableError, RequestTimeoutError.
+    0 for any free one. environment: variables for the server's process.
+    Raises DataFolderError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
     >>> with embedded(tempfile.mkdtemp()) as server:
@@ -113,4 +132,4 @@ def embedded(
     True
     """
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
-    return EmbeddedServer(path, port=port, containers=containers, timeout_s=timeout_s)
+    return EmbeddedServer(path, port=port, containers=containers, timeout_s=timeout_s, environment=environment)

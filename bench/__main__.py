@@ -1,0 +1,78 @@
+"""nadi's benchmarks: `script/bench` runs them all and prints a table beside the targets.
+
+Every figure is of a real server in a process of its own, on a real disk with fsync; the machine's own
+fsync is measured first, for no figure means anything without it. Medians of several runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import measure
+from bench.measure import Figure
+
+console = Console(highlight=False)
+
+BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
+    "disk": measure.disk,
+    "write-100": lambda folder: measure.write(folder, 100, 4_000_000, 200_000, "events/s"),
+    "write-1k": lambda folder: measure.write(folder, 1_000, 1_000_000, 150, "MB/s"),
+    "write-10k": lambda folder: measure.write(folder, 10_000, 150_000, 300, "MB/s"),
+    "latency": measure.latency,
+    "read": measure.read,
+    "spark": measure.spark_read,
+    "restart": measure.restart,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHES)} (default: all)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each; the median counts (default 3)")
+    parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
+    parser.add_argument("--json", type=Path, help="write the figures to a file")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(BENCHES)
+    if unknown:
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    table = Table(title=f"nadi benchmarks, median of {options.runs}")
+    for column in ("figure", "measured", "target", "reached"):
+        table.add_column(column, justify="left" if column == "figure" else "right")
+    rows = []
+    for name in options.names or BENCHES:
+        runs: list[list[Figure]] = []
+        for number in range(options.runs):
+            folder = Path(tempfile.mkdtemp(prefix="nadi-bench-", dir=options.data))
+            try:
+                with console.status(f"{name}, run {number + 1} of {options.runs}"):
+                    runs.append(BENCHES[name](folder))
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        for figures in zip(*runs, strict=True):
+            figure = figures[0]
+            value = statistics.median(f.value for f in figures)
+            reached = "" if figure.target is None else ("yes" if figure.reached(value) else "NO")
+            target = "" if figure.target is None else f"{'<' if figure.at_most else ''} {figure.target:,g}"
+            table.add_row(
+                figure.name,
+                f"{value:,.4g} {figure.unit}" if value < 1000 else f"{value:,.0f} {figure.unit}",
+                target,
+                reached,
+            )
+            rows.append({"name": figure.name, "value": value, "unit": figure.unit, "target": figure.target})
+    console.print(table)
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

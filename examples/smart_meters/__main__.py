@@ -1,0 +1,121 @@
+"""The demo: store meter readings, bookmark weeks, find slices on the live tail, replay them, compare years.
+
+`script/demo` runs it. It starts a nadi server of its own, writes last year's weeks as history and
+bookmarks each as two stream cuts, then plays this year's week while a Spark streaming job finds the
+slices of interest; each slice is read again between its own two cuts and must agree to the last digit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+import nadi
+from examples.smart_meters import jobs, stage
+from examples.smart_meters.chart import comparison, draw, summarise
+from examples.smart_meters.extract import EXTRACT, full_data
+from examples.smart_meters.readings import METERS, week
+
+console = Console(highlight=False)
+LIVE = (2010, 45)
+BEFORE = (2009, 45)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="script/demo", description=__doc__)
+    parser.add_argument("--data", type=Path, help="folder for the server's data (default: a temporary one, removed)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results for machines")
+    parser.add_argument("--chart", type=Path, default=Path("demo-output/weeks.png"), help="where the chart goes")
+    parser.add_argument("--full", action="store_true", help="download and play all four years: 8.2 million events")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    if options.data is not None and options.data.exists() and any(options.data.iterdir()):
+        console.print(f"[red]error:[/red] {options.data} is not empty: give the demo a new folder")
+        return 2
+    folder = options.data or Path(tempfile.mkdtemp(prefix="nadi-demo-"))
+    try:
+        return run(options, folder)
+    except nadi.NadiError as error:
+        console.print(f"[red]error:[/red] {error}")
+        return 1
+    finally:
+        if options.data is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run(options: argparse.Namespace, folder: Path) -> int:
+    began = time.monotonic()
+    source = full_data(folder) if options.full else EXTRACT
+    with nadi.embedded(folder / "server") as server, nadi.StreamManager(server.controller_uri) as manager:
+        console.print(f"nadi serves {server.controller_uri}; readings from [bold]{source.name}[/bold]")
+        household = stage.prepare(manager, server.controller_uri)
+        bookmarks = stage.ingest_history(household, source, before=week(*LIVE)[0], console=console)
+        with jobs.session(folder / "spark") as spark:
+            live_bookmark, live = stage.play_live(household, spark, source, LIVE, folder / "checkpoint", console)
+            bookmarks[LIVE] = live_bookmark
+            replayed = stage.replay(household, spark, live, console)
+            before = jobs.slices_of(spark, household, *bookmarks[BEFORE])
+            energies = {when: jobs.energy_by_meter(spark, household, *bookmarks[when]) for when in (BEFORE, LIVE)}
+            weeks = {}
+            for when, slices in ((BEFORE, before), (LIVE, live)):
+                readings = jobs.readings_of(spark, household, *bookmarks[when])
+                inside = [found.slice() for found in slices if week(*when)[0] <= found.start < week(*when)[1]]
+                weeks[when] = summarise(f"{when[0]}, week {when[1]}", week(*when)[0], readings, inside)
+        memory = server.memory_bytes()
+    options.chart.parent.mkdir(parents=True, exist_ok=True)
+    draw([weeks[BEFORE], weeks[LIVE]], options.chart)
+    agree = sum(found.energy_micro_wh == again for found, again in zip(live, replayed, strict=True))
+    console.print(slices_table(weeks[BEFORE].title, before, weeks[LIVE].title, live))
+    console.print(comparison(weeks[BEFORE], weeks[LIVE]))
+    console.print(f"slices found live: {len(live)}; replays that agree to the last digit: {agree}")
+    console.print(f"chart: {options.chart}; took {time.monotonic() - began:.0f} s")
+    if options.json is not None:
+        result = {
+            "energy_wh": {f"{y}-W{w}": {m: energies[(y, w)][m] / 1e6 for m in METERS} for y, w in (BEFORE, LIVE)},
+            "change_percent": {
+                m: round(100 * (energies[LIVE][m] / energies[BEFORE][m] - 1), 2) for m in METERS if energies[BEFORE][m]
+            },
+            "slices": {"live": len(live), "replayed_equal": agree, "last_year": len(before)},
+            "live_slices": [msgspec.to_builtins(found) for found in live],
+            "server_memory_bytes": memory,
+            "chart": str(options.chart),
+            "seconds": round(time.monotonic() - began, 1),
+        }
+        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    if agree != len(live):
+        console.print("[red]some replays differ from the live result[/red]")
+        return 1
+    return 0
+
+
+def slices_table(
+    title_before: str, before: list[jobs.FoundSlice], title_after: str, after: list[jobs.FoundSlice]
+) -> Table:
+    """How many slices each meter had in both weeks, and their energy."""
+    table = Table(title="Slices above the threshold")
+    table.add_column("meter")
+    for title in (title_before, title_after):
+        table.add_column(title, justify="right")
+        table.add_column("Wh in them", justify="right")
+    for meter in METERS:
+        row = [meter]
+        for found in (before, after):
+            mine = [s for s in found if s.meter == meter]
+            row += [str(len(mine)), f"{sum(s.energy_micro_wh for s in mine) / 1e6:,.0f}"]
+        table.add_row(*row)
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

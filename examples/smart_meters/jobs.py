@@ -1,0 +1,158 @@
+"""The demo's Spark jobs: the streaming job that finds slices, and the bounded ones that replay.
+
+All of them run the same fold (`slices.fold`). Readings arrive as JSON events; Spark parses them and
+groups them by meter; within a group they are put in the order of the stream, (segment, offset), for a
+shuffle keeps no order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pandas as pd
+from nadi.spark import tuned
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from examples.smart_meters.readings import Reading
+from examples.smart_meters.slices import RULES, Position, Slice, Stretch, fold, micro_wh
+from nadi import StreamCut
+
+SCOPE, METERS_STREAM, SLICES_STREAM, BOOKMARKS_STREAM = "home", "meters", "slices", "bookmarks"
+ROOT = Path(__file__).parents[2]
+
+
+class FoundSlice(msgspec.Struct, frozen=True):
+    """A slice as it stands in the slices stream: where it lies, when it was, what it took."""
+
+    meter: str
+    start_cut: str
+    end_cut: str
+    start: int  # ms since 1970, UTC
+    end: int
+    energy_micro_wh: int
+    energy_wh: float
+
+    def slice(self) -> Slice:
+        return Slice(self.meter, self.start, self.end, self.energy_micro_wh, (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Household:
+    """Where the streams are, and the segments of the meters stream at its head."""
+
+    controller: str
+    head: dict[int, int]
+
+
+@contextmanager
+def session(folder: Path) -> Iterator[SparkSession]:
+    """A local Spark with the settings that make small batches quick; it ends with the block."""
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    builder = tuned(SparkSession.builder.master("local[2]").appName("smart meters"))
+    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.local.dir", str(folder))
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _options(household: Household, stream: str) -> dict[str, str]:
+    return {"controller": household.controller, "scope": SCOPE, "stream": stream}
+
+
+def _parsed(events: DataFrame) -> DataFrame:
+    reading = F.from_json(F.col("event").cast("string"), "meter string, at long, wh double").alias("r")
+    end = (F.col("offset") + F.length("event") + 8).alias("end")
+    return events.select(reading, "segment_id", "offset", end).select("r.*", "segment_id", "offset", "end")
+
+
+def _bounded(spark: SparkSession, household: Household, start: str, end: str) -> DataFrame:
+    options = _options(household, METERS_STREAM) | {"start_stream_cut": start, "end_stream_cut": end}
+    return _parsed(spark.read.format("nadi").options(**options).load())
+
+
+def _in_order(rows: Iterable[Any]) -> list[tuple[Reading, Position]]:
+    ordered = sorted(rows, key=lambda row: (row.segment_id, row.offset))
+    return [(Reading(row.meter, row.at, row.wh), (row.segment_id, row.offset, row.end)) for row in ordered]
+
+
+def _found(head: dict[int, int], found: Slice) -> FoundSlice:
+    """The slice with its two stream cuts: they differ in the meter's own segment only."""
+    (first_segment, begin, _), (last_segment, _, end) = found.first_position, found.last_position
+    start = StreamCut(SCOPE, METERS_STREAM, head | {first_segment: begin})
+    stop = StreamCut(SCOPE, METERS_STREAM, head | {last_segment: end})
+    return FoundSlice(
+        found.meter,
+        start.as_text(),
+        stop.as_text(),
+        found.start,
+        found.end,
+        found.energy_micro_wh,
+        found.energy_wh,
+    )
+
+
+def find_slices_live(spark: SparkSession, household: Household, start: StreamCut, checkpoint: Path) -> StreamingQuery:
+    """Start the streaming job: meters stream in, slices out, exactly once."""
+    head = household.head
+
+    def step(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
+        stretch = Stretch.from_text(state.get[0]) if state.exists and state.get[0] else None
+        rows = [row for frame in frames for row in frame.itertuples()]
+        stretch, finished = fold(RULES[key[0]], stretch, _in_order(rows))
+        state.update((stretch.as_text() if stretch is not None else "",))
+        events = [msgspec.json.encode(_found(head, found)) for found in finished]
+        yield pd.DataFrame({"event": events, "routing_key": [key[0]] * len(events)})
+
+    options = _options(household, METERS_STREAM) | {"start_stream_cut": start.as_text()}
+    readings = _parsed(spark.readStream.format("nadi").options(**options).load())
+    slices = readings.groupBy("meter").applyInPandasWithState(
+        step, "event binary, routing_key string", "stretch string", "append", "NoTimeout"
+    )
+    writer = slices.writeStream.format("nadi").options(**_options(household, SLICES_STREAM))
+    return writer.option("checkpointLocation", str(checkpoint)).outputMode("append").start()
+
+
+def slices_of(spark: SparkSession, household: Household, start: str, end: str) -> list[FoundSlice]:
+    """The same algorithm over a bookmarked stretch of the stream."""
+    head = household.head
+
+    def whole(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
+        _, finished = fold(RULES[key[0]], None, _in_order(frame.itertuples()))
+        return pd.DataFrame({"found": [msgspec.json.encode(_found(head, found)) for found in finished]})
+
+    rows = _bounded(spark, household, start, end).groupBy("meter").applyInPandas(whole, "found binary").collect()
+    found = [msgspec.json.decode(bytes(row.found), type=FoundSlice) for row in rows]
+    return sorted(found, key=lambda slice_: (slice_.start, slice_.meter))
+
+
+def energy_of_slice(spark: SparkSession, household: Household, found: FoundSlice) -> int:
+    """A bounded read between the slice's own two cuts: its energy in micro-watt-hours, summed anew."""
+    rows = _bounded(spark, household, found.start_cut, found.end_cut).where(F.col("meter") == found.meter)
+    return sum(micro_wh(row.wh) for row in rows.select("wh").collect())
+
+
+def readings_of(spark: SparkSession, household: Household, start: str, end: str) -> list[Reading]:
+    """All readings between two cuts, by time."""
+    rows = _bounded(spark, household, start, end).select("meter", "at", "wh").collect()
+    return sorted((Reading(row.meter, row.at, row.wh) for row in rows), key=lambda reading: reading.at)
+
+
+def energy_by_meter(spark: SparkSession, household: Household, start: str, end: str) -> dict[str, int]:
+    """Micro-watt-hours of each meter between two cuts."""
+
+    def add(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
+        return pd.DataFrame({"meter": [key[0]], "micro_wh": [sum(map(micro_wh, frame["wh"]))]})
+
+    rows = _bounded(spark, household, start, end).groupBy("meter").applyInPandas(add, "meter string, micro_wh long")
+    return {row.meter: row.micro_wh for row in rows.collect()}

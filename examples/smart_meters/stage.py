@@ -1,0 +1,147 @@
+"""The demo's steps: prepare the streams, write history with bookmarks, play the live week, replay."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby, islice
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from examples.smart_meters import jobs
+from examples.smart_meters.jobs import BOOKMARKS_STREAM, METERS_STREAM, SCOPE, SLICES_STREAM, FoundSlice
+from examples.smart_meters.readings import Reading, encode, read_readings, week
+from nadi import EventWriter, StreamCut, StreamManager
+
+LIVE_SECONDS = 20.0  # the live week is played within about this time
+WRITE_AT_ONCE = 4_000
+Week = tuple[int, int]
+Cuts = tuple[str, str]
+
+
+class Bookmark(msgspec.Struct):
+    """A week of the meters stream: its two stream cuts, as stored in the bookmarks stream."""
+
+    week: str
+    start_cut: str
+    end_cut: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stage(jobs.Household):
+    """The household with its connection."""
+
+    manager: StreamManager
+
+
+def _progress(console: Console) -> Progress:
+    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console)
+
+
+def prepare(manager: StreamManager, controller: str) -> Stage:
+    """Create the scope and its three streams."""
+    manager.create_scope(SCOPE)
+    for stream, segments in ((METERS_STREAM, 2), (SLICES_STREAM, 1), (BOOKMARKS_STREAM, 1)):
+        manager.create_stream(SCOPE, stream, segments)
+    head = manager.stream_info(SCOPE, METERS_STREAM).head
+    return Stage(controller, dict(head.positions), manager)
+
+
+def _week_of(reading: Reading) -> Week:
+    year, number, _ = datetime.fromtimestamp(reading.at / 1000, UTC).isocalendar()
+    return year, number
+
+
+def _batches(readings: Iterable[Reading]) -> Iterator[list[Reading]]:
+    iterator = iter(readings)
+    while batch := list(islice(iterator, WRITE_AT_ONCE)):
+        yield batch
+
+
+def _write(writer: EventWriter, batch: list[Reading]) -> None:
+    writer.write_batch([encode(reading) for reading in batch], [reading.meter for reading in batch])
+
+
+def _tail(stage: Stage) -> str:
+    return stage.manager.stream_info(SCOPE, METERS_STREAM).tail.as_text()
+
+
+def _bookmark(stage: Stage, when: Week, cuts: Cuts) -> None:
+    with stage.manager.create_writer(SCOPE, BOOKMARKS_STREAM) as writer:
+        bookmark = Bookmark(f"{when[0]}-W{when[1]:02}", *cuts)
+        writer.write_event(msgspec.json.encode(bookmark), routing_key=bookmark.week)
+
+
+def ingest_history(stage: Stage, source: Path, before: int, console: Console) -> dict[Week, Cuts]:
+    """Write the readings before the live week, and bookmark where each ISO week begins and ends."""
+    bookmarks: dict[Week, Cuts] = {}
+    count, began = 0, time.monotonic()
+    with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:
+        task = progress.add_task("history", total=None)
+        for when, readings in groupby(read_readings(source, None, before), key=_week_of):
+            start = _tail(stage)
+            for batch in _batches(readings):
+                _write(writer, batch)
+                count += len(batch)
+                progress.update(task, completed=count, description=f"history, {when[0]} week {when[1]}")
+            writer.flush()
+            bookmarks[when] = (start, _tail(stage))
+            _bookmark(stage, when, bookmarks[when])
+        progress.update(task, total=count, description="history")
+    rate = count / (time.monotonic() - began)
+    console.print(f"{count:,} events of {len(bookmarks)} weeks stored, {rate:,.0f}/s; each week bookmarked")
+    return bookmarks
+
+
+def play_live(
+    stage: Stage, spark: SparkSession, source: Path, live: Week, checkpoint: Path, console: Console
+) -> tuple[Cuts, list[FoundSlice]]:
+    """Play the live week while the Spark job follows the tail; gives its bookmark and the slices found."""
+    start_ms, end_ms = week(*live)
+    readings = list(read_readings(source, start_ms, end_ms))
+    later = read_readings(source, end_ms)  # in the full data set three more weeks follow
+    start = _tail(stage)
+    query = jobs.find_slices_live(spark, stage, StreamCut.from_text(start), checkpoint)
+    try:
+        with stage.manager.create_writer(SCOPE, METERS_STREAM) as writer, _progress(console) as progress:
+            played = progress.add_task("live week", total=len(readings))
+            slices = progress.add_task("slices found by Spark", total=None)
+            steps = 100
+            size = -(-len(readings) // steps)
+            for number in range(steps):
+                _write(writer, readings[number * size : (number + 1) * size])
+                writer.flush()
+                progress.advance(played, len(readings[number * size : (number + 1) * size]))
+                progress.update(slices, completed=len(_slices(stage)))
+                time.sleep(LIVE_SECONDS / steps)
+            cuts = (start, _tail(stage))
+            for batch in _batches(later):
+                _write(writer, batch)
+                progress.update(played, advance=len(batch), total=None)
+            writer.flush()
+            query.processAllAvailable()
+            found = _slices(stage)
+            progress.update(slices, completed=len(found), total=len(found))
+    finally:
+        query.stop()
+    _bookmark(stage, live, cuts)
+    return cuts, sorted(found, key=lambda slice_: (slice_.start, slice_.meter))
+
+
+def _slices(stage: Stage) -> list[FoundSlice]:
+    tail = stage.manager.stream_info(SCOPE, SLICES_STREAM).tail
+    events = stage.manager.read_events(SCOPE, SLICES_STREAM, end=tail)
+    return [msgspec.json.decode(event.data, type=FoundSlice) for event in events]
+
+
+def replay(stage: Stage, spark: SparkSession, found: list[FoundSlice], console: Console) -> list[int]:
+    """Each slice's energy from a bounded Spark read between its own cuts."""
+    with _progress(console) as progress:
+        return [jobs.energy_of_slice(spark, stage, slice_) for slice_ in progress.track(found, description="replays")]

@@ -1,0 +1,170 @@
+"""The client against the whole server, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import ABSENT, StreamManager
+from nadi.errors import (
+    ConditionFailedError,
+    InvalidStreamCutError,
+    NotEmptyError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+    TruncatedError,
+)
+
+
+@pytest.fixture(scope="module")
+def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamManager]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        yield manager
+
+
+def numbers_by_key(events: list[bytes]) -> dict[bytes, list[int]]:
+    found: dict[bytes, list[int]] = {}
+    for event in events:
+        key, _, number = event.partition(b":")
+        found.setdefault(key, []).append(int(number))
+    return found
+
+
+def test_scopes_and_streams(manager: StreamManager) -> None:
+    assert manager.create_scope("other")
+    assert not manager.create_scope("other")
+    assert set(manager.list_scopes()) >= {"sc", "other"}
+    assert manager.create_stream("other", "a", tags=["t"])
+    assert not manager.create_stream("other", "a")
+    assert manager.list_streams("other") == ["a"]
+    assert manager.list_streams("other", tag="t") == ["a"]
+    assert manager.stream_configuration("other", "a").tags == ("t",)
+    with pytest.raises(NotEmptyError):
+        manager.delete_scope("other")
+    with pytest.raises(StreamNotSealedError):
+        manager.delete_stream("other", "a")
+    with pytest.raises(StreamNotFoundError):
+        manager.stream_info("other", "b")
+    writer = manager.create_writer("other", "a")
+    writer.write_event(b"x").result(10)
+    manager.seal_stream("other", "a")
+    with pytest.raises(StreamSealedError):
+        writer.write_event(b"y").result(10)
+    info = manager.stream_info("other", "a")
+    assert info.is_sealed
+    assert list(info.tail.positions.values()) == [9]
+    assert [event.data for event in manager.read_events("other", "a")] == [b"x"]
+    assert manager.delete_stream("other", "a")
+    assert manager.delete_scope("other")
+    assert not manager.delete_scope("other")
+
+
+def test_order_over_a_split_and_a_merge(manager: StreamManager) -> None:
+    manager.create_stream("sc", "scaled", 2)
+    writer = manager.create_writer("sc", "scaled")
+    keys = [f"k{i}" for i in range(20)]
+    events = 0
+
+    def write() -> None:
+        nonlocal events
+        for number in range(events, events + 100):
+            for key in keys:
+                writer.write_event(f"{key}:{number}".encode(), key)
+        events += 100
+
+    write()
+    manager.scale_stream("sc", "scaled", [0], [(0.0, 0.25), (0.25, 0.5)])
+    write()
+    middle_writer = manager.stream_info("sc", "scaled")
+    current = manager.current_segments("sc", "scaled")
+    assert [(s.low, s.high) for s in current] == [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)]
+    manager.scale_stream("sc", "scaled", [s.segment_id for s in current], [(0.0, 1.0)])
+    write()
+    writer.flush(20)
+    info = manager.stream_info("sc", "scaled")
+    expected = {key.encode(): list(range(events)) for key in keys}
+    whole = [event.data for event in manager.read_events("sc", "scaled", end=info.tail)]
+    assert numbers_by_key(whole) == expected
+    first = [event.data for event in manager.read_events("sc", "scaled", end=middle_writer.tail)]
+    second = [
+        event.data
+        for event in manager.read_events("sc", "scaled", start=middle_writer.tail, end=info.tail)
+    ]
+    assert numbers_by_key(first + second) == expected
+    with pytest.raises(InvalidStreamCutError):
+        manager.create_reader("sc", "scaled", start=info.tail, end=info.head)
+
+
+def test_transactions(manager: StreamManager) -> None:
+    manager.create_stream("sc", "txns", 2)
+    writer = manager.create_transaction_writer("sc", "txns")
+    with writer.begin_txn() as txn:
+        txn.write_batch([b"a", b"b", b"c"], ["1", "2", "3"])
+    resumed = writer.get_txn(txn.txn_id)
+    assert resumed.status() in ("COMMITTING", "COMMITTED")
+    begun = writer.begin_txn(lease_ms=20_000)
+    begun.write_event(b"d", "1")
+    begun.flush()
+    again = manager.create_transaction_writer("sc", "txns").get_txn(begun.txn_id)
+    again.commit(wait=True)
+    dropped = writer.begin_txn()
+    dropped.write_event(b"e")
+    dropped.abort(wait=True)
+    assert dropped.status() == "ABORTED"
+    tail = manager.stream_info("sc", "txns").tail
+    assert sorted(event.data for event in manager.read_events("sc", "txns", end=tail)) == [
+        b"a",
+        b"b",
+        b"c",
+        b"d",
+    ]
+
+
+def test_truncation(manager: StreamManager) -> None:
+    manager.create_stream("sc", "short")
+    with manager.create_writer("sc", "short") as writer:
+        writer.write_event(b"old").result(10)
+        before = manager.stream_info("sc", "short")
+        manager.truncate_stream(before.tail)
+        writer.write_event(b"new").result(10)
+    info = manager.stream_info("sc", "short")
+    assert info.head == before.tail
+    assert [event.data for event in manager.read_events("sc", "short", end=info.tail)] == [b"new"]
+    with manager.create_reader("sc", "short", start=before.head) as reader, pytest.raises(TruncatedError):
+        reader.next_block(10)
+
+
+def test_large_events(manager: StreamManager) -> None:
+    manager.create_stream("sc", "large")
+    with manager.create_writer("sc", "large") as writer:
+        writer.write_batch([b"a", b"b" * (9 << 20), b"c", b"d" * (8 << 20), b"e"], "k")
+    tail = manager.stream_info("sc", "large").tail
+    events = [event.data for event in manager.read_events("sc", "large", end=tail)]
+    assert [(event[:1], len(event)) for event in events] == [
+        (b"a", 1),
+        (b"b", 9 << 20),
+        (b"c", 1),
+        (b"d", 8 << 20),
+        (b"e", 1),
+    ]
+
+
+def test_tables(manager: StreamManager) -> None:
+    table = manager.table("sc", "intents")
+    assert table.create()
+    assert not table.create()
+    version = table.put(b"k", b"v", ABSENT)
+    with pytest.raises(ConditionFailedError):
+        table.put(b"k", b"w", ABSENT)
+    assert table.put(b"k", b"w", version) > version
+    found = table.get(b"k")
+    assert found is not None
+    assert found.value == b"w"
+    table.remove(b"k", found.version)
+    assert table.get(b"k") is None
