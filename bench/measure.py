@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import nadi
@@ -84,6 +85,10 @@ def write(folder: Path, size: int, count: int, target: float, unit: str) -> list
     ]
 
 
+def _note(waits: list[float], sent: float, _: object) -> None:
+    waits.append(time.perf_counter() - sent)
+
+
 def latency(folder: Path) -> list[Figure]:
     """Acknowledgement latency at 5,000 events/s of 100 bytes, each waited for on its own."""
     rate, seconds = 5_000, 5
@@ -102,7 +107,7 @@ def latency(folder: Path) -> list[Figure]:
                     time.sleep(due - now)
                 sent = time.perf_counter()
                 ack = writer.write_event(event, KEYS[number % 1000])
-                ack.add_done_callback(lambda _ack, sent=sent: waits.append(time.perf_counter() - sent))
+                ack.add_done_callback(partial(_note, waits, sent))
             writer.flush()
     waits.sort()
     return [

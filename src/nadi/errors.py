@@ -85,9 +85,7 @@ class SegmentNotFoundError(NotFoundError):
 
 class TransactionNotFoundError(NotFoundError):
     def __init__(self, txn_id: str) -> None:
-        super().__init__(
-            f"there is no transaction {txn_id}: it was never begun here, or was forgotten after its end"
-        )
+        super().__init__(f"there is no transaction {txn_id}: it was never begun here, or was forgotten after its end")
         self.txn_id = txn_id
 
 

@@ -1,6 +1,13 @@
-"""Every limit of nadi in one place, with its unit and the reason for its size."""
+"""Every limit of nadi in one place, with its unit and the reason for its size.
+
+Tests make some of them small for a server of their own, through its environment:
+NADI_LIMITS="chunk_flush_age_s=0.2,chunk_flush_bytes=65536".
+"""
 
 from __future__ import annotations
+
+import os
+from typing import Any
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -27,6 +34,8 @@ LOG_MAX_BYTES = 4 * 1024 * MIB  # un-tiered log of one container; past it writer
 CHUNK_FLUSH_BYTES = 8 * MIB  # a segment is moved to tier 2 when this much waits
 CHUNK_MAX_BYTES = 64 * MIB  # compaction builds chunks up to this
 CHUNK_FLUSH_AGE_S = 10.0  # or when its oldest bytes are this old
+STORAGE_WRITER_TICK_S = 0.25  # how often the storage writer looks for what is due
+CHUNK_GARBAGE_DELAY_S = 30.0  # readers that hold the name of a replaced chunk finish within it
 CHECKPOINT_INTERVAL_S = 2.0  # state is written behind to LMDB this often
 CHECKPOINT_DIRTY_RECORDS = 50_000  # or when this many records wait
 MAX_ATTRIBUTE_UPDATES = 1_000
@@ -64,3 +73,25 @@ TAG_MAX_CHARS = 256
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits
 READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight
+
+
+def override(limits: dict[str, Any], text: str) -> None:
+    """Set limits from `name=value,...`; ValueError for one that doesn't exist or isn't its kind of number.
+
+    >>> limits = {"QUEUE_MAX_BYTES": 10, "CHUNK_FLUSH_AGE_S": 10.0}
+    >>> override(limits, "chunk_flush_age_s=0.5,queue_max_bytes=7")
+    >>> limits
+    {'QUEUE_MAX_BYTES': 7, 'CHUNK_FLUSH_AGE_S': 0.5}
+    """
+    for item in filter(None, text.split(",")):
+        name, _, value = item.partition("=")
+        name = name.strip().upper()
+        if not isinstance(limits.get(name), int | float):
+            raise ValueError(f"NADI_LIMITS: there is no limit {name}")
+        try:
+            limits[name] = type(limits[name])(value)
+        except ValueError:
+            raise ValueError(f"NADI_LIMITS: {value!r} is no value for {name}, now {limits[name]}") from None
+
+
+override(globals(), os.environ.get("NADI_LIMITS", ""))  # here, before any module takes a limit over

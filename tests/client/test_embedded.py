@@ -81,21 +81,18 @@ def test_order_over_a_split_and_a_merge(manager: StreamManager) -> None:
     write()
     manager.scale_stream("sc", "scaled", [0], [(0.0, 0.25), (0.25, 0.5)])
     write()
-    middle_writer = manager.stream_info("sc", "scaled")
+    middle = manager.stream_info("sc", "scaled")
     current = manager.current_segments("sc", "scaled")
     assert [(s.low, s.high) for s in current] == [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)]
-    manager.scale_stream("sc", "scaled", [s.segment_id for s in current], [(0.0, 1.0)])
+    manager.scale_stream("sc", "scaled", [s.segment_id for s in current], [(0.0, 0.6), (0.6, 1.0)])
     write()
     writer.flush(20)
     info = manager.stream_info("sc", "scaled")
     expected = {key.encode(): list(range(events)) for key in keys}
     whole = [event.data for event in manager.read_events("sc", "scaled", end=info.tail)]
     assert numbers_by_key(whole) == expected
-    first = [event.data for event in manager.read_events("sc", "scaled", end=middle_writer.tail)]
-    second = [
-        event.data
-        for event in manager.read_events("sc", "scaled", start=middle_writer.tail, end=info.tail)
-    ]
+    first = [event.data for event in manager.read_events("sc", "scaled", end=middle.tail)]
+    second = [event.data for event in manager.read_events("sc", "scaled", start=middle.tail, end=info.tail)]
     assert numbers_by_key(first + second) == expected
     with pytest.raises(InvalidStreamCutError):
         manager.create_reader("sc", "scaled", start=info.tail, end=info.head)

@@ -22,7 +22,11 @@ def test_official_client(tmp_path: Path) -> None:
         pytest.skip("the official package `pravega` has no wheel for this Python")
     with nadi.embedded(tmp_path) as server:
         run = subprocess.run(
-            [sys.executable, str(SCRIPT), server.controller_uri], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, str(SCRIPT), server.controller_uri],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
         assert run.returncode == 0, run.stderr
         assert sorted(run.stdout.splitlines()) == EXPECTED

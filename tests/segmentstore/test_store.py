@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from harness import WRITER, connect, open_store
 
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
 from nadi.model.event import frame_events
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from tests.segmentstore.harness import WRITER, connect, open_store
 
 S = "scope/stream/0.#epoch.0"
 T = "scope/table_kvtable/0.#epoch.0"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nadi.errors import NadiError
 from nadi.segmentstore.store import FolderLock
-from nadi.segmentstore.tier1.files import cut
+from nadi.segmentstore.tier1.cut import cut
 from nadi.standalone.server import DEFAULT_CONTROLLER_PORT, DEFAULT_STORE_PORT, Server, serve
 
 app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
@@ -22,9 +22,7 @@ errors = Console(stderr=True, highlight=False)
 
 @app.command()
 def up(
-    data: Annotated[Path, typer.Option(help="Folder that holds all data; made if missing.")] = Path(
-        "nadi-data"
-    ),
+    data: Annotated[Path, typer.Option(help="Folder that holds all data; made if missing.")] = Path("nadi-data"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The controller's port; 0 for any free ports.")] = DEFAULT_CONTROLLER_PORT,
     store_port: Annotated[

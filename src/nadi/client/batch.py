@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from nadi.errors import NadiError, RequestTimeoutError
@@ -56,6 +56,10 @@ class Ack:
             if isinstance(error, NadiError):
                 raise
             raise RequestTimeoutError(f"not acknowledged within {timeout} s") from None
+
+    def add_done_callback(self, function: Callable[[Ack], object]) -> None:
+        """Call `function` with this Ack once it is done, in whichever thread settles it."""
+        self._future.add_done_callback(lambda _: function(self))
 
     def __await__(self) -> Generator[object, None, None]:
         if not self._future.done():

@@ -321,7 +321,12 @@ class ControllerClient:
 
     async def _send(self, rpc: str, request: Any, timeout_s: float) -> Any:
         if self._channel is None:
-            options = [("grpc.max_receive_message_length", 64 << 20), ("grpc.max_reconnect_backoff_ms", 2000)]
+            options = [
+                ("grpc.max_receive_message_length", 64 << 20),
+                ("grpc.initial_reconnect_backoff_ms", 100),  # 1 s otherwise, longer than a restart takes
+                ("grpc.min_reconnect_backoff_ms", 1000),  # how long one try may take
+                ("grpc.max_reconnect_backoff_ms", 2000),
+            ]
             self._channel = grpc.aio.insecure_channel(self.address, options)
         call = self._calls.get(rpc)
         if call is None:

@@ -83,7 +83,6 @@ async def read_bytes(
             elif len(data) < read.size and not reply.end_of_segment:
                 rest = read.size - len(data)
                 reads.appendleft(_Read(position, rest, _ask(connection, segment, position, rest)))
-                size = max(len(data), 64 * 1024)  # what this server gives at once
             if len(data):
                 yield data
             if reply.end_of_segment:

@@ -228,6 +228,7 @@ class StreamManager:
     async def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S) -> EventWriter:
         """A writer; events that are not stored within `ack_timeout` seconds fail."""
         writer = await open_writer(self.stores, scope, stream, ack_timeout_s=ack_timeout, blocking=self._blocking)
+        self._writers = [known for known in self._writers if not known.is_closed]
         self._writers.append(writer)
         return writer
 

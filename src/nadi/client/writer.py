@@ -194,6 +194,10 @@ class EventWriter:
             task.cancel()
         self._make_room()
 
+    @property
+    def is_closed(self) -> bool:
+        return isinstance(self._stopped, ClosedError)
+
     # --- what the outputs call; the loop's thread --------------------------------------------
 
     def schedule(self, call: Callable[[], None]) -> None:

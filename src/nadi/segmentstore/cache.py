@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from nadi.limits import CACHE_MAX_BYTES
+from nadi.wire.fields import Buffer
 
 Place: TypeAlias = tuple[int | str, int, int]
 
@@ -18,17 +19,17 @@ class BlockCache:
     """Blocks by place, least recently used dropped first; at most `max_bytes` in all."""
 
     def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
-        self._blocks: OrderedDict[Place, bytes] = OrderedDict()
+        self._blocks: OrderedDict[Place, Buffer] = OrderedDict()
         self._max_bytes = max_bytes
         self.size_bytes = 0
 
-    def get(self, place: Place) -> bytes | None:
+    def get(self, place: Place) -> Buffer | None:
         block = self._blocks.get(place)
         if block is not None:
             self._blocks.move_to_end(place)
         return block
 
-    def put(self, place: Place, block: bytes) -> None:
+    def put(self, place: Place, block: Buffer) -> None:
         old = self._blocks.pop(place, None)
         if old is not None:
             self.size_bytes -= len(old)

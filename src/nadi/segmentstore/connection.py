@@ -106,9 +106,20 @@ class _Append:
         self.size_bytes = sum(map(len, parts))
 
     def prepare(self, frame: FrameBuilder) -> int:
+        try:
+            return self._add(frame)
+        except OffsetMismatchError:
+            raise
+        except NadiError as error:
+            self.session.error = error  # at once: nothing later of this writer may be stored without this
+            raise
+
+    def _add(self, frame: FrameBuilder) -> int:
         session = self.session
         if session.error is not None:
             raise session.error
+        if session.container.log_full:
+            raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
         state = session.container.state
         record = find(state, session.segment, Kind.STREAM)
         if record.sealed:
@@ -134,7 +145,7 @@ class _Append:
             connection.send(wire.InvalidEventNumber(self.writer, self.request_id, "", self.last))
             connection.close()
         else:
-            self.session.error = error
+            self.session.error = error  # also where the container failed after `prepare`
             offset = self.last if isinstance(error, StreamSealedError) else -1
             connection.fail(error, self.request_id, self.session.segment, offset)
 
@@ -170,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- transport -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by form, not by class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by form, not by class
         self._transport.set_write_buffer_limits(high=CONNECTION_SEND_HIGH_WATER_BYTES)
         self._connections.add(self)
 

@@ -172,6 +172,11 @@ class Container:
         """Whether whoever sends appends must wait."""
         return self.queue_bytes > QUEUE_MAX_BYTES
 
+    @property
+    def log_full(self) -> bool:
+        """Whether the log is at its limit because tier 2 does not take data."""
+        return self.log.size_bytes > LOG_MAX_BYTES
+
     async def room(self) -> None:
         """Wait until the queue has room again."""
         while self.full:
@@ -252,14 +257,9 @@ class Container:
 
     def _prepare(self, frame: FrameBuilder, answers: list[tuple[Request, Any, Exception | None]]) -> None:
         queue = self._queue
-        full = self.log.size_bytes > LOG_MAX_BYTES
         while queue and frame.size_bytes < FRAME_MAX_BYTES:
             request = queue.popleft()
             self.queue_bytes -= request.size_bytes
-            if full and request.size_bytes > FRAME_MAX_BYTES // 1024:
-                error = StorageFullError("tier 2 does not take data: free space there, or repair it")
-                answers.append((request, None, error))
-                continue
             try:
                 answers.append((request, request.prepare(frame), None))
             except NadiError as error:

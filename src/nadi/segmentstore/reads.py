@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nadi.errors import NotFoundError, SegmentNotFoundError, TruncatedError
+from nadi.errors import NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
 from nadi.limits import MIB, READ_REPLY_MAX_BYTES
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
@@ -17,6 +17,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire.fields import Buffer
 
 CHUNK_BLOCK_BYTES = 4 * MIB
+READ_AHEAD_BLOCKS = 3
 
 
 class SegmentReader:
@@ -25,7 +26,7 @@ class SegmentReader:
     def __init__(self, chunks: ChunkStore, cache: BlockCache) -> None:
         self._chunks = chunks
         self._cache = cache
-        self._fetches: dict[Place, asyncio.Task[bytes]] = {}
+        self._fetches: dict[Place, asyncio.Task[memoryview]] = {}
 
     async def read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
         """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
@@ -35,7 +36,7 @@ class SegmentReader:
         length = min(READ_REPLY_MAX_BYTES, max(8, length))
         while True:
             if container.failure is not None:
-                raise container.failure
+                raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
             record = container.state.find(name)
             if record is None or not record.exists or record.deleted:
                 raise SegmentNotFoundError(name)
@@ -64,6 +65,8 @@ class SegmentReader:
         got = 0
         end = min(offset + length, record.durable_length)
         index = record.extent_index(offset)
+        if record.extents[index].chunk:
+            self._read_ahead(record, index, offset)
         while offset < end and index < len(record.extents):
             extent = record.extents[index]
             within = offset - extent.offset
@@ -87,9 +90,19 @@ class SegmentReader:
         block = self._cache.get((extent.chunk, number, 0))
         if block is None:
             return None
-        if (number + 1) * CHUNK_BLOCK_BYTES < extent.length:
-            self._start_block(extent, number + 1)
         return memoryview(block)[skip : skip + count]
+
+    def _read_ahead(self, record: SegmentRecord, index: int, offset: int) -> None:
+        """Fetch the blocks that a reader in order will ask for next, across chunks."""
+        ahead = READ_AHEAD_BLOCKS
+        number = (offset - record.extents[index].offset) // CHUNK_BLOCK_BYTES + 1
+        while ahead and index < len(record.extents) and record.extents[index].chunk:
+            extent = record.extents[index]
+            while ahead and number * CHUNK_BLOCK_BYTES < extent.length:
+                self._start_block(extent, number)
+                number += 1
+                ahead -= 1
+            index, number = index + 1, 0
 
     async def _load(self, container: Container, extent: Extent, within: int, count: int) -> Buffer:
         if extent.frame is not None:
@@ -100,11 +113,9 @@ class SegmentReader:
         block = await asyncio.shield(task) if task is not None else self._cache.get((extent.chunk, number, 0))
         if block is None:
             raise NotFoundError(extent.chunk)
-        if (number + 1) * CHUNK_BLOCK_BYTES < extent.length:
-            self._start_block(extent, number + 1)
         return memoryview(block)[skip : skip + count]
 
-    def _start_block(self, extent: Extent, number: int) -> asyncio.Task[bytes] | None:
+    def _start_block(self, extent: Extent, number: int) -> asyncio.Task[memoryview] | None:
         """Fetch one block of a chunk into the cache, unless it is there or on its way."""
         place = (extent.chunk, number, 0)
         if self._cache.get(place) is not None:
@@ -118,7 +129,7 @@ class SegmentReader:
             task.add_done_callback(lambda done: self._fetched(place, done))
         return task
 
-    def _fetched(self, place: Place, task: asyncio.Task[bytes]) -> None:
+    def _fetched(self, place: Place, task: asyncio.Task[memoryview]) -> None:
         self._fetches.pop(place, None)
         if not task.cancelled() and task.exception() is None:
             self._cache.put(place, task.result())

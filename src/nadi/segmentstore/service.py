@@ -20,6 +20,7 @@ from nadi.errors import (
     StorageFullError,
     StreamSealedError,
     TruncatedError,
+    UnavailableError,
 )
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore import operations as op
@@ -33,6 +34,16 @@ from nadi.wire.fields import NO_VERSION, TableKey
 
 STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients read it as "unspecified"
 ILLEGAL_ARGUMENT = 0
+LOOKS = (  # what writes nothing, and so needs no room
+    wire.GetStreamSegmentInfo,
+    wire.GetSegmentAttribute,
+    wire.LocateOffset,
+    wire.GetTableSegmentInfo,
+    wire.ReadTable,
+    wire.ReadTableKeys,
+    wire.ReadTableEntries,
+    wire.ReadTableEntriesDelta,
+)
 
 
 class WrongKindError(InvalidArgumentError):
@@ -113,6 +124,9 @@ class SegmentService:
         try:
             return await self._handlers[type(command)](command)
         except NadiError as error:
+            if isinstance(error, StorageFullError) and isinstance(command, LOOKS):
+                # it shared a frame with a write, or came while the log is opened again: that ends soon
+                raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
             segment = getattr(command, "segment", None) or getattr(command, "source", None) or command.target
             return error_reply(error, command.request_id, segment)
 

@@ -31,9 +31,13 @@ class StateMachine:
         self._by_id: dict[int, SegmentRecord] = {}
         self._deleted: dict[int, str] = {}  # id: name, since the last checkpoint
         self._dirty: dict[int, SegmentRecord] = {}
+        in_log: dict[int, None] = {}
         for segment, address, length, sequence in sorted(metadata.log_frames(), key=lambda item: item[3]):
+            in_log[segment] = None
             frame = self.frames.setdefault(sequence, FrameRef(sequence, address, time.monotonic()))
             frame.live_bytes += length
+        # only now: loading a segment looks its frames up, and they must stay in order of their numbers
+        for segment in in_log:
             self.by_id(segment)
 
     # --- records -----------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
+
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_FRAME_RECEIVED_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire.codec import decode_payload
@@ -28,12 +30,17 @@ _KEEPS_VIEW = frozenset(
 _LEAST_ROOM = 4096
 
 
+def _buffer(size: int) -> memoryview:
+    """Writable memory that, unlike a bytearray's, is not zeroed first."""
+    return np.empty(size, np.uint8).data
+
+
 class Decoder:
     """Bytes in, commands out; after a ProtocolError it must not be used again."""
 
     def __init__(self, buffer_bytes: int = RECEIVE_BUFFER_BYTES) -> None:
         self._size = buffer_bytes
-        self._view = memoryview(bytearray(buffer_bytes))
+        self._view = _buffer(buffer_bytes)
         self._start = 0  # of the first frame that is not whole yet
         self._end = 0  # of what was received
         self._shared = False  # commands hold views of this buffer
@@ -84,6 +91,6 @@ class Decoder:
         needed = 0
         if pending >= 8:
             needed = 8 + _FRAME.unpack_from(self._view, self._start)[1]
-        fresh = memoryview(bytearray(max(self._size, needed, pending + _LEAST_ROOM)))
+        fresh = _buffer(max(self._size, needed, pending + _LEAST_ROOM))
         fresh[:pending] = self._view[self._start : self._end]
         self._view, self._start, self._end, self._shared = fresh, 0, pending, False

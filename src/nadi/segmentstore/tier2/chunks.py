@@ -44,10 +44,10 @@ class ChunkStore:
                 raise StorageFullError(f"tier 2 is full ({error}): free space there") from error
             raise UnavailableError(f"tier 2 can't be written: {error}") from error
 
-    async def read(self, name: str, position: int, length: int) -> bytes:
-        """Bytes of a chunk; NotFoundError if it is gone."""
+    async def read(self, name: str, position: int, length: int) -> memoryview:
+        """Bytes of a chunk, as they came, not copied; NotFoundError if it is gone."""
         try:
-            return bytes(await obstore.get_range_async(self._store, name, start=position, length=length))
+            return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
         except FileNotFoundError as error:
             raise NotFoundError(f"chunk {name} is not in tier 2") from error
         except Exception as error:

@@ -12,7 +12,14 @@ import time
 import uuid
 
 from nadi.errors import NadiError
-from nadi.limits import CHUNK_FLUSH_AGE_S, CHUNK_FLUSH_BYTES, CHUNK_MAX_BYTES, LOG_MAX_BYTES
+from nadi.limits import (
+    CHUNK_FLUSH_AGE_S,
+    CHUNK_FLUSH_BYTES,
+    CHUNK_GARBAGE_DELAY_S,
+    CHUNK_MAX_BYTES,
+    LOG_MAX_BYTES,
+    STORAGE_WRITER_TICK_S,
+)
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.reads import SegmentReader
@@ -21,8 +28,6 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.25
-GARBAGE_DELAY_S = 30.0  # readers that hold the name of a replaced chunk finish within it
 COMPACT_FROM = 8  # this many small chunks in a row become one
 FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # what one chunk takes in memory while it is built
 SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
@@ -49,7 +54,7 @@ class StorageWriter:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        pause = TICK_S
+        pause = STORAGE_WRITER_TICK_S
         while True:
             await asyncio.sleep(pause)
             try:
@@ -58,7 +63,7 @@ class StorageWriter:
                     pass
                 await self._compact_once()
                 await self._collect_garbage()
-                pause = TICK_S
+                pause = STORAGE_WRITER_TICK_S
             except NadiError as error:
                 pause = min(10.0, pause * 2)
                 log.warning("storage writer %d: %s; next try in %.1f s", self._container.number, error, pause)
@@ -153,11 +158,13 @@ class StorageWriter:
     async def _collect_garbage(self) -> None:
         garbage = self._container.state.garbage
         now = time.monotonic()
-        for name in garbage:
-            self._garbage_since.setdefault(name, now)
-        due = [name for name, since in self._garbage_since.items() if now - since >= GARBAGE_DELAY_S][:1000]
+        self._garbage_since = {name: self._garbage_since.get(name, now) for name in garbage}
+        oldest_kept = now - CHUNK_GARBAGE_DELAY_S
+        due = [name for name, since in self._garbage_since.items() if since <= oldest_kept][:1000]
+        if not due:
+            return
+        # State runs ahead of the log: if the log fails now, these chunks may be a segment's again.
+        await self._container.call(lambda frame: None)
         for name in due:
             await self._chunks.delete(name)
-            del self._garbage_since[name]
-        if due:
-            await self._container.call(lambda frame: frame.emit(ChunksDeleted(due)))
+        await self._container.call(lambda frame: frame.emit(ChunksDeleted(due)))

@@ -1,0 +1,64 @@
+"""One client for each controller in a Python process of Spark, kept from batch to batch.
+
+Spark's Python workers are forked and reused: a client belongs to the process that made it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from nadi.client import aio
+from nadi.client.loop_thread import LoopThread
+
+_Result = TypeVar("_Result")
+_FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
+_clients: dict[tuple[int, str], Client] = {}
+_tasks = 0
+
+
+class Client:
+    """The asyncio client and the thread it runs in; `run` from any other thread."""
+
+    def __init__(self, controller: str) -> None:
+        self.thread = LoopThread(f"nadi client of {controller} for Spark")
+        self.manager = self.thread.run(_manager(controller))
+        self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return self.thread.run(work)
+
+    async def transaction_writer(self, scope: str, stream: str) -> aio.TransactionalEventWriter:
+        """The process's one writer on this stream."""
+        writer = self.writers.get((scope, stream))
+        if writer is None:
+            writer = await self.manager.create_transaction_writer(scope, stream)
+            self.writers[scope, stream] = writer
+        return writer
+
+
+async def _manager(controller: str) -> aio.StreamManager:
+    return aio.StreamManager(controller, blocking=True)
+
+
+def client_of(controller: str) -> Client:
+    """This process's client of that controller."""
+    key = (os.getpid(), controller)
+    client = _clients.get(key)
+    if client is None:
+        client = _clients[key] = Client(controller)
+    return client
+
+
+def begin_task() -> None:
+    """To be called at the head of each task.
+
+    Spark's worker daemon collects garbage after each task, 25 to 50 ms over all that is imported;
+    what is frozen is not looked at.
+    """
+    global _tasks
+    _tasks += 1
+    if _tasks <= _FREEZES:
+        gc.freeze()

@@ -1,0 +1,139 @@
+"""Each batch of a streaming query's sink counts once, whatever crashes: a durable record of intent.
+
+Spark asks to commit a batch again whenever it crashed before its own commit log, with new tasks and so
+new transactions. Therefore one record for each (query, stream), changed by compare-and-set only:
+
+    batch 7, [transactions], pending  →  commit each of them, idempotent  →  batch 7, done
+
+Asked for batch 7 again, the recorded transactions are rolled forward and the new ones aborted. Always
+true: a transaction of a query is committed only while it stands in the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+import msgspec
+
+from nadi.client.aio import ABSENT, StreamManager, Table
+from nadi.errors import (
+    ClosedError,
+    ConditionFailedError,
+    ConflictError,
+    RequestTimeoutError,
+    TransactionFailedError,
+    TransactionNotFoundError,
+    UnavailableError,
+)
+
+TABLE = "spark-sinks"
+_TRIES = 50
+_STATE_PAUSE_S = 0.005
+_COMMIT_TIMEOUT_S = 120.0
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """What the record holds."""
+
+    batch: int
+    transactions: list[UUID]
+    done: bool
+
+
+class SinkRecord:
+    """The record of one query and one stream."""
+
+    def __init__(self, manager: StreamManager, scope: str, stream: str, query_id: str) -> None:
+        self._manager, self._scope, self._stream, self._query_id = manager, scope, stream, query_id
+        self._table: Table = manager.table(scope, TABLE)
+        self._key = f"{query_id}/{stream}".encode()
+
+    async def commit(self, batch: int, transactions: Sequence[UUID]) -> None:
+        """Make the batch part of the stream if it is not yet; returns once readers can see it."""
+        await self._table.create()
+        for _ in range(_TRIES):
+            held = await self._table.get(self._key)
+            intent = msgspec.json.decode(held.value, type=Intent) if held else None
+            version = held.version if held else ABSENT
+            if intent is not None and intent.batch > batch:
+                await abort_all(self._manager, self._scope, self._stream, transactions)
+                raise ConflictError(
+                    f"batch {batch} of query {self._query_id} comes after batch {intent.batch} was written to "
+                    f"{self._scope}/{self._stream}: its checkpoint is older than the stream; use a new checkpoint"
+                )
+            if intent is not None and not intent.done:
+                await self._roll_forward(intent, version)
+                continue
+            if intent is not None and intent.batch == batch:
+                extra = set(transactions) - set(intent.transactions)
+                await abort_all(self._manager, self._scope, self._stream, extra)
+                return
+            try:
+                await self._put(Intent(batch, list(transactions), False), version)
+            except ClosedError:
+                raise
+            except (ConditionFailedError, UnavailableError):
+                await asyncio.sleep(0.02)  # look again: another driver's change, or ours with its reply lost
+        raise ConflictError(f"another driver changes the record of query {self._query_id} all the time")
+
+    async def abort(self, batch: int, transactions: Sequence[UUID]) -> None:
+        """Abort what is not recorded."""
+        await self._table.create()
+        held = await self._table.get(self._key)
+        kept = msgspec.json.decode(held.value, type=Intent).transactions if held else []
+        await abort_all(self._manager, self._scope, self._stream, set(transactions) - set(kept))
+
+    async def _roll_forward(self, intent: Intent, version: int) -> None:
+        what = f"batch {intent.batch} of query {self._query_id}"
+        await commit_all(self._manager, self._scope, self._stream, intent.transactions, what)
+        try:
+            await self._put(Intent(intent.batch, intent.transactions, True), version)
+        except ClosedError:
+            raise
+        except (ConditionFailedError, UnavailableError):
+            pass  # the next look at the record tells
+
+    async def _put(self, intent: Intent, version: int) -> None:
+        await self._table.put(self._key, msgspec.json.encode(intent), version)
+
+
+async def commit_all(manager: StreamManager, scope: str, stream: str, transactions: Sequence[UUID], what: str) -> None:
+    """Commit in order, and wait until readers can see all; nothing happens to those that are committed.
+
+    TransactionFailedError, naming `what`, if one was aborted or has timed out.
+    """
+    for txn_id in transactions:
+        try:
+            await manager.controller.commit_transaction(scope, stream, txn_id)
+        except (TransactionFailedError, TransactionNotFoundError) as error:
+            raise _lost(what, scope, stream, txn_id) from error
+    try:
+        async with asyncio.timeout(_COMMIT_TIMEOUT_S):
+            for txn_id in transactions:
+                while (state := await manager.controller.transaction_state(scope, stream, txn_id)) != "COMMITTED":
+                    if state in ("ABORTING", "ABORTED"):
+                        raise _lost(what, scope, stream, txn_id)
+                    await asyncio.sleep(_STATE_PAUSE_S)
+    except TimeoutError as error:
+        if isinstance(error, RequestTimeoutError):
+            raise
+        raise RequestTimeoutError(f"{what} is not committed yet after {_COMMIT_TIMEOUT_S} s: start again") from None
+
+
+async def abort_all(manager: StreamManager, scope: str, stream: str, transactions: Iterable[UUID]) -> None:
+    """Abort what can be; the rest ends with its lease."""
+    for txn_id in transactions:
+        try:
+            await manager.controller.abort_transaction(scope, stream, txn_id)
+        except (ConflictError, TransactionNotFoundError, UnavailableError):
+            continue
+
+
+def _lost(what: str, scope: str, stream: str, txn_id: UUID) -> TransactionFailedError:
+    return TransactionFailedError(
+        f"{what} can't be committed to {scope}/{stream}: its transaction {txn_id} was aborted or has timed out, "
+        "and what it held is lost. Raise transaction_timeout_time above the longest time that a query may be "
+        "down; to write that batch again, start from its offsets with a new checkpoint"
+    )

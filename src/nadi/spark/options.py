@@ -1,0 +1,109 @@
+"""The options of `format("nadi")`, checked; their names are those of Pravega's Spark connector.
+
+Names are case-insensitive. What is wrong is said at once, with the option's name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nadi.client.reader import check_cut
+from nadi.client.streams import DEFAULT_URI, controller_address
+from nadi.errors import InvalidArgumentError, InvalidStreamCutError
+from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
+from nadi.model.streamcut import StreamCut
+from nadi.naming import check_name
+
+HEAD, TAIL = "head", "tail"
+DAY_MS = 24 * 3600 * 1000
+_NAMES = (
+    "controller",
+    "scope",
+    "stream",
+    "start_stream_cut",
+    "end_stream_cut",
+    "max_partitions",
+    "min_partition_bytes",
+    "max_bytes_per_trigger",
+    "transaction_timeout_time",
+    "event_attribute_name",
+    "routing_key_attribute_name",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one `.format("nadi")` was given.
+
+    start, end: a cut, HEAD or TAIL; None if not given. max_bytes_per_trigger: None is no limit.
+    routing_key_column: None means "routing_key" if there is such a column.
+    """
+
+    controller: str
+    scope: str
+    stream: str
+    start: StreamCut | str | None = None
+    end: StreamCut | str | None = None
+    max_partitions: int = 16
+    min_partition_bytes: int = MIB
+    max_bytes_per_trigger: int | None = None
+    transaction_timeout_ms: int = DAY_MS
+    event_column: str = "event"
+    routing_key_column: str | None = None
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str]) -> Options:
+        """Raises InvalidArgumentError; options that are not nadi's are left to Spark."""
+        options = {name.lower(): value for name, value in given.items()}
+        for name in options:
+            near = difflib.get_close_matches(name, _NAMES, 1, 0.85)
+            if name not in _NAMES and near:
+                raise InvalidArgumentError(f"there is no option {name!r}: did you mean {near[0]!r}?")
+        controller = options.get("controller", DEFAULT_URI)
+        controller_address(controller)  # raises if it is none
+        scope = check_name("scope", _needed(options, "scope"))
+        stream = check_name("stream", _needed(options, "stream"))
+        limit = options.get("max_bytes_per_trigger")
+        return cls(
+            controller,
+            scope,
+            stream,
+            _cut(options, "start_stream_cut", scope, stream),
+            _cut(options, "end_stream_cut", scope, stream),
+            _number(options, "max_partitions", 16, 1, 10_000),
+            _number(options, "min_partition_bytes", MIB, 1, 1 << 40),
+            None if limit is None else _number(options, "max_bytes_per_trigger", 0, 1, 1 << 50),
+            _number(options, "transaction_timeout_time", DAY_MS, TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS),
+            options.get("event_attribute_name", "event"),
+            options.get("routing_key_attribute_name"),
+        )
+
+
+def _needed(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name)
+    if not value:
+        raise InvalidArgumentError(f"the option {name!r} is missing: say .option({name!r}, ...)")
+    return value
+
+
+def _number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise InvalidArgumentError(f"the option {name!r} is {text!r}: it must be a number from {low:,} to {high:,}")
+    return int(text)
+
+
+def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | None:
+    text = options.get(name)
+    if text is None or text.lower() in (HEAD, TAIL):
+        return text and text.lower()
+    try:
+        cut = StreamCut.from_text(text)
+    except InvalidStreamCutError as error:
+        raise InvalidStreamCutError(f"the option {name!r} is neither {HEAD!r} nor {TAIL!r}, and {error}") from None
+    check_cut(cut, scope, stream)
+    return cut

@@ -1,0 +1,77 @@
+"""Segments to Arrow batches, inside Spark's tasks: no Python object is made for an event."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from nadi.limits import MIB
+from nadi.model.event import EventBlock
+from nadi.naming import segment_name
+from nadi.spark.connections import begin_task, client_of
+from nadi.spark.options import Options
+from nadi.spark.plan import SegmentSlice
+
+SCHEMA = "event binary, scope string, stream string, segment_id long, offset long"
+_COLUMNS = pa.schema(
+    [
+        ("event", pa.binary()),
+        ("scope", pa.string()),
+        ("stream", pa.string()),
+        ("segment_id", pa.int64()),
+        ("offset", pa.int64()),
+    ]
+)
+_BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of these
+_MAX_ROWS = 50_000
+
+
+def read_slices(options: Options, slices: Iterable[SegmentSlice]) -> Iterator[pa.RecordBatch]:
+    """The events of the slices, one slice after the other, each in the order of its offsets."""
+    begin_task()
+    client = client_of(options.controller)
+    constant = _Constants(options.scope, options.stream)
+    for piece in slices:
+        name = segment_name(options.scope, options.stream, piece.segment_id)
+        held: list[EventBlock] = []
+        rows = size = 0
+        blocks = client.manager.read_segment_range(name, piece.start, piece.end)
+        while (block := client.run(_following(blocks))) is not None:
+            held.append(block)
+            rows += len(block)
+            size += block.size_bytes
+            if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield from _batches(held, piece.segment_id, constant)
+                held, rows, size = [], 0, 0
+        if held:
+            yield from _batches(held, piece.segment_id, constant)
+
+
+def _batches(blocks: list[EventBlock], segment_id: int, constant: _Constants) -> Iterator[pa.RecordBatch]:
+    payloads = [block.payloads() for block in blocks]
+    events = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
+    offsets = np.concatenate([block.offsets() for block in blocks])
+    for low in range(0, len(events), _MAX_ROWS):
+        some = events.slice(low, _MAX_ROWS)
+        scope, stream = constant.columns(len(some))
+        ids = np.full(len(some), segment_id, np.int64)
+        yield pa.RecordBatch.from_arrays(
+            [some, scope, stream, pa.array(ids), pa.array(offsets[low : low + _MAX_ROWS])], schema=_COLUMNS
+        )
+
+
+async def _following(blocks: AsyncIterator[EventBlock]) -> EventBlock | None:
+    return await anext(blocks, None)
+
+
+class _Constants:
+    """The scope and stream columns: made once, as long as the longest batch, and sliced."""
+
+    def __init__(self, scope: str, stream: str) -> None:
+        self._scope = pa.repeat(pa.scalar(scope), _MAX_ROWS)
+        self._stream = pa.repeat(pa.scalar(stream), _MAX_ROWS)
+
+    def columns(self, rows: int) -> tuple[pa.Array, pa.Array]:
+        return self._scope.slice(0, rows), self._stream.slice(0, rows)

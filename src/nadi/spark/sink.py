@@ -1,0 +1,170 @@
+"""Rows to events, in transactions: one for each task, committed by the driver when all tasks are done.
+
+A task's transaction has a short lease while it is written, so that a killed task's is soon gone, and a
+long one once it is handed to the driver, so that it outlives a driver's restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from nadi.client.aio import Transaction
+from nadi.errors import InvalidArgumentError, NadiError
+from nadi.spark.connections import Client, begin_task, client_of
+from nadi.spark.intents import SinkRecord, abort_all, commit_all
+from nadi.spark.options import Options
+
+_WRITING_LEASE_MS = 60_000
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task tells the driver; no transaction if it had no rows."""
+
+    transaction: UUID | None
+    query_id: str | None
+    batch_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where in a row the event and its routing key are."""
+
+    event: int
+    routing_key: int | None
+
+    @classmethod
+    def of(cls, schema: StructType, options: Options) -> Columns:
+        """InvalidArgumentError unless the columns are there and of the right types."""
+        names = schema.fieldNames()
+        if options.event_column not in names:
+            raise InvalidArgumentError(
+                f"the rows have no column {options.event_column!r} to be written as events, only {', '.join(names)}: "
+                "make one (binary or string), or name one with the option event_attribute_name"
+            )
+        event = names.index(options.event_column)
+        kind = schema.fields[event].dataType
+        if not isinstance(kind, BinaryType | StringType):
+            raise InvalidArgumentError(
+                f"the column {options.event_column!r} is {kind.simpleString()}: cast it to binary or string"
+            )
+        key_name = options.routing_key_column or "routing_key"
+        if key_name not in names:
+            if options.routing_key_column is not None:
+                raise InvalidArgumentError(f"the rows have no column {key_name!r} for the routing key")
+            return cls(event, None)
+        key = names.index(key_name)
+        if not isinstance(schema.fields[key].dataType, StringType):
+            raise InvalidArgumentError(f"the routing key column {key_name!r} must be a string: cast it")
+        return cls(event, key)
+
+
+def write_rows(options: Options, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write a task's rows into a transaction of its own; it is aborted if anything goes wrong."""
+    begin_task()
+    context = TaskContext.get()
+    query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
+    batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
+    client = client_of(options.controller)
+    txn: Transaction | None = None
+    try:
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            events = batch.column(columns.event)
+            if events.null_count:
+                raise InvalidArgumentError(f"a row's {options.event_column!r} is null: an event needs bytes")
+            keys = None if columns.routing_key is None else batch.column(columns.routing_key).to_pylist()
+            if txn is None:
+                txn = client.run(_begin(client, options))
+            txn.write_batch(events.cast(pa.binary()).to_pylist(), keys)
+        if txn is not None:
+            client.run(_hand_over(txn, options.transaction_timeout_ms))
+    except BaseException:
+        if txn is not None:
+            client.run(_abort(txn))
+        raise
+    return Written(txn.txn_id if txn else None, query_id, batch_id)
+
+
+async def _begin(client: Client, options: Options) -> Transaction:
+    writer = await client.transaction_writer(options.scope, options.stream)
+    return await writer.begin_txn(_WRITING_LEASE_MS)
+
+
+async def _hand_over(txn: Transaction, lease_ms: int) -> None:
+    await txn.flush()
+    txn.stop()  # and with it the pinger, which would shorten the lease again
+    await txn.ping(lease_ms)
+
+
+async def _abort(txn: Transaction) -> None:
+    try:
+        await txn.abort()
+    except NadiError:
+        txn.stop()  # it ends with its lease
+
+
+def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[UUID]:
+    return [m.transaction for m in messages if isinstance(m, Written) and m.transaction is not None]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write`: all tasks' transactions are committed one after the other once all are written.
+
+    A driver that dies within the commit leaves some of them in the stream and not the others.
+    """
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._columns = Columns.of(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_rows(self._options, self._columns, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        options, client = self._options, client_of(self._options.controller)
+        written = _transactions(messages)
+        client.run(commit_all(client.manager, options.scope, options.stream, written, "the rows of this write"))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        options, client = self._options, client_of(self._options.controller)
+        client.run(abort_all(client.manager, options.scope, options.stream, _transactions(messages)))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream`: each batch once, whatever is killed or run again (see `intents`)."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._columns = Columns.of(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_rows(self._options, self._columns, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        record, client = self._record(messages)
+        if record is not None:
+            client.run(record.commit(batchId, _transactions(messages)))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        record, client = self._record(messages)
+        if record is not None:
+            client.run(record.abort(batchId, _transactions(messages)))
+
+    def _record(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkRecord | None, Client]:
+        client = client_of(self._options.controller)
+        for message in messages:
+            if isinstance(message, Written):
+                assert message.query_id, "a task of a streaming query has its id"
+                options: Any = self._options
+                return SinkRecord(client.manager, options.scope, options.stream, message.query_id), client
+        return None, client

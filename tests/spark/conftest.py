@@ -1,0 +1,53 @@
+"""A Spark session for the whole run, and a server with a scope for each module."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.spark import tuned
+
+# Spark's Python workers must find nadi: not the first python3 on the PATH, but this one
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+@dataclass
+class World:
+    uri: str
+    manager: nadi.StreamManager
+    spark: Any
+
+    def options(self, stream: str, **more: Any) -> dict[str, Any]:
+        return {"controller": self.uri, "scope": "home", "stream": stream, **more}
+
+    def read(self, stream: str, **more: Any) -> Any:
+        return self.spark.read.format("nadi").options(**self.options(stream, **more)).load()
+
+    def read_stream(self, stream: str, **more: Any) -> Any:
+        return self.spark.readStream.format("nadi").options(**self.options(stream, **more)).load()
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    session = tuned(SparkSession.builder.master("local[2,2]").appName("nadi tests")).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with (
+        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        yield World(server.controller_uri, manager, spark)

@@ -1,0 +1,103 @@
+"""A stream-to-stream job whose driver is killed at random moments: each event comes out once, in order.
+
+NADI_DRIVER_KILLS says how often (2 unless given); NADI_DRIVER_SEED repeats a run's moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import nadi
+
+KILLS = int(os.environ.get("NADI_DRIVER_KILLS", "2"))
+SEED = int(os.environ.get("NADI_DRIVER_SEED", str(random.randrange(1_000_000))))
+MAIN = Path(__file__).parent / "driver_main.py"
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
+
+class Driver:
+    """The job in a process group of its own, so that a kill takes the JVM and the workers too."""
+
+    def __init__(self, controller: str, folder: Path) -> None:
+        self.end = folder / "end"
+        command = [sys.executable, str(MAIN), controller, str(folder / "checkpoint"), str(self.end)]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def wait_until_running(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"running\n"
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def finish(self, timeout_s: float) -> int:
+        self.end.touch()
+        return self._process.wait(timeout_s)
+
+
+@pytest.mark.timeout(120 + 40 * KILLS)
+def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    print(f"seed {SEED}, {KILLS} kills")
+    written = 0
+    stop = threading.Event()
+
+    with nadi.embedded(tmp_path / "server") as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "in", 3)
+        manager.create_stream("home", "out", 2)
+
+        def feed() -> None:
+            nonlocal written
+            with manager.create_writer("home", "in") as writer:
+                while not stop.is_set():
+                    for _ in range(50):
+                        writer.write_event(b"k%d:%d" % (written % 20, written), f"k{written % 20}")
+                        written += 1
+                    time.sleep(0.05)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        try:
+            for number in range(KILLS):
+                driver = Driver(server.controller_uri, tmp_path)
+                try:
+                    driver.wait_until_running()
+                    time.sleep(chance.uniform(1.0, 6.0))
+                    if number == 0:
+                        manager.scale_stream("home", "in", [0, 1, 2], [(0.0, 0.3), (0.3, 0.4), (0.4, 0.8), (0.8, 1.0)])
+                finally:
+                    driver.kill()
+        finally:
+            stop.set()
+            feeder.join()
+        copied = sum(1 for _ in manager.read_events("home", "out", end=manager.stream_info("home", "out").tail))
+        last = Driver(server.controller_uri, tmp_path)
+        try:
+            last.wait_until_running()
+            assert last.finish(60) == 0
+        except BaseException:
+            last.kill()
+            raise
+
+        by_key: dict[str, list[int]] = defaultdict(list)
+        for event in manager.read_events("home", "out", end=manager.stream_info("home", "out").tail):
+            key, _, found = event.data.decode().partition(":")
+            by_key[key].append(int(found))
+        assert sorted(n for seen in by_key.values() for n in seen) == list(range(written))
+        for seen in by_key.values():
+            assert seen == sorted(seen)
+        assert copied > 0, "no batch was written before the kills: they came too early to show anything"

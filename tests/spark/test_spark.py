@@ -1,0 +1,274 @@
+"""The data source in a real local Spark against a real server."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import nadi
+from nadi.client import ABSENT
+from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TransactionFailedError
+from nadi.naming import segment_id
+from nadi.spark.connections import client_of
+from nadi.spark.intents import TABLE, SinkRecord
+from nadi.spark.options import Options
+from nadi.spark.sink import StreamWriter, Written
+
+from .conftest import World
+
+pytestmark = pytest.mark.spark
+
+
+def write(world: World, stream: str, numbers: range, keys: int = 10) -> None:
+    """Events `<key>:<number>`, each under its key."""
+    with world.manager.create_writer("home", stream) as writer:
+        for number in numbers:
+            writer.write_event(b"k%d:%d" % (number % keys, number), f"k{number % keys}")
+
+
+def scale(world: World, stream: str, count: int) -> None:
+    current = world.manager.current_segments("home", stream)
+    borders = [number / count for number in range(count + 1)]
+    world.manager.scale_stream(
+        "home",
+        stream,
+        [piece.segment_id for piece in current],
+        [(borders[i], borders[i + 1]) for i in range(count)],
+    )
+
+
+def events_by_client(world: World, stream: str, **cuts: Any) -> list[tuple[bytes, int, int]]:
+    cuts.setdefault("end", world.manager.stream_info("home", stream).tail)
+    return [(e.data, e.segment_id, e.offset) for e in world.manager.read_events("home", stream, **cuts)]
+
+
+def check_once_in_order(world: World, stream: str, numbers: range) -> None:
+    """Each of the numbers once, and each key's numbers in rising order."""
+    by_key = defaultdict(list)
+    for data, _, _ in events_by_client(world, stream):
+        key, _, number = data.decode().partition(":")
+        by_key[key].append(int(number))
+    counts = Counter(number for seen in by_key.values() for number in seen)
+    assert sorted(counts) == list(numbers)
+    assert set(counts.values()) == {1}
+    for seen in by_key.values():
+        assert seen == sorted(seen)
+
+
+def copy(world: World, source: str, target: str, checkpoint: Path, change: str = "event", **options: Any) -> list[int]:
+    """Run a stream-to-stream job until it has caught up; the rows of each batch."""
+    rows = world.read_stream(source, **options).selectExpr(
+        f"{change} AS event", "split(CAST(event AS string), ':')[0] AS routing_key"
+    )
+    query = (
+        rows.writeStream.format("nadi")
+        .options(**world.options(target))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [progress["numInputRows"] for progress in query.recentProgress]
+
+
+def test_batch_read_is_what_the_client_reads(world: World) -> None:
+    world.manager.create_stream("home", "slices", 1)
+    scale(world, "slices", 3)
+    write(world, "slices", range(1000))
+    start = world.manager.stream_info("home", "slices").tail
+    write(world, "slices", range(1000, 30_000))
+    scale(world, "slices", 2)
+    write(world, "slices", range(30_000, 40_000))
+    end = world.manager.stream_info("home", "slices").tail
+    write(world, "slices", range(40_000, 40_500))
+
+    frame = world.read("slices", Start_Stream_Cut=start.as_text(), end_stream_cut=end.as_text())
+    assert frame.columns == ["event", "scope", "stream", "segment_id", "offset"]
+    rows = frame.collect()
+    assert {(row.scope, row.stream) for row in rows} == {("home", "slices")}
+    expected = events_by_client(world, "slices", start=start, end=end)
+    found = [(bytes(row.event), row.segment_id, row.offset) for row in rows]
+    assert len(found) == 39_000
+    assert sorted(found) == sorted(expected)
+    for wanted in {segment for _, segment, _ in found}:  # within a segment, in order
+        assert [row for row in found if row[1] == wanted] == [row for row in expected if row[1] == wanted]
+    assert world.read("slices").count() == 40_500
+    assert world.read("slices", start_stream_cut="tail").count() == 0
+    assert world.read("slices", max_partitions=1).rdd.getNumPartitions() == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"stream": "nothing"}, "there is no stream home/nothing"),
+        ({"scope": "no_scope"}, "is not a scope name"),
+        ({"controller": "localhost"}, "is no controller address"),
+        ({"start_stream_cut": "yesterday"}, "start_stream_cut"),
+        ({"start_stream_cut": nadi.StreamCut("home", "other", {0: 0}).as_text()}, "belongs to stream home/other"),
+        ({"end_stream_cut": nadi.StreamCut("home", "errors", {77: 0}).as_text()}, "never had a segment 77"),
+        ({"max_partitions": "many"}, "max_partitions"),
+        ({"start_streamcut": "head"}, "did you mean 'start_stream_cut'"),
+    ],
+)
+def test_what_is_wrong_is_said(world: World, options: dict[str, str], text: str) -> None:
+    world.manager.create_stream("home", "errors", 1)
+    with pytest.raises(Exception, match=text):
+        world.spark.read.format("nadi").options(**world.options("errors") | options).load().count()
+
+
+def test_stream_to_stream_over_scales_and_restarts(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "in", 1)
+    scale(world, "in", 2)
+    world.manager.create_stream("home", "out", 2)
+    write(world, "in", range(1000))
+    scale(world, "in", 3)
+    write(world, "in", range(1000, 2000))
+    batches = copy(world, "in", "out", tmp_path, max_bytes_per_trigger=6000)
+    assert len([rows for rows in batches if rows]) > 4
+    assert max(batches) < 600
+    scale(world, "in", 1)
+    scale(world, "out", 4)
+    write(world, "in", range(2000, 3000))
+    copy(world, "in", "out", tmp_path)
+    copy(world, "in", "out", tmp_path)  # nothing to do
+    scale(world, "in", 2)
+    world.manager.seal_stream("home", "in")
+    copy(world, "in", "out", tmp_path)
+    check_once_in_order(world, "out", range(3000))
+
+
+def test_stream_ends_at_a_cut(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "bounded", 1)
+    scale(world, "bounded", 2)
+    world.manager.create_stream("home", "bounded-out", 1)
+    write(world, "bounded", range(300))
+    scale(world, "bounded", 1)
+    write(world, "bounded", range(300, 500))
+    end = world.manager.stream_info("home", "bounded").tail.as_text()
+    write(world, "bounded", range(500, 600))
+    copy(world, "bounded", "bounded-out", tmp_path, end_stream_cut=end)
+    check_once_in_order(world, "bounded-out", range(500))
+
+
+def test_a_failed_task_is_tried_again(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "shaky", 1)
+    world.manager.create_stream("home", "shaky-out", 1)
+    write(world, "shaky", range(500))
+    mark = str(tmp_path / "failed")
+
+    def fail_once(batches: Any) -> Any:
+        yield from batches
+        if not Path(mark).exists():
+            Path(mark).touch()
+            raise RuntimeError("on purpose")
+
+    rows = world.read("shaky").select("event").mapInArrow(fail_once, "event binary")
+    rows.write.format("nadi").options(**world.options("shaky-out")).mode("append").save()
+    assert Path(mark).exists()
+    check_once_in_order(world, "shaky-out", range(500))
+
+
+def test_batch_write_of_strings_with_keys(world: World) -> None:
+    world.manager.create_stream("home", "strings", 2)
+    rows = world.spark.range(100).selectExpr("concat('k', id % 3, ':', id) AS text", "concat('k', id % 3) AS who")
+    names = {"event_attribute_name": "text", "routing_key_attribute_name": "who"}
+    rows.coalesce(1).write.format("nadi").options(**world.options("strings", **names)).mode("append").save()
+    check_once_in_order(world, "strings", range(100))
+    with pytest.raises(Exception, match="no column 'event'"):
+        rows.write.format("nadi").options(**world.options("strings")).mode("append").save()
+    with pytest.raises(Exception, match="only be appended"):
+        rows.write.format("nadi").options(**world.options("strings", **names)).mode("overwrite").save()
+
+
+# --- the sink's record, without Spark ---------------------------------------------------------------
+
+
+def begun(world: World, stream: str, *events: bytes) -> UUID:
+    with world.manager.create_transaction_writer("home", stream) as writer:
+        txn = writer.begin_txn()
+        txn.write_batch(events, "key")
+        txn.flush()
+        return txn.txn_id
+
+
+def sink(world: World, stream: str) -> StreamWriter:
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    schema = StructType([StructField("event", BinaryType())])
+    return StreamWriter(Options.from_spark({"controller": world.uri, "scope": "home", "stream": stream}), schema)
+
+
+def test_a_batch_committed_twice_counts_once(world: World) -> None:
+    world.manager.create_stream("home", "twice", 1)
+    writer = sink(world, "twice")
+    first = [Written(begun(world, "twice", b"a"), "query", "0"), Written(begun(world, "twice", b"b"), "query", "0")]
+    again = [Written(begun(world, "twice", b"a"), "query", "0"), Written(begun(world, "twice", b"b"), "query", "0")]
+    writer.commit(list(first), 0)
+    writer.commit(list(again), 0)
+    writer.commit(list(first), 0)
+    writer.commit([], 1)
+    writer.commit([Written(begun(world, "twice", b"c"), "query", "2"), None], 2)
+    assert [data for data, _, _ in events_by_client(world, "twice")] == [b"a", b"b", b"c"]
+    with pytest.raises(nadi.errors.ConflictError, match="older than the stream"):
+        writer.commit([Written(begun(world, "twice", b"d"), "query", "1")], 1)
+    with world.manager.create_transaction_writer("home", "twice") as transactions:
+        assert again[0].transaction is not None
+        assert transactions.get_txn(again[0].transaction).status() in ("ABORTING", "ABORTED")
+
+
+def test_a_recorded_batch_is_rolled_forward(world: World) -> None:
+    """The driver died after its record, and before or between its commits."""
+    world.manager.create_stream("home", "forward", 1)
+    recorded = [begun(world, "forward", b"a"), begun(world, "forward", b"b")]
+    table = world.manager.table("home", TABLE)
+    table.create()
+    text = f'{{"batch":7,"transactions":["{recorded[0]}","{recorded[1]}"],"done":false}}'
+    table.put(b"query/forward", text.encode(), ABSENT)
+    writer = sink(world, "forward")
+    writer.abort([Written(recorded[0], "query", "7")], 7)  # touches nothing that is recorded
+    writer.commit([Written(begun(world, "forward", b"other a"), "query", "7")], 7)
+    assert [data for data, _, _ in events_by_client(world, "forward")] == [b"a", b"b"]
+
+
+def test_a_lost_transaction_is_an_error_that_names_the_batch(world: World) -> None:
+    world.manager.create_stream("home", "lost", 1)
+    txn_id = begun(world, "lost", b"a")
+    with world.manager.create_transaction_writer("home", "lost") as transactions:
+        transactions.get_txn(txn_id).abort(wait=True)
+    with pytest.raises(TransactionFailedError, match="batch 3 of query query"):
+        sink(world, "lost").commit([Written(txn_id, "query", "3")], 3)
+
+
+def test_commits_of_two_drivers_at_once_count_once(world: World) -> None:
+    import asyncio
+
+    world.manager.create_stream("home", "rivals", 1)
+    ids = [[begun(world, "rivals", b"x")] for _ in range(4)]
+    client = client_of(world.uri)
+
+    async def all_at_once() -> None:
+        records = [SinkRecord(client.manager, "home", "rivals", "q") for _ in ids]
+        await asyncio.gather(*(record.commit(0, mine) for record, mine in zip(records, ids, strict=True)))
+
+    client.run(all_at_once())
+    assert [data for data, _, _ in events_by_client(world, "rivals")] == [b"x"]
+
+
+# --- options ----------------------------------------------------------------------------------------
+
+
+def test_options() -> None:
+    cut = nadi.StreamCut("home", "meters", {segment_id(1, 2): 30})
+    given = {"Controller": "tcp://h:1", "SCOPE": "home", "stream": "meters", "start_stream_cut": cut.as_text()}
+    options = Options.from_spark(given | {"end_stream_cut": "TAIL", "maxFilesPerTrigger": "1"})
+    assert (options.start, options.end, options.transaction_timeout_ms) == (cut, "tail", 86_400_000)
+    with pytest.raises(InvalidArgumentError, match="'scope' is missing"):
+        Options.from_spark({"stream": "meters"})
+    with pytest.raises(InvalidArgumentError, match="transaction_timeout_time"):
+        Options.from_spark(given | {"transaction_timeout_time": "1"})
+    with pytest.raises(InvalidStreamCutError, match="neither 'head' nor 'tail'"):
+        Options.from_spark(given | {"end_stream_cut": "noon"})
