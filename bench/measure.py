@@ -147,8 +147,9 @@ def read(folder: Path) -> list[Figure]:
 
 def spark_read(folder: Path) -> list[Figure]:
     """Spark batch read of 100-byte events, two cores: all columns, after a warm-up read."""
-    from nadi.spark import tuned
     from pyspark.sql import SparkSession
+
+    from nadi.spark import tuned
 
     count = 6_000_000
     with nadi.embedded(folder / "server") as server, nadi.StreamManager(server.controller_uri) as manager:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.segmentstore.harness import open_store
 
 from nadi.errors import UnavailableError
 from nadi.segmentstore.operations import ChunksDropped
 from nadi.segmentstore.tier2 import writer as storage_writer
+from tests.segmentstore.harness import open_store
 
 
 def test_what_became_garbage_in_a_frame_that_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
