@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import pandas as pd
-from nadi.spark import tuned
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from examples.smart_meters.readings import Reading
 from examples.smart_meters.slices import RULES, Position, Slice, Stretch, fold, micro_wh
 from nadi import StreamCut
+from nadi.spark import tuned
 
 SCOPE, METERS_STREAM, SLICES_STREAM, BOOKMARKS_STREAM = "home", "meters", "slices", "bookmarks"
 ROOT = Path(__file__).parents[2]
