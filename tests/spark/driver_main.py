@@ -20,7 +20,7 @@ def main(controller: str, checkpoint: str, end: str) -> None:
     spark = tuned(SparkSession.builder.master("local[2]").appName("driver to be killed")).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     at = {"controller": controller, "scope": "home"}
-    rows = spark.readStream.format("nadi").options(**at, stream="in", max_bytes_per_trigger=20_000).load()
+    rows = spark.readStream.format("nadi").options(**at, stream="in", max_bytes_per_trigger=200_000).load()
     keyed = rows.selectExpr("event", "split(CAST(event AS string), ':')[0] AS routing_key")
     query = (
         keyed.writeStream.format("nadi").options(**at, stream="out").option("checkpointLocation", checkpoint).start()
