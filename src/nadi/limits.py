@@ -38,7 +38,6 @@ STORAGE_WRITER_TICK_S = 0.25  # how often the storage writer looks for what is d
 CHUNK_GARBAGE_DELAY_S = 30.0  # readers that hold the name of a replaced chunk finish within it
 CHECKPOINT_INTERVAL_S = 2.0  # state is written behind to LMDB this often
 CHECKPOINT_DIRTY_RECORDS = 50_000  # or when this many records wait
-MAX_ATTRIBUTE_UPDATES = 1_000
 
 # --- tables --------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES = 8 * KIB
