@@ -68,15 +68,16 @@ def run(options: argparse.Namespace, folder: Path) -> int:
             before = jobs.slices_of(spark, household, *bookmarks[BEFORE])
             energies = {when: jobs.energy_by_meter(spark, household, *bookmarks[when]) for when in (BEFORE, LIVE)}
             weeks = {}
-            for when, slices in ((BEFORE, before), (LIVE, live)):
+            inside = {when: _within(when, slices) for when, slices in ((BEFORE, before), (LIVE, live))}
+            for when, slices in inside.items():
                 readings = jobs.readings_of(spark, household, *bookmarks[when])
-                inside = [found.slice() for found in slices if week(*when)[0] <= found.start < week(*when)[1]]
-                weeks[when] = summarise(f"{when[0]}, week {when[1]}", week(*when)[0], readings, inside)
+                stretches = [found.slice() for found in slices]
+                weeks[when] = summarise(f"{when[0]}, week {when[1]}", week(*when)[0], readings, stretches)
         memory = server.memory_bytes()
     options.chart.parent.mkdir(parents=True, exist_ok=True)
     draw([weeks[BEFORE], weeks[LIVE]], options.chart)
     agree = sum(found.energy_micro_wh == again for found, again in zip(live, replayed, strict=True))
-    console.print(slices_table(weeks[BEFORE].title, before, weeks[LIVE].title, live))
+    console.print(slices_table(weeks[BEFORE].title, inside[BEFORE], weeks[LIVE].title, inside[LIVE]))
     console.print(comparison(weeks[BEFORE], weeks[LIVE]))
     console.print(f"slices found live: {len(live)}; replays that agree to the last digit: {agree}")
     console.print(f"chart: {options.chart}; took {time.monotonic() - began:.0f} s")
@@ -97,6 +98,12 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         console.print("[red]some replays differ from the live result[/red]")
         return 1
     return 0
+
+
+def _within(when: stage.Week, slices: list[jobs.FoundSlice]) -> list[jobs.FoundSlice]:
+    """Those that begin in the week: with all the data, the live job goes on past it."""
+    begin, end = week(*when)
+    return [found for found in slices if begin <= found.start < end]
 
 
 def slices_table(

@@ -23,10 +23,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from examples.smart_meters.readings import Reading
 from examples.smart_meters.slices import RULES, Position, Slice, Stretch, fold, micro_wh
 from nadi import StreamCut
-from nadi.spark import tuned
+from nadi.spark import TUNED, tuned
 
 SCOPE, METERS_STREAM, SLICES_STREAM, BOOKMARKS_STREAM = "home", "meters", "slices", "bookmarks"
 ROOT = Path(__file__).parents[2]
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 class FoundSlice(msgspec.Struct, frozen=True):
@@ -58,6 +59,8 @@ def session(folder: Path) -> Iterator[SparkSession]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = tuned(SparkSession.builder.master("local[2]").appName("smart meters"))
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.local.dir", str(folder))
+    quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    builder = builder.config(JAVA_OPTIONS, f"{TUNED[JAVA_OPTIONS]} {quiet}")
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:

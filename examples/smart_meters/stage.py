@@ -122,9 +122,11 @@ def play_live(
                 progress.update(slices, completed=len(_slices(stage)))
                 time.sleep(LIVE_SECONDS / steps)
             cuts = (start, _tail(stage))
+            after = None
             for batch in _batches(later):
+                after = progress.add_task("the weeks after it", total=None) if after is None else after
                 _write(writer, batch)
-                progress.update(played, advance=len(batch), total=None)
+                progress.advance(after, len(batch))
             writer.flush()
             query.processAllAvailable()
             found = _slices(stage)
