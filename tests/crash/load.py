@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from nadi.client import Ack, StreamManager, Transaction
 from nadi.errors import RequestTimeoutError, UnavailableError
@@ -20,6 +21,7 @@ from nadi.model.streamcut import StreamCut
 
 SCOPE, STREAM, TABLE = "crash", "events", "table"
 ACK_TIMEOUT_S = 90.0
+T = TypeVar("T")
 
 
 class Worker:
@@ -237,6 +239,53 @@ class TailReader(Worker):
         assert found is not None, "the stream ended"
         for event in found[1]:
             self.ledger.take(event)
+
+
+class StreamCycle(Worker):
+    """Streams that are made, written, truncated, sealed and deleted, one after the other, over kills."""
+
+    EVENTS, KEPT = 60, 25
+
+    def __init__(self, uri: str, seed: int) -> None:
+        super().__init__("stream cycle", uri, seed)
+        self.done = 0
+        self._count = 0
+
+    def step(self) -> None:
+        self._count += 1
+        name = f"short-{self._count}"
+        self._insist(lambda: self.manager.create_stream(SCOPE, name, 2))
+        events = [b"%d:%d" % (self._count, number) for number in range(self.EVENTS)]
+        with self.manager.create_writer(SCOPE, name, ack_timeout=ACK_TIMEOUT_S) as writer:
+            for event in events[: -self.KEPT]:
+                writer.write_event(event, str(self.random.randrange(10)))
+            writer.flush(ACK_TIMEOUT_S)
+            cut = self._insist(lambda: self.manager.stream_info(SCOPE, name)).tail
+            for event in events[-self.KEPT :]:
+                writer.write_event(event, str(self.random.randrange(10)))
+            writer.flush(ACK_TIMEOUT_S)
+        self._insist(lambda: self.manager.truncate_stream(cut))
+        info = self._insist(lambda: self.manager.stream_info(SCOPE, name))
+        assert info.head.positions == cut.positions, f"{name} was truncated at {cut} and begins at {info.head}"
+        found = {event.data for event in self.manager.read_events(SCOPE, name, end=info.tail)}
+        assert found == set(events[-self.KEPT :]), f"{name} has {len(found)} events after its truncation"
+        self._insist(lambda: self.manager.seal_stream(SCOPE, name))
+        self._insist(lambda: self.manager.delete_stream(SCOPE, name))
+        left = self._insist(lambda: self.manager.list_streams(SCOPE))
+        assert name not in left, f"{name} was deleted and is there"
+        self.done += 1
+        self.pause(0.2)
+
+    def _insist(self, call: Callable[[], T]) -> T:
+        """What has no answer is asked again: each of these calls may be made twice."""
+        deadline = time.monotonic() + ACK_TIMEOUT_S
+        while True:
+            try:
+                return call()
+            except UnavailableError:
+                if time.monotonic() > deadline:
+                    raise
+                self.pause(0.05)
 
 
 class Digests:

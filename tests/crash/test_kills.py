@@ -29,6 +29,7 @@ from tests.crash.load import (
     Digests,
     KeyedWriter,
     Ledger,
+    StreamCycle,
     TableWriter,
     TailReader,
     TransactionalWriter,
@@ -108,8 +109,9 @@ class Run:
         self.transactional = [TransactionalWriter(n, uri, seed + 10 + n) for n in range(2)]
         self.table = TableWriter(uri, seed + 20)
         self.tail = TailReader(uri, seed + 30)
+        self.cycle = StreamCycle(uri, seed + 50)
         self.scaler = Scaler(self.manager, seed + 40)
-        self.workers: list[Worker] = [*self.writers, *self.transactional, self.table, self.tail]
+        self.workers: list[Worker] = [*self.writers, *self.transactional, self.table, self.tail, self.cycle]
         self.ledger, self.digests = Ledger(), Digests()
         self.slices: list[tuple[StreamCut | None, StreamCut, dict[int, str]]] = []
         self.restart_s: list[float] = []
@@ -158,7 +160,7 @@ class Run:
     def finish(self) -> None:
         """End the load, then read the whole stream once more, from the beginning."""
         self.scaler.join()
-        for worker in [*self.writers, *self.transactional, self.table]:
+        for worker in [*self.writers, *self.transactional, self.table, self.cycle]:
             worker.finish()
         tail = self.manager.stream_info(SCOPE, STREAM).tail
         self._read(self.slices[-1][1] if self.slices else None, tail)
@@ -184,8 +186,9 @@ class Run:
         log_bytes = sum(path.stat().st_size for path in self.folder.glob("container-*/log/log-*.nadi"))
         return (
             f"{len(self.restart_s)} kills, {self.ledger.events:,} events, {commits} transactions committed, {aborts} "
-            f"aborted, {uncertain} without an answer, {self.scaler.done} scales, {self.table.acknowledged} table "
-            f"updates, {sum(path.is_file() for path in chunks)} chunks, {log_bytes:,} bytes of log; restart "
+            f"aborted, {uncertain} without an answer, {self.scaler.done} scales, {self.cycle.done} "
+            f"streams truncated and deleted, {self.table.acknowledged} table updates, "
+            f"{sum(path.is_file() for path in chunks)} chunks, {log_bytes:,} bytes of log; restart "
             f"{statistics.median(self.restart_s):.2f} s (most {max(self.restart_s):.2f}), first acknowledgement after "
             f"the kill {statistics.median(self.first_ack_s):.2f} s (most {max(self.first_ack_s):.2f})"
         )
@@ -225,4 +228,5 @@ def test_a_server_killed_again_and_again_keeps_its_word(tmp_path: Path, monkeypa
         run.finish()
         print(run.figures())
         assert run.scaler.done > 0, "no scale was made"
+        assert run.cycle.done > 0, "no stream was truncated and deleted"
         assert any((tmp_path / "data" / "tier2").rglob("*-*")), "nothing was moved to tier 2"
