@@ -30,14 +30,18 @@ class Driver:
 
     def __init__(self, controller: str, folder: Path) -> None:
         self.end = folder / "end"
+        self._said = folder / "driver.log"
         command = [sys.executable, str(MAIN), controller, str(folder / "checkpoint"), str(self.end)]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-        )
+        with self._said.open("wb") as said:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
 
     def wait_until_running(self) -> None:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"running\n"
+
+    def check(self) -> None:
+        """It runs, or its last words are raised."""
+        assert self._process.poll() is None, f"the driver ended by itself:\n{self._said.read_text()[-3000:]}"
 
     def kill(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -52,15 +56,16 @@ def _stored(manager: nadi.StreamManager) -> int:
     return sum(manager.stream_info("home", "out").tail.positions.values())
 
 
-def _wait_for_more(manager: nadi.StreamManager) -> None:
+def _wait_for_more(manager: nadi.StreamManager, driver: Driver) -> None:
     """Until the job has committed another batch: a kill before the first would show nothing."""
-    before, give_up = _stored(manager), time.monotonic() + 60
+    before, give_up = _stored(manager), time.monotonic() + 180
     while _stored(manager) == before:
+        driver.check()
         assert time.monotonic() < give_up, "the job writes nothing"
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(240 + 60 * KILLS)
+@pytest.mark.timeout(420 + 90 * KILLS)
 def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     print(f"seed {SEED}, {KILLS} kills")
@@ -89,7 +94,7 @@ def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
                 try:
                     driver.wait_until_running()
                     if number == 0 or chance.random() < 0.7:  # the others are killed while they start
-                        _wait_for_more(manager)
+                        _wait_for_more(manager, driver)
                     time.sleep(chance.uniform(0.0, 3.0))
                     if number == 0:
                         manager.scale_stream("home", "in", [0, 1, 2], [(0.0, 0.3), (0.3, 0.4), (0.4, 0.8), (0.8, 1.0)])
