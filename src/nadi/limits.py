@@ -68,6 +68,13 @@ STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256
 
+# --- REST ----------------------------------------------------------------------------------------
+REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes less
+REST_BODY_TIMEOUT_S = 10.0
+REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
+REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
+REST_CONNECTIONS_MAX = 1_000  # past it requests are answered 503
+
 # --- client --------------------------------------------------------------------------------------
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits

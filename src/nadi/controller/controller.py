@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from nadi.controller import commit, create, delete, scale, scopes, seal, truncate, update
 from nadi.controller.clock import Clock
-from nadi.controller.history import Cut, KeyRange
+from nadi.controller.history import Cut, History, KeyRange
 from nadi.controller.metadata import Metadata, StreamName, first_change
 from nadi.controller.records import (
     Config,
@@ -93,6 +93,11 @@ class Controller:
         self.transactions.resume()
         self._tasks.spawn(self.transactions.expire())
 
+    @property
+    def unfinished(self) -> dict[str, int]:
+        """How much is under way."""
+        return {"workflows": self._flow.pending_count, "transactions": self.transactions.unfinished_count}
+
     async def stop(self) -> None:
         """End all background tasks; what they were doing is taken up by the next start."""
         await self._tasks.close()
@@ -124,18 +129,25 @@ class Controller:
 
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
-        await self.metadata.scope(scope)
-        table, position = self.metadata.streams(scope), _token(token)
+        position = token
         while True:
-            try:
-                found, position = await table.page(position, LIST_PAGE)
-            except SegmentNotFoundError as error:
-                raise ScopeNotFoundError(scope) from error
+            found, position = await self.list_stream_records(scope, position)
             if not found:
                 return [], token
-            names = [name for name, stream in found if tag is None or tag in stream.value.config.tags]
+            names = [name for name, stream in found if tag is None or tag in stream.config.tags]
             if names:
-                return names, position.hex()
+                return names, position
+
+    async def list_stream_records(
+        self, scope: str, token: str, count: int = LIST_PAGE
+    ) -> tuple[list[tuple[str, Stream]], str]:
+        """A page of streams, mark streams included, and the token to go on from; an empty page is the end."""
+        await self.metadata.scope(scope)
+        try:
+            found, following = await self.metadata.streams(scope).page(_token(token), count)
+        except SegmentNotFoundError as error:
+            raise ScopeNotFoundError(scope) from error
+        return [(name, stream.value) for name, stream in found], following.hex() if found else token
 
     # --- streams ---------------------------------------------------------------------------------
 
@@ -159,6 +171,11 @@ class Controller:
 
     async def stream(self, name: StreamName) -> Stream:
         return (await self.metadata.stream(name)).value
+
+    async def history(self, name: StreamName) -> History:
+        """All epochs of the stream; shared, so not to be changed."""
+        await self.metadata.stream(name)
+        return await self.metadata.history(name)
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None

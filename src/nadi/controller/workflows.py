@@ -100,9 +100,19 @@ class Workflows:
         """The recorded, unfinished work of that kind."""
         return self._pending.get(name.key, {}).get(kind)
 
+    @property
+    def pending_count(self) -> int:
+        return sum(map(len, self._pending.values()))
+
     def any_pending_in(self, scope: str) -> bool:
         """Whether a workflow of any stream of the scope is unfinished."""
         return any(key.startswith(f"{scope}/") and key != f"{scope}/" for key in self._pending)
+
+    async def idle(self, scope: str) -> None:
+        """Wait for what goes on now in the scope's streams."""
+        for key in [key for key in self._pending if key.startswith(f"{scope}/") and key != f"{scope}/"]:
+            async with self.lock(StreamName(scope, key.partition("/")[2])):
+                pass
 
     # --- running ---------------------------------------------------------------------------------
 
