@@ -55,7 +55,7 @@ def test_scopes(rest: httpx.Client) -> None:
 
 def test_a_stream_from_its_creation_to_its_end(rest: httpx.Client, scope: str) -> None:
     streams = f"/v1/scopes/{scope}/streams"
-    expected = {
+    expected: dict[str, Any] = {
         "scopeName": scope,
         "streamName": "meters",
         "scalingPolicy": FIXED,
@@ -223,6 +223,6 @@ def test_scaling_events(rest: httpx.Client, manager: StreamManager, scope: str) 
     assert events(second["timestamp"], second["timestamp"]) == [first, second]
     assert events(third["timestamp"] + 1, far) == [third]
     assert events(0, first["timestamp"] - 1) == []
-    for query in ({}, {"from": 1}, {"to": 1}, {"from": -1, "to": 1}, {"from": 2, "to": 1}, {"from": "x", "to": 1}):
-        error_of(rest.get(path, params=query), 400)
+    for query in ("", "from=1", "to=1", "from=-1&to=1", "from=2&to=1", "from=x&to=1", "from=1_0&to=99"):
+        error_of(rest.get(f"{path}?{query}"), 400)
     error_of(rest.get(f"/v1/scopes/{scope}/streams/none/scaling-events", params={"from": 0, "to": 1}), 404)
