@@ -70,6 +70,6 @@ def test_requests_made_from_the_description(server: EmbeddedServer) -> None:
                 continue  # nothing in it can be wrong
             cases = operation.as_strategy(generation_mode=mode)
             relaxed = settings(max_examples=EXAMPLES, derandomize=True, suppress_health_check=list(HealthCheck))
-            every: Any = relaxed(given(cases)(run))
+            every: Any = relaxed(given(cases)(run))  # type: ignore[no-untyped-call]
             every()
     assert made > len(ENDPOINTS)

@@ -29,11 +29,13 @@ def test_every_health_path(rest: httpx.Client) -> None:
 
     def walk(component: dict[str, Any]) -> None:
         name = component["name"]
-        assert rest.get(f"/v1/health/{name}").json() == component
+        again = rest.get(f"/v1/health/{name}").json()
+        assert set(again) == {"name", "status", "readiness", "liveness", "details", "children"}
+        assert (again["name"], set(again["children"])) == (name, set(component["children"]))
         assert rest.get(f"/v1/health/readiness/{name}").json() is component["readiness"] is True
         assert rest.get(f"/v1/health/liveness/{name}").json() is component["liveness"] is True
         assert rest.get(f"/v1/health/status/{name}").json() == component["status"] == "UP"
-        assert rest.get(f"/v1/health/details/{name}").json() == component["details"]
+        assert rest.get(f"/v1/health/details/{name}").json().keys() == component["details"].keys()
         for child in component["children"].values():
             walk(child)
 
@@ -43,7 +45,7 @@ def test_every_health_path(rest: httpx.Client) -> None:
         assert rest.get(f"/v1/health/{kind}").status_code == 200
         error_of(rest.get(f"/v1/health/{kind}/none"), 404)
     error_of(rest.get("/v1/health/none"), 404)
-    assert rest.get("/v1/health/details/container-0").json()["frame"] > 0
+    assert any(rest.get(f"/v1/health/details/container-{n}").json()["frame"] > 0 for n in range(4))
     assert rest.get("/v1/health/details/rpc").json()["uri"].startswith("tcp://")
 
 

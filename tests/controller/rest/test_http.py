@@ -120,6 +120,9 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
         "stream": [("prn::/scope:S/stream:T", p) for p in (read, update, update, update, read)],
     }
     assert asked[:11] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
+    group = [("prn::/scope:S", read), ("prn::/scope:S/reader-group:G", read), ("prn::/scope:S", update)]
+    assert asked[11:14] == group
+    assert set(asked[14:]) == {("prn::/", read)}
     assert len(asked) == len(ENDPOINTS)
 
 

@@ -11,6 +11,7 @@ from nadi.controller.rest.endpoint import (
     Handler,
     Parameter,
     on_cluster,
+    on_reader_group,
     on_scope,
     on_stream,
 )
@@ -140,6 +141,24 @@ _READER_GROUPS = (
         (on_scope, _READ),
         bodies.ReaderGroupsList,
         codes=_NO_SCOPE,
+    ),
+    Endpoint(
+        "GET",
+        _GROUP,
+        "Show a reader group.",
+        readergroups.show_reader_group,
+        (on_reader_group, _READ),
+        bodies.ReaderGroupProperty,
+        codes=_NO_GROUP,
+    ),
+    Endpoint(
+        "DELETE",
+        _GROUP,
+        "Delete a reader group and its state.",
+        readergroups.delete_reader_group,
+        (on_scope, _UPDATE),
+        status=204,
+        codes=_NO_GROUP,
     ),
 )
 
