@@ -198,6 +198,23 @@ def test_a_long_list_goes_out_page_by_page(tmp_path: Path) -> None:
     uvloop.run(main())
 
 
+def test_a_stop_answers_the_request_whose_body_does_not_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+        await server.start()
+        reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))
+        writer.write(b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        writer.write(b"content-length: 100\r\nexpect: 100-continue\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler waits for the body
+        async with asyncio.timeout(10):
+            await server.stop()
+            assert b" 503 " in await reader.read()
+        writer.close()
+        assert "Traceback" not in caplog.text
+
+    uvloop.run(main())
+
+
 async def fill(server: Server, scope: str, count: int) -> None:
     """Streams as the listing sees them: their records."""
     controller = server.started_controller

@@ -65,7 +65,7 @@ _STREAMS = (
             Parameter(
                 "filter_type", "Which streams.", {"type": "string", "enum": [streams.SHOW_INTERNAL, streams.BY_TAG]}
             ),
-            Parameter("filter_value", "The tag.", {"type": "string", "minLength": 1}),
+            Parameter("filter_value", "The tag.", {"type": "string"}),
         ),
     ),
     Endpoint(

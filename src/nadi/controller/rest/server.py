@@ -8,9 +8,11 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.replies import refusal
 from nadi.limits import REST_CONNECTIONS_MAX, REST_HEAD_MAX_BYTES
 
 STOP_GRACE_S = 1
@@ -32,6 +34,26 @@ class _Uvicorn(uvicorn.Server):
         self.serving.set()
 
 
+def _stoppable(app: ASGIApp) -> ASGIApp:
+    """`app`, whose requests end with an answer where the server's stop has no more time for them."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        answered = False
+
+        async def sending(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            await app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if not answered:
+                await refusal(503, "the server is being stopped: try again")(scope, receive, send)
+
+    return serve
+
+
 class RestServer:
     """`start` listens, `stop` answers what is under way and closes; `uri` says where."""
 
@@ -39,7 +61,7 @@ class RestServer:
         self._host, self._port = host, port
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            rest_app(api),
+            _stoppable(rest_app(api)),
             http="h11",
             ws="none",
             lifespan="off",
