@@ -14,6 +14,7 @@ from nadi.controller.rest.replies import stream_array
 from nadi.errors import InvalidArgumentError
 from nadi.naming import segment_epoch, segment_number
 
+TIME_MAX_MS = (1 << 63) - 1
 _MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -34,7 +35,7 @@ def _time(call: Call, name: str) -> int:
     text = call.request.query_params.get(name)
     if text is None:
         raise InvalidArgumentError(f"the query needs {name}: a time in milliseconds since 1970")
-    if not _MILLISECONDS.fullmatch(text):
+    if not _MILLISECONDS.fullmatch(text) or int(text) > TIME_MAX_MS:
         raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, 0 or more")
     return int(text)
 
