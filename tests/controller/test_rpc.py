@@ -12,11 +12,13 @@ import grpc
 from google.protobuf import descriptor_pb2
 
 import nadi.wire.rpc
+from nadi.controller.service import SERVER_OPTIONS, add_controller
 from nadi.wire.rpc import controller_pb2 as pb
-from nadi.wire.rpc.service import METHODS
+from nadi.wire.rpc.service import METHODS, path
 
 from .fake_store import FakeStore
 from .rpc import Call, code_of, over_grpc
+from .support import new_controller
 
 INFO = pb.StreamInfo(scope="home", stream="meters")
 
@@ -248,3 +250,23 @@ def _drop_json_names(proto: Any) -> None:
 
     for message in proto.message_type:
         walk(message)
+
+
+def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None:
+    """UNKNOWN makes the Python client stall for a minute."""
+
+    async def main() -> None:
+        controller = new_controller(FakeStore())
+        await controller.start()
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        add_controller(server, controller)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for rpc in METHODS:
+                code = await code_of(channel.unary_unary(path(rpc))(b"\xd6\x82\x30", timeout=10))
+                assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED), rpc
+        await server.stop(None)
+        await controller.stop()
+
+    asyncio.run(main())

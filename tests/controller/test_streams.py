@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -232,5 +233,26 @@ def test_a_scope_is_deleted_with_all_it_holds() -> None:
             await task
             assert not store.segments
             assert not await controller.scope_exists("home")
+
+    asyncio.run(main())
+
+
+def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its creation could never end."""
+
+    async def main() -> None:
+        async with running(FakeStore()) as controller:
+            await controller.create_scope("home")
+            first_numbers = controller.metadata.first_numbers
+
+            async def slowly(names: Any) -> list[int]:
+                monkeypatch.setattr(controller.metadata, "first_numbers", first_numbers)
+                await controller.delete_scope("home")
+                return await first_numbers(names)
+
+            monkeypatch.setattr(controller.metadata, "first_numbers", slowly)
+            with pytest.raises(ScopeNotFoundError):
+                await controller.create_stream(StreamName("home", "late"), Config())
+            assert controller.unfinished["workflows"] == 0
 
     asyncio.run(main())

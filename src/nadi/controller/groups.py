@@ -75,6 +75,7 @@ async def begin_create(
     flow: Workflows, deleting: set[str], name: GroupName, config: GroupConfig, group_id: str
 ) -> CreateGroupWork:
     check_name("reader group", name.group, max_chars=PREFIXED_NAME_MAX_CHARS)
+    deleted = flow.scopes_deleted
     await flow.metadata.scope(name.scope)
     if await flow.metadata.find_group(name) is not None:
         raise AlreadyExistsError("reader group", name.key)
@@ -84,6 +85,8 @@ async def begin_create(
     (first,) = await flow.metadata.first_numbers([name.stream])
     if name.scope in deleting:  # checked last: no await lies between this and the record of the work
         raise ScopeNotFoundError(name.scope)
+    if deleted != flow.scopes_deleted:  # the scope may be gone since it was looked for
+        return await begin_create(flow, deleting, name, config, group_id)
     return CreateGroupWork(ReaderGroup(config, group_id, 0, flow.clock.now_ms()), first)
 
 

@@ -84,6 +84,7 @@ async def delete_steps(flow: Workflows, deleting: set[str], name: StreamName, wo
     for table in _contents(flow, scope):
         await table.drop()
     await flow.metadata.scopes.remove([scope])
+    flow.scopes_deleted += 1
     deleting.discard(scope)
 
 

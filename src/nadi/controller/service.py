@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError
@@ -66,8 +67,7 @@ def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
     services = (Service(controller), TransactionService(controller), ReaderGroupService(controller))
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
-            _guarded(rpc, _method(rpc, services)),
-            request_deserializer=request.FromString,
+            _guarded(rpc, request, _method(rpc, services)),
             response_serializer=response.SerializeToString,
         )
         for rpc, (request, response) in METHODS.items()
@@ -86,13 +86,19 @@ def _method(rpc: str, services: Sequence[object]) -> Callable[[Any], Awaitable[A
     return found[0] if found else None
 
 
-def _guarded(rpc: str, method: Callable[[Any], Awaitable[Any]] | None) -> Callable[[Any, Any], Awaitable[Any]]:
-    """A handler out of which no exception comes."""
+def _guarded(
+    rpc: str, kind: type[Message], method: Callable[[Any], Awaitable[Any]] | None
+) -> Callable[[bytes, Any], Awaitable[Any]]:
+    """A handler out of which no exception comes. It parses the request itself: gRPC answers UNKNOWN to bad ones."""
 
-    async def handle(request: Any, context: Any) -> Any:
+    async def handle(raw: bytes, context: Any) -> Any:
         if method is None:
             code = grpc.StatusCode.UNIMPLEMENTED
             return await context.abort(code, f"{rpc} is not supported by this version of nadi")
+        try:
+            request = kind.FromString(raw)
+        except DecodeError:
+            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.name}")
         try:
             return await method(request)
         except Exception as error:

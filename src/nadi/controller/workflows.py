@@ -93,6 +93,7 @@ class Workflows:
         self.tasks = tasks
         self.steps: dict[type[Any], Steps] = {}
         self._pending: dict[str, dict[str, AnyWork]] = {}
+        self.scopes_deleted = 0  # so that a request begun before a deletion notices it
         self._reached: set[tuple[str, str]] = set()  # (key, kind) of works of which only the record is left
         self._one_ended = asyncio.Event()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

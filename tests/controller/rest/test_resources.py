@@ -223,6 +223,15 @@ def test_scaling_events(rest: httpx.Client, manager: StreamManager, scope: str) 
     assert events(second["timestamp"], second["timestamp"]) == [first, second]
     assert events(third["timestamp"] + 1, far) == [third]
     assert events(0, first["timestamp"] - 1) == []
-    for query in ("", "from=1", "to=1", "from=-1&to=1", "from=2&to=1", "from=x&to=1", "from=1_0&to=99", f"from=1&to={1 << 63}"):
+    for query in (
+        "",
+        "from=1",
+        "to=1",
+        "from=-1&to=1",
+        "from=2&to=1",
+        "from=x&to=1",
+        "from=1_0&to=99",
+        f"from=1&to={1 << 63}",
+    ):
         error_of(rest.get(f"{path}?{query}"), 400)
     error_of(rest.get(f"/v1/scopes/{scope}/streams/none/scaling-events", params={"from": 0, "to": 1}), 404)
