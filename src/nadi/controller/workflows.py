@@ -32,7 +32,13 @@ from nadi.controller.records import (
 )
 from nadi.controller.segments import Segments
 from nadi.controller.store import ABSENT
-from nadi.errors import ClosedError, ConditionFailedError, RequestTimeoutError, UnavailableError
+from nadi.errors import (
+    ClosedError,
+    ConditionFailedError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+    UnavailableError,
+)
 from nadi.limits import WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
 
 log = logging.getLogger(__name__)
@@ -52,6 +58,7 @@ KINDS: dict[str, type[AnyWork]] = {
     "scope": DeleteScopeWork,
 }
 _KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
+_ON_A_STREAM = frozenset(("scale", "update", "truncate", "seal"))  # what changes a stream that is there
 _FIRST_PAUSE_S = 0.1
 
 Steps = Callable[[StreamName, Any], Awaitable[None]]
@@ -244,7 +251,12 @@ class Workflows:
         kind = _KIND_OF[type(work)]
 
         async def attempt() -> None:
-            await self.steps[type(work)](name, work)
+            try:
+                await self.steps[type(work)](name, work)
+            except StreamNotFoundError as error:
+                if kind not in _ON_A_STREAM or await self.metadata.find_stream(name) is not None:
+                    raise
+                failed(error)  # a mark stream goes with its stream, whatever is being done with it
             self._reached.add((name.key, kind))
             reached()
             await self.metadata.work.remove([f"{name.key}/{kind}"])
