@@ -1,19 +1,42 @@
-"""The README's example runs as printed."""
+"""The documents' examples run as printed."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[1] / "README.md"
+import nadi
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_example_of_the_readme(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(compile(example, "README.md", "exec"), {})
     assert capsys.readouterr().out == """[b'{"meter": "kitchen", "wh": 12}']\n"""
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
+def test_the_examples_of_rest(tmp_path: Path) -> None:
+    transcripts = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / "rest.md").read_text(), re.DOTALL)
+    steps = [step.partition("\n") for text in transcripts for step in re.split(r"^\$ ", text, flags=re.M)[1:]]
+    assert len(steps) > 10
+    with nadi.embedded(tmp_path, rest_port=0) as server:
+        for command, _, printed in steps:
+            done = subprocess.run(
+                ["bash", "-c", command],
+                env={**os.environ, "NADI": server.rest_uri},
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=True,
+            )
+            assert done.stdout.rstrip("\n") == printed.rstrip("\n"), command

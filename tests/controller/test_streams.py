@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from nadi.controller.history import PreconditionError, tiles
 from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, ScaleType
+from nadi.controller.records import Config, ScaleType, SealWork
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -232,5 +233,39 @@ def test_a_scope_is_deleted_with_all_it_holds() -> None:
             await task
             assert not store.segments
             assert not await controller.scope_exists("home")
+
+    asyncio.run(main())
+
+
+def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its creation could never end."""
+
+    async def main() -> None:
+        async with running(FakeStore()) as controller:
+            await controller.create_scope("home")
+            first_numbers = controller.metadata.first_numbers
+
+            async def slowly(names: Any) -> list[int]:
+                monkeypatch.setattr(controller.metadata, "first_numbers", first_numbers)
+                await controller.delete_scope("home")
+                return await first_numbers(names)
+
+            monkeypatch.setattr(controller.metadata, "first_numbers", slowly)
+            with pytest.raises(ScopeNotFoundError):
+                await controller.create_stream(StreamName("home", "late"), Config())
+            assert controller.unfinished["workflows"] == 0
+
+    asyncio.run(main())
+
+
+def test_work_on_a_stream_that_is_gone_ends() -> None:
+    """A mark stream is deleted with its stream, also while somebody seals it."""
+
+    async def main() -> None:
+        async with running(FakeStore(), FakeClock()) as controller:
+            await controller.create_scope("home")
+            async with asyncio.timeout(10):
+                await controller._flow.within(StreamName("home", "_MARKgone"), SealWork())
+            assert controller.unfinished["workflows"] == 0
 
     asyncio.run(main())

@@ -13,7 +13,13 @@ from rich.console import Console
 from nadi.errors import NadiError
 from nadi.segmentstore.store import FolderLock
 from nadi.segmentstore.tier1.cut import cut
-from nadi.standalone.server import DEFAULT_CONTROLLER_PORT, DEFAULT_STORE_PORT, Server, serve
+from nadi.standalone.server import (
+    DEFAULT_CONTROLLER_PORT,
+    DEFAULT_REST_PORT,
+    DEFAULT_STORE_PORT,
+    Server,
+    serve,
+)
 
 app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
 console = Console(highlight=False)
@@ -28,6 +34,9 @@ def up(
     store_port: Annotated[
         int | None, typer.Option(help="The segment store's port; 0 for any. [default: 12345, or any with --port 0]")
     ] = None,
+    rest_port: Annotated[
+        int | None, typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or any with --port 0]")
+    ] = None,
     containers: Annotated[
         int | None, typer.Option(help="Segment containers of a new folder; fixed from then on. [default: 4]")
     ] = None,
@@ -37,11 +46,16 @@ def up(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(message)s")
     if store_port is None:
         store_port = 0 if port == 0 else DEFAULT_STORE_PORT
-    server = Server(data, host=host, store_port=store_port, controller_port=port, containers=containers)
+    if rest_port is None:
+        rest_port = 0 if port == 0 else DEFAULT_REST_PORT
+    server = Server(
+        data, host=host, store_port=store_port, controller_port=port, rest_port=rest_port, containers=containers
+    )
 
     def ready(s: Server) -> None:
         console.print(f"nadi serves [bold]{data.resolve()}[/bold]")
         console.print(f"  controller     {s.controller_uri}")
+        console.print(f"  REST           {s.rest_uri}")
         console.print(f"  segment store  {s.store_address[0]}:{s.store_address[1]}")
         console.print("Ctrl-C stops it.")
 

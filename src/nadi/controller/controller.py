@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-from nadi.controller import commit, create, delete, scale, scopes, seal, truncate, update
+from nadi.controller import commit, create, delete, groups, scale, scopes, seal, subscribers, truncate, update
 from nadi.controller.clock import Clock
-from nadi.controller.history import Cut, KeyRange
-from nadi.controller.metadata import Metadata, StreamName, first_change
+from nadi.controller.history import Cut, History, KeyRange
+from nadi.controller.metadata import GroupName, Metadata, StreamName, first_change
 from nadi.controller.records import (
     Config,
+    CreateGroupWork,
     CreateWork,
+    DeleteGroupWork,
     DeleteScopeWork,
     DeleteWork,
+    GroupConfig,
+    ReaderGroup,
     RollWork,
     ScaleType,
     ScaleWork,
@@ -28,6 +33,7 @@ from nadi.controller.records import (
     StreamState,
     TruncateWork,
     TxnState,
+    UpdateGroupWork,
     UpdateWork,
 )
 from nadi.controller.segments import Exchange, Segments
@@ -35,6 +41,7 @@ from nadi.controller.store import Store
 from nadi.controller.transactions import Begun, Transactions
 from nadi.controller.workflows import Tasks, Workflows
 from nadi.errors import (
+    AlreadyExistsError,
     ConflictError,
     InvalidArgumentError,
     NotFoundError,
@@ -79,6 +86,9 @@ class Controller:
             SealWork: lambda name, work: seal.steps(flow, transactions, name, work),
             DeleteWork: lambda name, work: delete.steps(flow, name, work),
             RollWork: lambda name, work: commit.roll_steps(flow, transactions, name, work),
+            CreateGroupWork: lambda name, work: groups.create_steps(flow, name, work),
+            UpdateGroupWork: lambda name, work: groups.update_steps(flow, name, work),
+            DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
             DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, deleting, name, work),
         }
 
@@ -92,6 +102,11 @@ class Controller:
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
         self.transactions.resume()
         self._tasks.spawn(self.transactions.expire())
+
+    @property
+    def unfinished(self) -> dict[str, int]:
+        """How much is under way."""
+        return {"workflows": self._flow.pending_count, "transactions": self.transactions.unfinished_count}
 
     async def stop(self) -> None:
         """End all background tasks; what they were doing is taken up by the next start."""
@@ -124,18 +139,25 @@ class Controller:
 
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
-        await self.metadata.scope(scope)
-        table, position = self.metadata.streams(scope), _token(token)
+        position = token
         while True:
-            try:
-                found, position = await table.page(position, LIST_PAGE)
-            except SegmentNotFoundError as error:
-                raise ScopeNotFoundError(scope) from error
+            found, position = await self.list_stream_records(scope, position)
             if not found:
                 return [], token
-            names = [name for name, stream in found if tag is None or tag in stream.value.config.tags]
+            names = [name for name, stream in found if tag is None or tag in stream.config.tags]
             if names:
-                return names, position.hex()
+                return names, position
+
+    async def list_stream_records(
+        self, scope: str, token: str, count: int = LIST_PAGE
+    ) -> tuple[list[tuple[str, Stream]], str]:
+        """A page of streams, mark streams included, and the token to go on from; an empty page is the end."""
+        await self.metadata.scope(scope)
+        try:
+            found, following = await self.metadata.streams(scope).page(_token(token), count)
+        except SegmentNotFoundError as error:
+            raise ScopeNotFoundError(scope) from error
+        return [(name, stream.value) for name, stream in found], following.hex() if found else token
 
     # --- streams ---------------------------------------------------------------------------------
 
@@ -159,6 +181,11 @@ class Controller:
 
     async def stream(self, name: StreamName) -> Stream:
         return (await self.metadata.stream(name)).value
+
+    async def history(self, name: StreamName) -> History:
+        """All epochs of the stream; shared, so not to be changed."""
+        await self.metadata.stream(name)
+        return await self.metadata.history(name)
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None
@@ -242,6 +269,43 @@ class Controller:
 
     async def transaction_state(self, name: StreamName, txn_id: int) -> TxnState:
         return await self.transactions.state(name, txn_id)
+
+    # --- reader groups ---------------------------------------------------------------------------
+
+    async def create_reader_group(self, name: GroupName, config: GroupConfig, group_id: str) -> ReaderGroup:
+        """The group as it is stored: the one that had the name already, else a new one with this UUID."""
+        begin = partial(groups.begin_create, self._flow, self._deleting, name, config, group_id)
+        try:
+            await self._flow.run(name.stream, begin)
+        except AlreadyExistsError:
+            pass
+        return await self.reader_group(name)
+
+    async def reader_group(self, name: GroupName) -> ReaderGroup:
+        return (await self.metadata.group(name)).value
+
+    async def list_reader_groups(self, scope: str, token: str, count: int = LIST_PAGE) -> tuple[list[str], str]:
+        """A page of names, and the token to go on from; an empty page is the end."""
+        await self.metadata.scope(scope)
+        found, following = await self.metadata.groups(scope).page(_token(token), count)
+        return [group for group, _ in found], following.hex() if found else token
+
+    async def update_reader_group(self, name: GroupName, config: GroupConfig, group_id: str, generation: int) -> int:
+        """The new generation; GenerationMismatchError if the group isn't (any more) as the caller read it."""
+        begin = partial(groups.begin_update, self._flow, name, config, group_id, generation)
+        work = await self._flow.run(name.stream, begin)
+        assert isinstance(work, UpdateGroupWork)
+        return work.group.generation
+
+    async def delete_reader_group(self, name: GroupName, group_id: str) -> None:
+        await self._flow.run(name.stream, lambda: groups.begin_delete(self._flow, name, group_id))
+
+    async def subscribers(self, name: StreamName) -> list[str]:
+        return await subscribers.names(self._flow, name)
+
+    async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
+        """Let retention truncate before this cut as far as the subscriber is concerned."""
+        await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
 
 
 def _token(token: str) -> bytes:

@@ -21,6 +21,7 @@ _MARK_CONFIG = Config()
 
 async def begin(flow: Workflows, deleting: set[str], name: StreamName, config: Config) -> CreateWork:
     check_name("stream", name.stream, internal=True)
+    deleted = flow.scopes_deleted
     await flow.metadata.scope(name.scope)
     if await flow.metadata.find_stream(name) is not None:
         raise AlreadyExistsError("stream", name.key)
@@ -28,6 +29,8 @@ async def begin(flow: Workflows, deleting: set[str], name: StreamName, config: C
     first, mark_first = await flow.metadata.first_numbers([name, name.mark])
     if name.scope in deleting:  # checked last: no await lies between this and the record of the work
         raise ScopeNotFoundError(name.scope)
+    if deleted != flow.scopes_deleted:  # the scope may be gone since it was looked for
+        return await begin(flow, deleting, name, config)
     return CreateWork(config, flow.clock.now_ms(), first, with_mark, mark_first)
 
 

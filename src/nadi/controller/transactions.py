@@ -158,6 +158,10 @@ class Transactions:
 
     # --- questions -------------------------------------------------------------------------------
 
+    @property
+    def unfinished_count(self) -> int:
+        return sum(map(len, self._live.values()))
+
     def live(self, name: StreamName, state: TxnState) -> dict[str, Transaction]:
         """The stream's unfinished transactions in that state, by id text."""
         return {t: r.value for t, r in self._live.get(name.key, {}).items() if r.value.state is state}

@@ -186,7 +186,17 @@ class Container:
 
     @property
     def failure(self) -> Exception | None:
+        """Why it takes no requests now; it recovers by itself."""
         return self._failure
+
+    @property
+    def started(self) -> bool:
+        """Whether it has recovered after its start."""
+        return self._task is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._stopping or (self._task is not None and self._task.done())
 
     # --- the loop ---------------------------------------------------------------------------------------
 

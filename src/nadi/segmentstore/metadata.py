@@ -108,6 +108,8 @@ class Metadata:
                     yield key, value
 
     def segment_id(self, name: str) -> int | None:
+        if not name:
+            return None  # LMDB takes no empty key
         raw = self._get("names", bounded_key(name.encode()))
         return None if raw is None else int(_ID.unpack(raw)[0])
 

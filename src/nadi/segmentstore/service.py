@@ -87,6 +87,12 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
     raise error
 
 
+def _subject(command: Any) -> str:
+    """The segment that an error reply to the command names."""
+    names = (getattr(command, field, None) for field in ("segment", "source", "target", "parent_segment"))
+    return next((name for name in names if name is not None), "")
+
+
 class SegmentService:
     """Handles commands; `container_of` gives the container of a segment's name."""
 
@@ -127,8 +133,7 @@ class SegmentService:
             if isinstance(error, StorageFullError) and isinstance(command, LOOKS):
                 # it shared a frame with a write, or came while the log is opened again: that ends soon
                 raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
-            segment = getattr(command, "segment", None) or getattr(command, "source", None) or command.target
-            return error_reply(error, command.request_id, segment)
+            return error_reply(error, command.request_id, _subject(command))
 
     async def _turn(self, segment: str, function: Callable[[FrameBuilder, StateMachine], Any]) -> Any:
         container = self._container_of(segment)
@@ -148,6 +153,9 @@ class SegmentService:
         return reply
 
     async def _make(self, name: str, kind: Kind, **fields: int) -> None:
+        if not name:
+            raise InvalidArgumentError("a segment needs a name")
+
         def make(frame: FrameBuilder, state: StateMachine) -> None:
             if state.find(name) is not None:
                 raise AlreadyExistsError("segment", name)
@@ -278,6 +286,7 @@ class SegmentService:
                 raise SegmentNotFoundError(command.source)
             if target.sealed:
                 raise StreamSealedError(command.source)
+            _check_merge(target, source)
             values: dict[bytes, int] = {}
             for update in command.attribute_updates:
                 found = state.attribute(target, update.attribute)
@@ -298,6 +307,9 @@ class SegmentService:
             target = find(state, command.target, Kind.STREAM)
             if target.sealed:
                 raise StreamSealedError(command.target)
+            for found in map(state.find, command.sources):
+                if found is not None:
+                    _check_merge(target, found)
             merged = []
             for name in command.sources:
                 source = state.find(name)
@@ -366,6 +378,21 @@ class SegmentService:
         )
 
 
+def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:
+    """InvalidArgumentError where the state could not take the merge, or would lose data by it."""
+    if Kind.TABLE in (target.kind, source.kind):
+        raise WrongKindError(f"{source.name} can't be merged into {target.name}: one of them is a table segment")
+    if source is target:
+        raise InvalidArgumentError(f"{target.name} can't be merged into itself")
+    if source.start_offset > 0:
+        raise InvalidArgumentError(f"{source.name} was truncated, so it can't be merged into another segment")
+
+
+def _wrapped(value: int) -> int:
+    """The 64-bit integer that a sum becomes in Java."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
     """What an attribute becomes by an update of that kind; None if its condition fails."""
     match kind:
@@ -374,7 +401,7 @@ def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
         case 2:
             return new if new > value else None
         case 3:
-            return new if value == NO_VERSION else value + new
+            return new if value == NO_VERSION else _wrapped(value + new)
         case 4:
             return new if value == expected else None
     raise InvalidArgumentError(f"there is no attribute update of kind {kind}")

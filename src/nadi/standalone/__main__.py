@@ -20,7 +20,7 @@ def _say(ready: Ready) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _serve(folder: str, port: int, containers: int) -> None:
+async def _serve(folder: str, port: int, containers: int, rest_port: int | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -30,15 +30,15 @@ async def _serve(folder: str, port: int, containers: int) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    server = Server(folder, store_port=0, controller_port=port, containers=containers or None)
-    await serve(server, lambda s: _say(Ready(s.controller_uri, *s.store_address)), stop)
+    server = Server(folder, store_port=0, controller_port=port, rest_port=rest_port, containers=containers or None)
+    await serve(server, lambda s: _say(Ready(s.controller_uri, *s.store_address, s.rest_uri)), stop)
 
 
 def main() -> int:
     logging.basicConfig(level=os.environ.get("NADI_LOG", "WARNING"), format="nadi %(levelname)s %(message)s")
-    folder, port, containers = sys.argv[1:4]
+    folder, port, containers, rest_port = sys.argv[1:5]
     try:
-        uvloop.run(_serve(folder, int(port), int(containers)))
+        uvloop.run(_serve(folder, int(port), int(containers), int(rest_port) if rest_port else None))
     except NadiError as error:
         kind = "folder" if isinstance(error, DataFolderError) else "other"
         _say(Ready(error=str(error), error_kind=kind))

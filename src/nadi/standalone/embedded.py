@@ -29,12 +29,16 @@ class Ready(msgspec.Struct):
     controller_uri: str = ""
     store_host: str = ""
     store_port: int = 0
+    rest_uri: str = ""
     error: str = ""
     error_kind: str = ""
 
 
 class EmbeddedServer:
-    """A running child server. `controller_uri` is what clients connect to; `pid` its process."""
+    """A running child server. `controller_uri` is what clients connect to; `pid` its process.
+
+    `rest_uri` is where REST is served, if it was asked for.
+    """
 
     def __init__(
         self,
@@ -43,10 +47,12 @@ class EmbeddedServer:
         port: int,
         containers: int | None,
         timeout_s: float,
+        rest_port: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        command = [sys.executable, "-m", "nadi.standalone", str(folder), str(port), str(containers or 0)]
+        arguments = [folder, port, containers or 0, "" if rest_port is None else rest_port]
+        command = [sys.executable, "-m", "nadi.standalone", *map(str, arguments)]
         settings = {**os.environ, **(environment or {})}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings)
         ready = self._await_ready(timeout_s)
@@ -55,6 +61,7 @@ class EmbeddedServer:
             raise (DataFolderError if ready.error_kind == "folder" else UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
+        self.rest_uri = ready.rest_uri
 
     @property
     def pid(self) -> int:
@@ -116,6 +123,7 @@ def embedded(
     folder: str | Path | None = None,
     *,
     port: int = 0,
+    rest_port: int | None = None,
     containers: int | None = None,
     timeout_s: float = START_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
@@ -123,7 +131,8 @@ def embedded(
     """Start a server in a child process and wait until it takes clients.
 
     folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
-    0 for any free one. environment: variables for the server's process.
+    0 for any free one. rest_port: the REST interface's; None is no REST.
+    environment: variables for the server's process.
     Raises DataFolderError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
@@ -132,4 +141,11 @@ def embedded(
     True
     """
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
-    return EmbeddedServer(path, port=port, containers=containers, timeout_s=timeout_s, environment=environment)
+    return EmbeddedServer(
+        path,
+        port=port,
+        rest_port=rest_port,
+        containers=containers,
+        timeout_s=timeout_s,
+        environment=environment,
+    )

@@ -1,7 +1,7 @@
 """One server: a segment store and a controller over one data folder, in one event loop.
 
 The controller reaches segments through the store's in-process door, with the same commands that
-others send over the wire.
+others send over the wire. The REST port answers before the data is recovered, for health is asked there.
 """
 
 from __future__ import annotations
@@ -14,20 +14,25 @@ from pathlib import Path
 import grpc
 
 from nadi.controller.controller import Controller
+from nadi.controller.rest.access import allow_everything
+from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.server import RestServer
 from nadi.controller.service import SERVER_OPTIONS, add_controller
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
+from nadi.standalone.health import server_health
 
 DEFAULT_STORE_PORT = 12345
 DEFAULT_CONTROLLER_PORT = 9090
+DEFAULT_REST_PORT = 9091
 STOP_GRACE_S = 1.0
 
 
 class Server:
     """`async with Server(folder) as server:` serves until the block ends.
 
-    Ports of 0 are any free ones; `controller_uri` says which. Raises DataFolderError where the
-    folder can't be used, and UnavailableError where a port is taken.
+    Ports of 0 are any free ones; `controller_uri` and `rest_uri` say which. A REST port of None: no REST.
+    Raises DataFolderError where the folder can't be used, and UnavailableError where a port is taken.
     """
 
     def __init__(
@@ -37,18 +42,50 @@ class Server:
         host: str = "127.0.0.1",
         store_port: int = DEFAULT_STORE_PORT,
         controller_port: int = DEFAULT_CONTROLLER_PORT,
+        rest_port: int | None = None,
         containers: int | None = None,
     ) -> None:
         self.folder = Path(folder)
         self._host = host
         self._store_port = store_port
         self._controller_port = controller_port
+        self._rest_port = rest_port
         self._containers = containers
         self.store_address = ("", 0)
         self.controller_uri = ""
+        self.rest_uri = ""
+        self._rest: RestServer | None = None
+        self._api = Api(lambda: server_health(self), allow_everything)
 
     async def start(self) -> None:
         self.store = SegmentStore(self.folder, self._containers)
+        try:
+            await self._listen_rest()
+        except UnavailableError:
+            await self.store.close()
+            raise
+        try:
+            await self._start_parts()
+        except BaseException:
+            await self._stop_rest()
+            raise
+
+    async def _listen_rest(self) -> None:
+        if self._rest_port is None:
+            return
+        self._rest = RestServer(self._api, self._host, self._rest_port)
+        try:
+            await self._rest.start()
+        except OSError as error:
+            self._rest = None
+            raise UnavailableError(_taken(self._host, self._rest_port, error)) from error
+        self.rest_uri = self._rest.uri
+
+    async def _stop_rest(self) -> None:
+        if self._rest is not None:
+            await self._rest.stop()
+
+    async def _start_parts(self) -> None:
         await self.store.start()
         try:
             self.store_address = await self.store.listen(self._host, self._store_port)
@@ -74,10 +111,17 @@ class Server:
         self.controller.rpc_endpoint = (self._host, port)
         await self._rpc.start()
         self.controller_uri = f"tcp://{self._host}:{port}"
+        self._api.controller = self.controller
+
+    @property
+    def started_controller(self) -> Controller | None:
+        """The controller while it takes requests."""
+        return self._api.controller
 
     async def stop(self) -> None:
         """Clean stop: requests under way are answered, state is written, the folder is released."""
-        await self._rpc.stop(STOP_GRACE_S)
+        await asyncio.gather(self._rpc.stop(STOP_GRACE_S), self._stop_rest())
+        self._api.controller = None
         await self.controller.stop()
         await self.store.close()
 
@@ -90,7 +134,10 @@ class Server:
 
 
 def _taken(host: str, port: int, error: Exception) -> str:
-    return f"can't listen on {host}:{port} ({error}): stop what uses it, or choose another with --port"
+    return (
+        f"can't listen on {host}:{port} ({error}): stop what uses it, "
+        "or choose another with --port, --store-port or --rest-port"
+    )
 
 
 async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.Event | None = None) -> None:

@@ -44,9 +44,18 @@ class StorageWriter:
         self._garbage_since: dict[str, float] = {}
         self._planned_here: set[str] = set()
         self._fresh: set[int] = set()  # segments with a new chunk
+        self.error: NadiError | None = None  # why the last round failed
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"storage-writer-{self._container.number}")
+
+    @property
+    def started(self) -> bool:
+        return self._task is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._task is not None and self._task.done()
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -64,7 +73,9 @@ class StorageWriter:
                 await self._compact_once()
                 await self._collect_garbage()
                 pause = STORAGE_WRITER_TICK_S
+                self.error = None
             except NadiError as error:
+                self.error = error
                 pause = min(10.0, pause * 2)
                 log.warning("storage writer %d: %s; next try in %.1f s", self._container.number, error, pause)
 

@@ -1,0 +1,84 @@
+"""The application that serves the endpoints, and what else has a path: `/ping`, the description, a page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from nadi.controller.rest.endpoint import Api, Call, Endpoint, read_body
+from nadi.controller.rest.openapi import describe
+from nadi.controller.rest.replies import JSON, encode, failure, refused
+from nadi.controller.rest.routes import ENDPOINTS
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>nadi</title></head>
+<body><h1>nadi</h1>
+<p>The controller's REST interface is described in <a href="/v1/openapi.json">OpenAPI 3.1</a>.</p>
+<ul><li><a href="/v1/health">health</a></li><li><a href="/v1/scopes">scopes</a></li></ul>
+</body></html>
+"""
+
+
+def rest_app(api: Api) -> Starlette:
+    description = encode(describe(ENDPOINTS))
+
+    async def openapi(request: Request) -> Response:
+        return Response(description, media_type=JSON)
+
+    by_path: dict[str, list[Endpoint]] = {}
+    for endpoint in ENDPOINTS:
+        by_path.setdefault(endpoint.path, []).append(endpoint)
+    app = Starlette(
+        routes=[
+            Route("/", _page),
+            Route("/ping", _ping),
+            Route("/v1/openapi.json", openapi),
+            *(_route(path, endpoints, api) for path, endpoints in by_path.items()),
+        ],
+        exception_handlers={HTTPException: refused},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _page(request: Request) -> Response:
+    return HTMLResponse(_PAGE)
+
+
+async def _ping(request: Request) -> Response:
+    return PlainTextResponse("pong\n")
+
+
+def _route(path: str, endpoints: Sequence[Endpoint], api: Api) -> Route:
+    """One route for all verbs of a path, so that what it says of them is whole."""
+    verbs: Mapping[str, Callable[[Request], Awaitable[Response]]] = {
+        endpoint.verb: _answering(endpoint, api) for endpoint in endpoints
+    }
+
+    async def dispatch(request: Request) -> Response:
+        return await verbs["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, dispatch, methods=list(verbs))
+
+
+def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        try:
+            call = Call(request, api)
+            if endpoint.needs is not None:
+                resource, permission = endpoint.needs
+                await api.authorise(request, resource(call), permission)
+            if endpoint.body is not None:
+                call = Call(request, api, await read_body(request, endpoint.body))
+            return await endpoint.handler(call)
+        except HTTPException:
+            raise
+        except Exception as error:
+            return failure(request, error)
+
+    return answer

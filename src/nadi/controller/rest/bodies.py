@@ -1,0 +1,274 @@
+"""The JSON objects of the REST interface, and how stream configurations are said in them.
+
+Objects that come in are strict: an unknown field, a wrong type or a number out of range is refused
+with the field's name. The same structs make the schemas of the OpenAPI description.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import Config, RetentionType, ScaleType
+from nadi.errors import InvalidArgumentError
+from nadi.limits import MIB, NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+
+_I32_MAX = (1 << 31) - 1
+_I64_MAX = (1 << 63) - 1
+_MINUTE_MS = 60_000
+_HOUR_MS = 60 * _MINUTE_MS
+_DAY_MS = 24 * _HOUR_MS
+
+# In the schema only: the rule itself, with its message, is `naming.check_name`.
+_NAME_SCHEMA: dict[str, Any] = {"pattern": r"^[A-Za-z0-9.\-]+$", "minLength": 1, "maxLength": NAME_MAX_CHARS}
+Name = Annotated[str, Meta(description="Letters, digits, '.' and '-'.", extra_json_schema=_NAME_SCHEMA)]
+Rate = Annotated[int, Meta(ge=0, le=_I32_MAX)]
+Long = Annotated[int, Meta(ge=0, le=_I64_MAX)]
+Segments = Annotated[int, Meta(ge=1, le=STREAM_MAX_SEGMENTS)]
+Tag = Annotated[str, Meta(max_length=TAG_MAX_CHARS)]
+Tags = Annotated[list[Tag], Meta(max_length=STREAM_MAX_TAGS)]
+PolicyValue = Annotated[int, Meta(ge=0, le=_I64_MAX // _DAY_MS, description="Days, or MiB.")]
+Span = Annotated[int, Meta(ge=0, le=_I32_MAX)]
+
+
+class Taken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What clients send."""
+
+
+class Given(msgspec.Struct, frozen=True):
+    """What clients get."""
+
+
+class Error(Given, frozen=True):
+    error: Annotated[str, Meta(description="What was wrong, and what to do.")]
+
+
+# --- scopes ---------------------------------------------------------------------------------------
+
+
+class CreateScope(Taken, frozen=True):
+    scopeName: Name
+
+
+class ScopeProperty(Given, frozen=True):
+    scopeName: str
+
+
+class ScopesList(Given, frozen=True):
+    scopes: list[ScopeProperty]
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+class ScalingType(Enum):
+    FIXED_NUM_SEGMENTS = "FIXED_NUM_SEGMENTS"
+    BY_RATE_IN_KBYTES_PER_SEC = "BY_RATE_IN_KBYTES_PER_SEC"
+    BY_RATE_IN_EVENTS_PER_SEC = "BY_RATE_IN_EVENTS_PER_SEC"
+
+
+class RetentionKind(Enum):
+    LIMITED_DAYS = "LIMITED_DAYS"
+    LIMITED_SIZE_MB = "LIMITED_SIZE_MB"
+
+
+_SCALE_TYPES = {
+    ScalingType.FIXED_NUM_SEGMENTS: ScaleType.FIXED,
+    ScalingType.BY_RATE_IN_KBYTES_PER_SEC: ScaleType.KIB_PER_SECOND,
+    ScalingType.BY_RATE_IN_EVENTS_PER_SEC: ScaleType.EVENTS_PER_SECOND,
+}
+_SCALING_TYPES = {scale: scaling for scaling, scale in _SCALE_TYPES.items()}
+
+
+class ScalingPolicy(Taken, frozen=True):
+    """`targetRate` and `scaleFactor` are for the rate types only."""
+
+    type: ScalingType
+    minSegments: Segments
+    targetRate: Rate | UnsetType = UNSET
+    scaleFactor: Rate | UnsetType = UNSET
+
+
+class TimeBasedRetention(Taken, frozen=True):
+    days: Span = 0
+    hours: Span = 0
+    minutes: Span = 0
+
+    @property
+    def ms(self) -> int:
+        return self.days * _DAY_MS + self.hours * _HOUR_MS + self.minutes * _MINUTE_MS
+
+
+class RetentionPolicy(Taken, frozen=True):
+    """`timeBasedRetention` counts where `value` is 0; the two fields of the most that is kept likewise."""
+
+    type: RetentionKind
+    value: PolicyValue = 0
+    timeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
+    maxValue: PolicyValue | UnsetType = UNSET
+    maxTimeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
+
+
+class UpdateStream(Taken, frozen=True, kw_only=True):
+    """A stream's whole configuration: what is left out is cleared."""
+
+    scalingPolicy: ScalingPolicy
+    retentionPolicy: RetentionPolicy | None = None
+    streamTags: Tags = []
+    timestampAggregationTimeout: Long = 0
+    rolloverSizeBytes: Long = 0
+
+
+class CreateStream(UpdateStream, frozen=True, kw_only=True):
+    streamName: Name
+
+
+class StreamProperty(Given, frozen=True):
+    scopeName: str
+    streamName: str
+    scalingPolicy: ScalingPolicy
+    retentionPolicy: RetentionPolicy | None
+    tags: list[str]
+    timestampAggregationTimeout: int
+    rolloverSizeBytes: int
+
+
+class StreamsList(Given, frozen=True):
+    streams: list[StreamProperty]
+
+
+class WantedState(Enum):
+    SEALED = "SEALED"
+
+
+class StreamStateBody(Taken, frozen=True):
+    streamState: WantedState
+
+
+# --- scaling events -------------------------------------------------------------------------------
+
+
+class ScaledSegment(Given, frozen=True):
+    number: int
+    epoch: int
+    start: int
+    keyStart: float
+    keyEnd: float
+
+
+class ListedSegment(Given, frozen=True):
+    number: int
+    startTime: int
+    keyStart: float
+    keyEnd: float
+
+
+class ScaleMetadata(Given, frozen=True):
+    """An epoch: `segments` and `segmentList` tell of the same segments in the two spellings clients know."""
+
+    timestamp: int
+    segments: list[ScaledSegment]
+    segmentList: list[ListedSegment]
+    splits: int
+    merges: int
+
+
+# --- reader groups --------------------------------------------------------------------------------
+
+
+class ReaderGroupName(Given, frozen=True):
+    readerGroupName: str
+
+
+class ReaderGroupsList(Given, frozen=True):
+    readerGroups: list[ReaderGroupName]
+
+
+class ReaderGroupProperty(Given, frozen=True):
+    scopeName: str
+    readerGroupName: str
+    streamList: list[str]
+    onlineReaderIds: list[str]
+
+
+# --- between bodies and configurations ------------------------------------------------------------
+
+
+def config_of(body: UpdateStream, *, with_max: bool) -> Config:
+    """The configuration that a body describes. `with_max`: heed the most that retention keeps."""
+    scaling, retention = body.scalingPolicy, body.retentionPolicy
+    fixed = scaling.type is ScalingType.FIXED_NUM_SEGMENTS
+    rate, factor = scaling.targetRate or 0, scaling.scaleFactor or 0
+    if not fixed and (rate < 1 or factor < 1):
+        raise InvalidArgumentError(
+            f"scalingPolicy of type {scaling.type.value} needs targetRate and scaleFactor, both over 0"
+        )
+    retention_type, param, most = RetentionType.NONE, 0, 0
+    if retention is not None:
+        retention_type, param, most = _retention(retention, with_max=with_max)
+    return Config(
+        _SCALE_TYPES[scaling.type],
+        0 if fixed else rate,
+        0 if fixed else factor,
+        scaling.minSegments,
+        retention_type,
+        param,
+        most,
+        tuple(sorted(set(body.streamTags))),
+        body.timestampAggregationTimeout,
+        body.rolloverSizeBytes,
+    )
+
+
+def _retention(policy: RetentionPolicy, *, with_max: bool) -> tuple[RetentionType, int, int]:
+    timed = policy.type is RetentionKind.LIMITED_DAYS
+    unit = _DAY_MS if timed else MIB
+
+    def amount(value: int, span: TimeBasedRetention | UnsetType | None) -> int:
+        if value or not timed or not span:
+            return value * unit
+        return span.ms
+
+    param = amount(policy.value, policy.timeBasedRetention)
+    most = amount(policy.maxValue or 0, policy.maxTimeBasedRetention) if with_max else 0
+    if param == 0:
+        raise InvalidArgumentError(
+            "retentionPolicy says to keep nothing: set value over 0"
+            + (", or timeBasedRetention" if timed else "")
+            + ", or leave retentionPolicy out to keep everything"
+        )
+    if most and most < param:
+        raise InvalidArgumentError("retentionPolicy keeps at most less than at least: raise maxValue")
+    return RetentionType.TIME if timed else RetentionType.SIZE, param, most or _I64_MAX
+
+
+def stream_property(name: StreamName, config: Config) -> StreamProperty:
+    fixed = config.scale_type is ScaleType.FIXED
+    return StreamProperty(
+        name.scope,
+        name.stream,
+        ScalingPolicy(
+            _SCALING_TYPES[config.scale_type],
+            config.min_segments,
+            UNSET if fixed else config.target_rate,
+            UNSET if fixed else config.scale_factor,
+        ),
+        _retention_policy(config),
+        list(config.tags),
+        config.timestamp_aggregation_timeout_ms,
+        config.rollover_size_bytes,
+    )
+
+
+def _retention_policy(config: Config) -> RetentionPolicy | None:
+    if config.retention_type is RetentionType.NONE:
+        return None
+    if config.retention_type is RetentionType.SIZE:
+        return RetentionPolicy(RetentionKind.LIMITED_SIZE_MB, config.retention_param // MIB)
+    days, rest = divmod(config.retention_param, _DAY_MS)
+    span = TimeBasedRetention(days, rest // _HOUR_MS, rest % _HOUR_MS // _MINUTE_MS)
+    return RetentionPolicy(RetentionKind.LIMITED_DAYS, 0 if rest else days, span)

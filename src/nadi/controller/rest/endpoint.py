@@ -1,0 +1,139 @@
+"""What an endpoint is: its path and verb, what it takes and gives, whom it lets in, and its handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from nadi.controller.controller import Controller
+from nadi.controller.metadata import StreamName
+from nadi.controller.rest.access import (
+    CLUSTER,
+    Authorise,
+    Permission,
+    reader_group_resource,
+    scope_resource,
+    stream_resource,
+)
+from nadi.controller.rest.health import Component
+from nadi.controller.rest.replies import JSON
+from nadi.errors import InvalidArgumentError, UnavailableError
+from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S
+
+
+@dataclass(slots=True)
+class Api:
+    """What handlers reach. `controller` is None until the server has recovered."""
+
+    health: Callable[[], Component]
+    authorise: Authorise
+    controller: Controller | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request, with its body decoded."""
+
+    request: Request
+    api: Api
+    body: Any = None
+
+    @property
+    def controller(self) -> Controller:
+        if self.api.controller is None:
+            raise UnavailableError("the server is recovering its data: try again, or watch /v1/health")
+        return self.api.controller
+
+    def part(self, name: str) -> str:
+        """A part of the path."""
+        return str(self.request.path_params[name])
+
+    @property
+    def scope(self) -> str:
+        return self.part("scopeName")
+
+    @property
+    def stream(self) -> StreamName:
+        return StreamName(self.scope, self.part("streamName"))
+
+    @property
+    def group(self) -> str:
+        return self.part("readerGroupName")
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+Resource = Callable[[Call], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter; `schema` is what the description says of its values."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`body` and `gives` are the types of the JSON taken and given; `needs` the resource and permission
+    asked for before the handler runs, None where everybody may. `codes`: what else may come, and when."""
+
+    verb: str
+    path: str
+    summary: str
+    handler: Handler
+    needs: tuple[Resource, Permission] | None
+    gives: Any = None
+    status: int = 200
+    body: Any = None
+    codes: Mapping[int, str] | None = None
+    query: tuple[Parameter, ...] = ()
+    media_type: str = JSON
+
+
+def on_cluster(call: Call) -> str:
+    return CLUSTER
+
+
+def on_scope(call: Call) -> str:
+    return scope_resource(call.scope)
+
+
+def on_stream(call: Call) -> str:
+    return stream_resource(*call.stream)
+
+
+def on_reader_group(call: Call) -> str:
+    return reader_group_resource(call.scope, call.group)
+
+
+async def read_body(request: Request, kind: Any) -> Any:
+    """The request's JSON as a `kind`; InvalidArgumentError names what is wrong with it."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+        raise HTTPException(415, f"send the body as Content-Type: {JSON}")
+    data = bytearray()
+    try:
+        async with asyncio.timeout(REST_BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > REST_BODY_MAX_BYTES:
+                    raise InvalidArgumentError(f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
+    except TimeoutError as error:
+        raise InvalidArgumentError(f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
+    except ClientDisconnect as error:
+        raise InvalidArgumentError("the client left before its body was here") from error
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgumentError(f"the body is not what is taken here: {error}") from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"the body is not JSON: {error}") from error

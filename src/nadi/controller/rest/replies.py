@@ -1,0 +1,97 @@
+"""Answers: JSON bodies, long lists that go out page by page, and what each error becomes.
+
+Expected errors keep their message, which says what to do; anything else is logged and answered with a
+500 that tells nothing of the inside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from nadi.controller.rest.bodies import Error
+from nadi.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    NadiError,
+    NotEmptyError,
+    NotFoundError,
+    StreamNotSealedError,
+    StreamSealedError,
+    UnavailableError,
+)
+
+log = logging.getLogger(__name__)
+
+JSON = "application/json"
+encode = msgspec.json.Encoder().encode
+
+# A sealed stream can't be updated: Pravega's interface has no word for that but 500.
+_CODES: list[tuple[type[NadiError], int]] = [
+    (NotFoundError, 404),
+    (InvalidArgumentError, 400),
+    (NotEmptyError, 412),
+    (StreamNotSealedError, 412),
+    (StreamSealedError, 500),
+    (ConflictError, 409),
+    (UnavailableError, 503),
+]
+
+
+def reply(value: Any, status: int = 200) -> Response:
+    return Response(encode(value), status, media_type=JSON)
+
+
+def no_content() -> Response:
+    return Response(status_code=204)
+
+
+def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(encode(Error(message)), status, headers=headers, media_type=JSON)
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """The answer to what the router or `authorise` refuses."""
+    assert isinstance(error, HTTPException)
+    words = {404: "there is nothing at this path", 405: "this path doesn't take that verb"}
+    message = words.get(error.status_code, error.detail)
+    if error.status_code in words:
+        message += ": see /v1/openapi.json for what there is"
+    return refusal(error.status_code, message, dict(error.headers or {}))
+
+
+def failure(request: Request, error: Exception) -> Response:
+    """The answer to an error that came out of a handler."""
+    for kind, status in _CODES:
+        if isinstance(error, kind):
+            return refusal(status, str(error), {"Retry-After": "1"} if status == 503 else None)
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return refusal(500, "the server failed at this request: its log says why")
+
+
+async def stream_array(
+    pages: AsyncIterator[Sequence[Any]], before: bytes = b"[", after: bytes = b"]"
+) -> StreamingResponse:
+    """A JSON array whose items come page by page, so that memory holds one page however long it is.
+
+    The first page is fetched before anything is sent, so what is wrong from the start has its own status.
+    """
+    first = await anext(pages, None)
+
+    async def body() -> AsyncIterator[bytes]:
+        separator = before
+        page = first
+        while page is not None:
+            if page:
+                yield separator + bytes(memoryview(encode(page))[1:-1])
+                separator = b","
+            page = await anext(pages, None)
+        yield (before if separator is before else b"") + after
+
+    return StreamingResponse(body(), media_type=JSON)

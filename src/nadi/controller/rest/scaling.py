@@ -1,0 +1,65 @@
+"""How a stream was scaled, as REST tells it: its epochs within a time, each with the segments it had."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+from starlette.responses import Response
+
+from nadi.controller.history import History, share_keys
+from nadi.controller.rest.bodies import ListedSegment, ScaledSegment, ScaleMetadata
+from nadi.controller.rest.endpoint import Call
+from nadi.controller.rest.replies import stream_array
+from nadi.errors import InvalidArgumentError
+from nadi.naming import segment_epoch, segment_number
+
+TIME_MAX_MS = (1 << 63) - 1
+_MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+async def scaling_events(call: Call) -> Response:
+    start_ms, end_ms = _time(call, "from"), _time(call, "to")
+    if start_ms > end_ms:
+        raise InvalidArgumentError("from lies after to: swap them")
+    history = await call.controller.history(call.stream)
+
+    async def pages() -> AsyncIterator[list[ScaleMetadata]]:
+        for epoch in epochs_within(history, start_ms, end_ms):
+            yield [_metadata(history, epoch)]
+
+    return await stream_array(pages())
+
+
+def _time(call: Call, name: str) -> int:
+    text = call.request.query_params.get(name)
+    if text is None:
+        raise InvalidArgumentError(f"the query needs {name}: a time in milliseconds since 1970")
+    if not _MILLISECONDS.fullmatch(text) or int(text) > TIME_MAX_MS:
+        raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, 0 or more")
+    return int(text)
+
+
+def epochs_within(history: History, start_ms: int, end_ms: int) -> list[int]:
+    """The epochs that began in the time, after the one that was in force when it began."""
+    within = [change.epoch for change in history.changes if start_ms <= change.created_ms <= end_ms]
+    before = [change.epoch for change in history.changes if change.created_ms < start_ms]
+    return before[-1:] + within
+
+
+def _metadata(history: History, epoch: int) -> ScaleMetadata:
+    change, segments = history.changes[epoch], history.epoch(epoch)
+    removed = [history.segments[segment] for segment in change.removed]
+    splits = sum(sum(share_keys(old, new) for new in change.added) > 1 for old in removed)
+    merges = sum(sum(share_keys(old, new) for old in removed) > 1 for new in change.added)
+
+    def began_ms(segment: int) -> int:
+        return history.changes[segment_epoch(segment)].created_ms
+
+    return ScaleMetadata(
+        change.created_ms,
+        [ScaledSegment(segment_number(s.id), segment_epoch(s.id), began_ms(s.id), s.low, s.high) for s in segments],
+        [ListedSegment(segment_number(s.id), began_ms(s.id), s.low, s.high) for s in segments],
+        splits,
+        merges,
+    )

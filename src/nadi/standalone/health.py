@@ -1,0 +1,61 @@
+"""The health of a running server, as its parts tell it at this moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nadi.controller.rest.health import Component, Status, leaf, parent
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.tier2.writer import StorageWriter
+
+if TYPE_CHECKING:
+    from nadi.standalone.server import Server
+
+
+def server_health(server: Server) -> Component:
+    store = server.store
+    containers = [_container(container) for container in store.containers]
+    writers = [_storage_writer(number, writer) for number, writer in enumerate(store.storage_writers)]
+    return parent(
+        "nadi",
+        (
+            _controller(server),
+            parent("segment-store", (parent("containers", containers), parent("storage-writers", writers))),
+            leaf("rpc", Status.UP if server.controller_uri else Status.STARTING, {"uri": server.controller_uri}),
+        ),
+    )
+
+
+def _controller(server: Server) -> Component:
+    controller = server.started_controller
+    if controller is None:
+        return leaf("controller", Status.STARTING)
+    return leaf("controller", Status.UP, {"unfinished": controller.unfinished})
+
+
+def _container(container: Container) -> Component:
+    """A container that lost its log is starting again, by itself."""
+    name = f"container-{container.number}"
+    if container.ended:
+        return leaf(name, Status.DOWN)
+    if container.failure is not None:
+        return leaf(name, Status.STARTING, {"recovers_from": str(container.failure)})
+    if not container.started:
+        return leaf(name, Status.STARTING)
+    details: dict[str, Any] = {
+        "frame": container.state.sequence,
+        "queued_bytes": container.queue_bytes,
+        "log_bytes": container.log.size_bytes,
+    }
+    return leaf(name, Status.UP, details)
+
+
+def _storage_writer(number: int, writer: StorageWriter) -> Component:
+    name = f"storage-writer-{number}"
+    if not writer.started:
+        return leaf(name, Status.STARTING)
+    if writer.ended:
+        return leaf(name, Status.FAILED)
+    if writer.error is not None:
+        return leaf(name, Status.DOWN, {"error": str(writer.error)})
+    return leaf(name, Status.UP)

@@ -1,0 +1,232 @@
+"""What holds for every path: verbs, bodies that are none, limits, the description, the page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from pathlib import Path
+
+import httpx
+import pytest
+import uvloop
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import Config, Stream, StreamState
+from nadi.controller.rest.access import Permission, allow_everything
+from nadi.controller.rest.app import rest_app
+from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.health import Component, Status, leaf
+from nadi.controller.rest.routes import ENDPOINTS
+from nadi.controller.store import ABSENT
+from nadi.limits import MIB, REST_BODY_MAX_BYTES
+from nadi.standalone.server import Server
+from tests.controller.fake_store import FakeStore
+from tests.controller.rest.test_resources import error_of
+from tests.controller.support import running
+
+MOST_BYTES = 2 * MIB
+
+
+def test_paths_and_verbs_that_are_none(rest: httpx.Client) -> None:
+    for path in ("/v2", "/v1", "/v1/scopes/", "/v1/scopes/a/b", "/v1/health/status/x/y"):
+        assert "openapi.json" in error_of(rest.get(path), 404)
+    for endpoint in ENDPOINTS:
+        path = endpoint.path.replace("{", "").replace("}", "")
+        assert "verb" in error_of(rest.patch(path), 405)
+        assert rest.patch(path).headers["allow"]
+    assert rest.head("/v1/scopes").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b"\xff",
+        b'{"scopeName":"\\ud800"}',
+        b'{"scopeName":' + b"[" * 100_000,
+        b'{"scopeName":null}',
+    ],
+)
+def test_bodies_that_are_none(rest: httpx.Client, body: bytes) -> None:
+    error_of(rest.post("/v1/scopes", content=body, headers={"content-type": "application/json"}), 400)
+
+
+def test_an_oversize_body_is_refused_whether_its_length_is_told_or_not(rest: httpx.Client) -> None:
+    large = json.dumps({"scopeName": "x" * REST_BODY_MAX_BYTES}).encode()
+    headers = {"content-type": "application/json"}
+    assert "bytes" in error_of(rest.post("/v1/scopes", content=large, headers=headers), 400)
+    assert "bytes" in error_of(rest.post("/v1/scopes", content=iter([large]), headers=headers), 400)
+
+
+def test_a_body_must_be_said_to_be_json(rest: httpx.Client) -> None:
+    """So that no page in a browser can post one across sites without being asked first."""
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = rest.post("/v1/scopes", content=b'{"scopeName":"sneaked"}', headers={"content-type": kind})
+        assert "Content-Type" in error_of(response, 415)
+    assert rest.get("/v1/scopes/sneaked").status_code == 404
+
+
+def test_ping_page_and_description(rest: httpx.Client) -> None:
+    assert rest.get("/ping").status_code == 200
+    page = rest.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert 'href="/v1/openapi.json"' in page.text
+    assert "<script" not in page.text
+    assert "http" not in page.text.replace("<!doctype html>", "")
+    description = rest.get("/v1/openapi.json").json()
+    assert description["openapi"] == "3.1.0"
+    described = {(path, verb.upper()) for path, verbs in description["paths"].items() for verb in verbs}
+    assert described == {(endpoint.path, endpoint.verb) for endpoint in ENDPOINTS}
+    assert len(described) == len(ENDPOINTS)
+
+
+# --- the application over a controller in this process ----------------------------------------------
+
+
+def _up() -> Component:
+    return leaf("nadi", Status.UP)
+
+
+def _client(app: Starlette) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://nadi")
+
+
+def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
+    asked: list[tuple[str, Permission]] = []
+
+    async def deny(request: Request, resource: str, permission: Permission) -> None:
+        asked.append((resource, permission))
+        raise HTTPException(403, "not for you")
+
+    async def main() -> None:
+        async with _client(rest_app(Api(_up, deny))) as client:
+            for endpoint in ENDPOINTS:
+                path = endpoint.path.format(scopeName="S", streamName="T", readerGroupName="G", id="x")
+                response = await client.request(endpoint.verb, path)
+                assert error_of(response, 403) == "not for you", path
+
+    asyncio.run(main())
+    read, update = Permission.READ, Permission.READ_UPDATE
+    wanted = {
+        "scopes": [("prn::/", read), ("prn::/", update), ("prn::/scope:S", read), ("prn::/", update)],
+        "streams": [("prn::/scope:S", read), ("prn::/scope:S", update)],
+        "stream": [("prn::/scope:S/stream:T", p) for p in (read, update, update, update, read)],
+    }
+    assert asked[:11] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
+    group = [("prn::/scope:S", read), ("prn::/scope:S/reader-group:G", read), ("prn::/scope:S", update)]
+    assert asked[11:14] == group
+    assert set(asked[14:]) == {("prn::/", read)}
+    assert len(asked) == len(ENDPOINTS)
+
+
+def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read() -> None:
+    async def only_b(request: Request, resource: str, permission: Permission) -> None:
+        if "authorization" not in request.headers:
+            raise HTTPException(401, "say who you are", {"WWW-Authenticate": "Basic"})
+        if resource.endswith(("scope:a", "stream:a")):
+            raise HTTPException(403, "not for you")
+
+    async def main() -> None:
+        async with running(FakeStore()) as controller:
+            for scope in "abc":
+                await controller.create_scope(scope)
+            for stream in "abc":
+                await controller.create_stream(StreamName("b", stream), Config())
+            async with _client(rest_app(Api(_up, only_b, controller))) as client:
+                refused = await client.get("/v1/scopes")
+                assert error_of(refused, 401)
+                assert refused.headers["www-authenticate"] == "Basic"
+                client.headers["authorization"] = "Basic x"
+                scopes = (await client.get("/v1/scopes")).json()["scopes"]
+                assert sorted(s["scopeName"] for s in scopes) == ["b", "c"]
+                streams = (await client.get("/v1/scopes/b/streams")).json()["streams"]
+                assert sorted(s["streamName"] for s in streams) == ["b", "c"]
+
+    asyncio.run(main())
+
+
+def test_nothing_of_an_unexpected_error_leaks(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        store = FakeStore()
+        async with running(store) as controller:
+
+            async def broken(token: str) -> tuple[list[str], str]:
+                raise KeyError("a secret of the inside")
+
+            monkeypatch.setattr(controller, "list_scopes", broken)
+            async with _client(rest_app(Api(_up, allow_everything, controller))) as client:
+                assert "secret" not in error_of(await client.get("/v1/scopes"), 500)
+                assert "a secret of the inside" in caplog.text
+                store.die_at(0)
+                away = await client.get("/v1/scopes/x")
+                assert error_of(away, 503)
+                assert away.headers["retry-after"] == "1"
+
+    asyncio.run(main())
+
+
+def test_a_long_list_goes_out_page_by_page(tmp_path: Path) -> None:
+    """The server's memory holds a page, however many streams a scope has."""
+    count = 20_000
+
+    async def main() -> None:
+        async with Server(tmp_path, store_port=0, controller_port=0, rest_port=0) as server:
+            await fill(server, "full", count)
+        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)  # with nothing left to write
+        async with server, httpx.AsyncClient(timeout=60) as client:
+            path = f"{server.rest_uri}/v1/scopes/full/streams"
+            assert await length_of(client, path) > 3 * MIB
+            tracemalloc.start()
+            try:
+                await length_of(client, path)
+                _, peak = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+            assert peak < MOST_BYTES
+            names = [stream["streamName"] for stream in (await client.get(path)).json()["streams"]]
+            assert sorted(names) == sorted(f"stream-{i}" for i in range(count))
+
+    uvloop.run(main())
+
+
+def test_a_stop_answers_the_request_whose_body_does_not_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+        await server.start()
+        reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))
+        writer.write(b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        writer.write(b"content-length: 100\r\nexpect: 100-continue\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler waits for the body
+        async with asyncio.timeout(10):
+            await server.stop()
+            assert b" 503 " in await reader.read()
+        writer.close()
+        assert "Traceback" not in caplog.text
+
+    uvloop.run(main())
+
+
+async def fill(server: Server, scope: str, count: int) -> None:
+    """Streams as the listing sees them: their records."""
+    controller = server.started_controller
+    assert controller is not None
+    await controller.create_scope(scope)
+    stream = Stream(Config(tags=("a tag",)), 0, StreamState.ACTIVE, 0, 0, 0, ())
+    table = controller.metadata.streams(scope)
+    for first in range(0, count, 1000):
+        await table.put_all([(f"stream-{i}", stream, ABSENT) for i in range(first, min(first + 1000, count))])
+
+
+async def length_of(client: httpx.AsyncClient, path: str) -> int:
+    async with client.stream("GET", path) as response:
+        assert response.status_code == 200
+        return sum([len(chunk) async for chunk in response.aiter_raw()])

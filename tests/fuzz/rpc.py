@@ -1,0 +1,133 @@
+"""The controller's RPCs under fuzz: each deserialiser and handler in this process, and a live server's port.
+
+Nothing may leave a handler but a reply or an agreed code: not UNKNOWN, which makes the Python client stall,
+nor INTERNAL, which stands for a fault of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from nadi.controller.controller import Controller
+from nadi.controller.service import add_controller
+from nadi.wire.rpc.service import METHODS, path
+from tests.fuzz.report import EACH_S, Finding, Report, memory_bytes
+from tests.fuzz.rpc_inputs import rpc_input
+
+AGREED = frozenset(
+    {
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
+_WAITING = 16  # inputs under way at a time
+
+
+class _AbortError(Exception):
+    def __init__(self, code: grpc.StatusCode) -> None:
+        self.code = code
+
+
+class _Context:
+    """What a handler is given besides its request."""
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
+        raise _AbortError(code)
+
+
+class _Handlers:
+    """Stands where the gRPC server does, and keeps what is registered."""
+
+    def __init__(self) -> None:
+        self._handler: Any = None
+
+    def add_generic_rpc_handlers(self, handlers: Any) -> None:
+        (self._handler,) = handlers
+
+    def of(self, rpc: str) -> Any:
+        class Details:
+            method = path(rpc)
+            invocation_metadata = ()
+
+        return self._handler.service(Details())
+
+
+Send = Callable[[str, bytes], Awaitable[str]]
+
+
+async def _run(report: Report, chance: random.Random, inputs: int, send: Send, pid: int | None) -> Report:
+    each, left = max(1, inputs // 20), inputs
+
+    async def one_after_another() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            if left % each == 0:
+                report.memory.append(memory_bytes(pid))
+            rpc, data = rpc_input(chance)
+            shown = f"{rpc} {data.hex()}"
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(EACH_S):
+                    outcome = await send(rpc, data)
+            except TimeoutError:
+                raise Finding(f"{report.target}, seed {report.seed}: no answer within {EACH_S} s to {shown}") from None
+            except Finding:
+                raise
+            except Exception as error:
+                raise Finding(f"{report.target}, seed {report.seed}: {shown}") from error
+            report.saw(outcome, time.monotonic() - began, shown)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_WAITING):
+            group.create_task(one_after_another())
+    report.memory.append(memory_bytes(pid))
+    return report
+
+
+async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Report:
+    """Call deserialisers and handlers as the gRPC server would."""
+    registered = _Handlers()
+    add_controller(registered, controller)
+    handlers = {rpc: registered.of(rpc) for rpc in METHODS}
+
+    async def send(rpc: str, data: bytes) -> str:
+        handler = handlers[rpc]
+        assert handler.request_deserializer is None, "a handler gets what was sent, and parses it itself"
+        try:
+            reply = await handler.unary_unary(data, _Context())
+        except _AbortError as abort:
+            if abort.code not in AGREED:
+                raise Finding(f"{rpc} {data.hex()} is answered {abort.code.name}") from None
+            return str(abort.code.name)
+        handler.response_serializer(reply)
+        return "reply"
+
+    return await _run(Report("rpc handlers", seed), random.Random(seed), inputs, send, None)
+
+
+async def fuzz_service(address: str, pid: int, seed: int, inputs: int) -> Report:
+    """Send raw requests to a live server."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        methods = {rpc: channel.unary_unary(path(rpc)) for rpc in METHODS}
+
+        async def send(rpc: str, data: bytes) -> str:
+            try:
+                await methods[rpc](data)
+            except grpc.aio.AioRpcError as error:
+                if error.code() not in AGREED:
+                    raise Finding(f"{rpc} {data.hex()} is answered {error.code()}: {error.details()}") from None
+                return str(error.code().name)
+            return "reply"
+
+        return await _run(Report("rpc port", seed), random.Random(seed), inputs, send, pid)

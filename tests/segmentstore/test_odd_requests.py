@@ -1,0 +1,75 @@
+"""Requests that make no sense get an error, and the container that they went to goes on as if there were none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from nadi.segmentstore.service import _updated
+from nadi.wire import commands as wire
+from nadi.wire.fields import TableEntry
+from tests.segmentstore.harness import Peer, open_store
+
+A, B, TABLE = "a/b/0.#epoch.0", "a/b/1.#epoch.0", "a/t_kvtable/0.#epoch.0"
+
+
+def over_store(folder: Path, test: Callable[[Peer], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with open_store(folder, containers=1) as (store, peer):
+            for name in (A, B):
+                await peer.create(name)
+                await peer.setup(name)
+                await peer.append([b"12345678", b"12345678"], 1)
+            await test(peer)
+            assert store.containers[0].failure is None
+            assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(9, A, "")), wire.StreamSegmentInfo)
+
+    asyncio.run(main())
+
+
+def test_an_empty_name(tmp_path: Path) -> None:
+    async def test(peer: Peer) -> None:
+        for look in (
+            wire.GetStreamSegmentInfo(1, "", ""),
+            wire.ReadSegment("", 0, 100, "", 1),
+            wire.SealSegment(1, "", ""),
+            wire.SetupAppend(1, bytes(16), "", ""),
+            wire.MergeSegments(1, "", A, "", ()),
+            wire.MergeSegments(1, A, "", "", ()),
+            wire.ReadTable(1, "", "", ()),
+        ):
+            assert isinstance(await peer.ask(look), wire.NoSuchSegment), look
+        assert isinstance(await peer.create(""), wire.ErrorMessage)
+        assert isinstance(await peer.ask(wire.CreateTableSegment(1, "", "")), wire.ErrorMessage)
+        batch = await peer.ask(wire.MergeSegmentsBatch(1, A, ("",), ""))
+        assert isinstance(batch, wire.SegmentsBatchMerged)
+
+    over_store(tmp_path, test)
+
+
+def test_merges_that_would_lose_data(tmp_path: Path) -> None:
+    async def test(peer: Peer) -> None:
+        await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
+        assert isinstance(await peer.ask(wire.TruncateSegment(1, B, 5, "")), wire.SegmentTruncated)
+        for target, source in ((A, A), (A, B), (A, TABLE), (TABLE, A)):
+            for command in (
+                wire.MergeSegments(1, target, source, "", ()),
+                wire.MergeSegmentsBatch(1, target, (source,), ""),
+            ):
+                reply = await peer.ask(command)
+                assert isinstance(reply, wire.ErrorMessage), (command, reply)
+        assert len(await peer.read_all(A)) == 32
+        assert isinstance(
+            await peer.ask(wire.UpdateTableEntries(1, TABLE, "", (TableEntry(b"k", -1, b"v"),))),
+            wire.TableEntriesUpdated,
+        )
+
+    over_store(tmp_path, test)
+
+
+@pytest.mark.parametrize(("value", "new", "sum_"), [(1, 2, 3), ((1 << 63) - 1, 1, -(1 << 63))])
+def test_an_accumulated_attribute_stays_a_64_bit_integer(value: int, new: int, sum_: int) -> None:
+    assert _updated(value, 3, new, 0) == sum_
