@@ -1,7 +1,8 @@
 """Subscribers of a stream: the reader groups whose published stream cuts hold retention back.
 
 A group subscribes to each of its streams while it is created or updated, and publishes a cut whenever
-its readers are done with what lies before. Subscriptions belong to the stream: they are dropped with it.
+its readers are done with what lies before. Subscriptions belong to the stream: they are dropped with it, and
+a new stream of that name gets them when the group is updated.
 """
 
 from __future__ import annotations
