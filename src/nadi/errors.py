@@ -13,6 +13,8 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── SegmentNotFoundError
     │   ├── ReaderGroupNotFoundError
     │   ├── SubscriberNotFoundError
+    │   ├── KeyValueTableNotFoundError
+    │   ├── WriterNotFoundError
     │   └── TransactionNotFoundError
     ├── ConflictError               somebody else was there first: look again, then decide
     │   ├── AlreadyExistsError
@@ -98,6 +100,18 @@ class SubscriberNotFoundError(NotFoundError):
             f"{subscriber} is no subscriber of {stream}: create the reader group with a retention type other than NONE"
         )
         self.stream, self.subscriber = stream, subscriber
+
+
+class KeyValueTableNotFoundError(NotFoundError):
+    def __init__(self, scope: str, table: str) -> None:
+        super().__init__(f"there is no key-value table {scope}/{table}: create it first, or check its spelling")
+        self.scope, self.table = scope, table
+
+
+class WriterNotFoundError(NotFoundError):
+    def __init__(self, stream: str, writer: str) -> None:
+        super().__init__(f"writer {writer[:60]} has never noted a time for {stream}")
+        self.stream, self.writer = stream, writer
 
 
 class TransactionNotFoundError(NotFoundError):

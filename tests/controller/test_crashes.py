@@ -16,11 +16,12 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.groups import subscribed
 from nadi.controller.history import tiles
-from nadi.controller.metadata import GroupName, StreamName
-from nadi.controller.records import Config, GroupConfig, GroupRetention, StreamState, TxnState
+from nadi.controller.metadata import GroupName, StreamName, TableName
+from nadi.controller.records import Config, GroupConfig, GroupRetention, StreamState, TableConfig, TxnState
 from nadi.errors import (
     AlreadyExistsError,
     GenerationMismatchError,
+    KeyValueTableNotFoundError,
     NadiError,
     NotFoundError,
     ReaderGroupNotFoundError,
@@ -34,6 +35,7 @@ from .support import STREAM, FakeClock, new_controller, scaled, settle
 
 OTHER = StreamName("home", "other")
 GROUP = GroupName("home", "readers")
+TABLE = TableName("home", "prices")
 ID = "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11"
 Step = Callable[[Controller, FakeStore], Awaitable[None]]
 
@@ -44,7 +46,7 @@ async def nothing(controller: Controller, store: FakeStore) -> None:
 
 async def two_segments(controller: Controller, store: FakeStore) -> None:
     await controller.create_scope(STREAM.scope)
-    await controller.create_stream(STREAM, Config(min_segments=2))
+    await controller.create_stream(STREAM, Config(min_segments=2, tags=("old", "kept")))
     store.append(STREAM.segment(0), b"a" * 10)
     store.append(STREAM.segment(1), b"b" * 10)
 
@@ -94,6 +96,11 @@ async def group_of_a_sealed_stream(controller: Controller, store: FakeStore) -> 
     await controller.seal_stream(STREAM)
 
 
+async def one_table(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    await controller.create_table(TABLE, TableConfig(3, 8, 4))
+
+
 async def create_scope(controller: Controller, store: FakeStore) -> None:
     with contextlib.suppress(AlreadyExistsError):
         await controller.create_scope(STREAM.scope)
@@ -102,13 +109,13 @@ async def create_scope(controller: Controller, store: FakeStore) -> None:
 
 async def create(controller: Controller, store: FakeStore) -> None:
     with contextlib.suppress(AlreadyExistsError):
-        await controller.create_stream(OTHER, Config(min_segments=3))
+        await controller.create_stream(OTHER, Config(min_segments=3, tags=("new",)))
     assert len(await controller.current_segments(OTHER)) == 3
     assert len(await controller.current_segments(OTHER.mark)) == 1
 
 
 async def update(controller: Controller, store: FakeStore) -> None:
-    await controller.update_stream(STREAM, Config(min_segments=4, tags=("new",)))
+    await controller.update_stream(STREAM, Config(min_segments=4, tags=("kept", "new")))
     assert len(await controller.current_segments(STREAM)) == 4
     assert (await controller.stream(STREAM)).epoch == 1
 
@@ -182,6 +189,23 @@ async def delete_with_subscribers(controller: Controller, store: FakeStore) -> N
     assert not any("/subscribers/" in table for table in store.tables)
 
 
+async def create_table(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(AlreadyExistsError):
+        await controller.create_table(TABLE, TableConfig(3, 8, 4))
+    assert [s.id for s in (await controller.table(TABLE)).segments] == [0, 1, 2]
+
+
+async def delete_table(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(KeyValueTableNotFoundError):
+        await controller.delete_table(TABLE)
+    assert not any("_kvtable" in table for table in store.tables)
+
+
+async def delete_scope_with_table(controller: Controller, store: FakeStore) -> None:
+    await delete_scope(controller, store)
+    assert not any("_kvtable" in table for table in store.tables)
+
+
 def begun(controller: Controller) -> list[int]:
     return sorted(int(text, 16) for text in controller.transactions.live(STREAM, TxnState.OPEN))
 
@@ -201,6 +225,16 @@ async def commit_all(controller: Controller, store: FakeStore) -> None:
     for number in (0, 1):  # all of it, once, in order, on each of its two segments
         whole = b"".join(v for n, v in sorted(data.items()) if parse_segment_name(n)[2] & 0xFFFFFFFF == number)
         assert whole[10:] == b"t0t1", data
+
+
+async def commit_at_a_time(controller: Controller, store: FakeStore) -> None:
+    for txn_id in begun(controller):
+        await controller.commit_transaction(STREAM, txn_id, "w", 7)
+    await commit_all(controller, store)
+    found = await controller.metadata.marks(STREAM).get("w", fresh=True)
+    assert found is not None
+    assert found.value.time == 7
+    assert {offset % 10 for offset in found.value.position.values()} <= {2, 4}, found  # one rolled alone, or both
 
 
 async def abort_all(controller: Controller, store: FakeStore) -> None:
@@ -224,8 +258,13 @@ CASES: dict[str, tuple[Step, Step]] = {
     "delete_group": (group_of_one, delete_group),
     "delete_with_subscribers": (group_of_a_sealed_stream, delete_with_subscribers),
     "delete_scope_with_group": (group_of_one, delete_scope),
+    "create_table": (two_segments, create_table),
+    "delete_table": (one_table, delete_table),
+    "delete_scope_with_table": (one_table, delete_scope_with_table),
     "begin": (two_segments, begin_transaction),
     "commit": (open_transactions, commit_all),
+    "commit_at_a_time": (open_transactions, commit_at_a_time),
+    "commit_over_a_scale_at_a_time": (outlived_transactions, commit_at_a_time),
     "commit_over_a_scale": (outlived_transactions, commit_all),
     "seal_with_rolling_commit": (outlived_transactions, seal),
     "abort": (open_transactions, abort_all),
@@ -244,8 +283,9 @@ async def drive(clock: FakeClock, what: Awaitable[None], seconds: int = 60) -> N
     await task
 
 
-async def check(controller: Controller, store: FakeStore) -> None:
-    """What holds whenever nothing is going on."""
+async def check(controller: Controller, store: FakeStore, *, recreated: bool = False) -> None:
+    """What holds whenever nothing is going on. `recreated`: streams may have been deleted, with their subscribers,
+    and created again."""
     assert not store.tables["_system/_tables/work"].entries
     expected: set[str] = set()
     for scope in (await controller.list_scopes(""))[0]:
@@ -272,20 +312,22 @@ async def check(controller: Controller, store: FakeStore) -> None:
                     expected.add(transaction_segment_name(parent, int(text, 16)))
     leaked = set(store.segments) - expected
     assert not leaked, leaked
-    await check_groups(controller, store)
+    await check_tables(controller, store, recreated)
 
 
-async def check_groups(controller: Controller, store: FakeStore) -> None:
-    """Groups have their streams, streams the subscribers that name them, and nothing is kept of what is gone."""
+async def check_tables(controller: Controller, store: FakeStore, recreated: bool) -> None:
+    """Groups have their streams, streams the subscribers that name them, key-value tables their segments; and
+    nothing is kept of what is gone."""
     streams: dict[str, set[str]] = {}
+    expected: set[str] = set()
     for scope in (await controller.list_scopes(""))[0]:
         streams |= {f"{scope}/{name}": set() async for name, _ in controller.metadata.streams(scope).scan()}
     for table, held in store.tables.items():
         kind, _, owner = table.removeprefix("_system/_tables/").partition("/")
-        if kind in ("groups", "scope") and not await controller.scope_exists(owner):
+        if kind in ("groups", "kvtables", "tags", "scope") and not await controller.scope_exists(owner):
             assert kind == "scope", table
             assert not held.entries  # a scope whose creation was cut off: the next one finds it made
-        if kind in ("subscribers", "stream"):
+        if kind in ("subscribers", "marks", "stream"):
             assert owner in streams, table
     for scope in (await controller.list_scopes(""))[0]:
         async for group, record in controller.metadata.groups(scope).scan():
@@ -293,9 +335,20 @@ async def check_groups(controller: Controller, store: FakeStore) -> None:
             for stream in subscribed(record.value.config):
                 if stream.key in streams:
                     streams[stream.key].add(f"{scope}/{group} {record.value.generation}")
+        async for name, table_record in controller.metadata.tables(scope).scan():
+            stream = TableName(scope, name).stream
+            expected |= {stream.segment(segment.id) for segment in table_record.value.segments}
+        tags = {tag async for tag, _ in controller.metadata.tags(scope).scan()}
+        async for name, stream_record in controller.metadata.streams(scope).scan():
+            for tag in stream_record.value.config.tags:
+                tags.remove(f"{tag.encode().hex()}/{name}")
+        assert not tags
+    assert {table for table in store.tables if not table.startswith("_system/_tables/")} == expected
     for key, groups in streams.items():
         found = controller.metadata.subscribers(StreamName(*key.split("/"))).scan()
-        assert {f"{name} {record.value.generation}" async for name, record in found} == groups
+        subscribed_groups = {f"{name} {record.value.generation}" async for name, record in found}
+        assert subscribed_groups <= groups
+        assert subscribed_groups == groups or recreated
 
 
 async def crash(setup: Step, act: Step, at: int, *, lose_reply: bool) -> bool:

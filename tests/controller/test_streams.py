@@ -6,7 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError, tiles
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Config, ScaleType, SealWork
@@ -267,5 +270,86 @@ def test_work_on_a_stream_that_is_gone_ends() -> None:
             async with asyncio.timeout(10):
                 await controller._flow.within(StreamName("home", "_MARKgone"), SealWork())
             assert controller.unfinished["workflows"] == 0
+
+    asyncio.run(main())
+
+
+async def listed(controller: Controller, tag: str) -> list[str]:
+    found: list[str] = []
+    token = ""
+    while True:
+        page, token = await controller.list_streams("home", token, tag=tag)
+        if not page:
+            return found
+        found += page
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c"]),
+            st.one_of(st.none(), st.frozensets(st.sampled_from(["", "x", "x/", "x/y", "xa", "\0", "ä"]))),
+        ),
+        max_size=12,
+    )
+)
+def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, frozenset[str] | None]]) -> None:
+    """None deletes the stream; tags create it, or replace those it has."""
+
+    async def main() -> None:
+        async with running(FakeStore(), FakeClock()) as controller:
+            await controller.create_scope("home")
+            streams: dict[str, frozenset[str]] = {}
+            for name, tags in steps:
+                stream = StreamName("home", name)
+                if tags is None:
+                    if streams.pop(name, None) is not None:
+                        await controller.seal_stream(stream)
+                        await controller.delete_stream(stream)
+                elif name in streams:
+                    await controller.update_stream(stream, Config(tags=tuple(tags)))
+                    streams[name] = tags
+                else:
+                    await controller.create_stream(stream, Config(tags=tuple(tags)))
+                    streams[name] = tags
+            for tag in ("", "x", "x/", "x/y", "xa", "\0", "ä", "none"):
+                assert sorted(await listed(controller, tag)) == sorted(n for n, tags in streams.items() if tag in tags)
+
+    asyncio.run(main())
+
+
+def test_listing_by_tag_costs_what_it_finds() -> None:
+    async def main() -> None:
+        async with with_stream(1) as (controller, store, _):
+            for number in range(60):
+                tags = ("rare",) if number == 30 else ("common",)
+                await controller.create_stream(StreamName("home", f"s{number}"), Config(tags=tags))
+            store.log.clear()
+            assert await listed(controller, "rare") == ["s30"]
+            assert len(store.log) == 2
+
+    asyncio.run(main())
+
+
+def test_a_scope_under_deletion_is_taken() -> None:
+    async def main() -> None:
+        async with with_stream(1) as (controller, store, clock):
+            started = asyncio.Event()
+
+            async def tell(command: object) -> None:
+                started.set()
+
+            store.before = tell
+            deleting = asyncio.create_task(controller.delete_scope("home", recursive=True))
+            await started.wait()
+            with pytest.raises(AlreadyExistsError):
+                await controller.create_scope("home")
+            with pytest.raises(ScopeNotFoundError):
+                await controller.create_stream(StreamName("home", "late"), Config())
+            while not deleting.done():
+                await clock.advance(100)
+            await deleting
+            await controller.create_scope("home")
 
     asyncio.run(main())

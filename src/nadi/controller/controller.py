@@ -11,18 +11,35 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from nadi.controller import commit, create, delete, groups, scale, scopes, seal, subscribers, truncate, update
+from nadi.controller import (
+    commit,
+    create,
+    delete,
+    groups,
+    marks,
+    scale,
+    scopes,
+    seal,
+    subscribers,
+    tables,
+    tags,
+    truncate,
+    update,
+)
 from nadi.controller.clock import Clock
 from nadi.controller.history import Cut, History, KeyRange
-from nadi.controller.metadata import GroupName, Metadata, StreamName, first_change
+from nadi.controller.metadata import GroupName, Metadata, StreamName, TableName, first_change
 from nadi.controller.records import (
     Config,
     CreateGroupWork,
+    CreateTableWork,
     CreateWork,
     DeleteGroupWork,
     DeleteScopeWork,
+    DeleteTableWork,
     DeleteWork,
     GroupConfig,
+    KeyValueTable,
     ReaderGroup,
     RollWork,
     ScaleType,
@@ -31,6 +48,7 @@ from nadi.controller.records import (
     SegmentRange,
     Stream,
     StreamState,
+    TableConfig,
     TruncateWork,
     TxnState,
     UpdateGroupWork,
@@ -47,8 +65,11 @@ from nadi.errors import (
     NotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
+    StreamNotFoundError,
+    UnavailableError,
 )
 from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+from nadi.naming import check_name
 
 _I64_MAX = (1 << 63) - 1
 
@@ -89,6 +110,8 @@ class Controller:
             CreateGroupWork: lambda name, work: groups.create_steps(flow, name, work),
             UpdateGroupWork: lambda name, work: groups.update_steps(flow, name, work),
             DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
+            CreateTableWork: lambda name, work: tables.create_steps(flow, name, work),
+            DeleteTableWork: lambda name, work: tables.delete_steps(flow, name, work),
             DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, deleting, name, work),
         }
 
@@ -115,12 +138,13 @@ class Controller:
     # --- scopes ----------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> None:
-        await scopes.create_scope(self._flow, scope)
+        await scopes.create_scope(self._flow, self._deleting, scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
-        if recursive and scope in self._deleting:
-            return
         name = scopes.scope_name(scope)
+        running = self._flow.pending(name, "scope")
+        if recursive and isinstance(running, DeleteScopeWork) and running.recursive:
+            return
         try:
             await self._flow.run(
                 name, lambda: scopes.begin_delete(self._flow, self._deleting, scope, recursive=recursive)
@@ -139,14 +163,12 @@ class Controller:
 
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
-        position = token
-        while True:
-            found, position = await self.list_stream_records(scope, position)
-            if not found:
-                return [], token
-            names = [name for name, stream in found if tag is None or tag in stream.config.tags]
-            if names:
-                return names, position
+        if tag is not None:
+            await self.metadata.scope(scope)
+            names, position = await tags.page(self._flow, scope, tag, _token(token), LIST_PAGE)
+            return names, position.hex() if names else token
+        found, following = await self.list_stream_records(scope, token)
+        return [name for name, _ in found], following
 
     async def list_stream_records(
         self, scope: str, token: str, count: int = LIST_PAGE
@@ -163,6 +185,7 @@ class Controller:
 
     async def create_stream(self, name: StreamName, config: Config) -> None:
         """Create a stream: when this returns, all its segments exist."""
+        check_name("stream", name.stream, internal=True)
         _check_config(config)
         await self._flow.run(name, lambda: create.begin(self._flow, self._deleting, name, config))
 
@@ -180,7 +203,13 @@ class Controller:
         await self._flow.run(name, lambda: delete.begin(self._flow, name))
 
     async def stream(self, name: StreamName) -> Stream:
-        return (await self.metadata.stream(name)).value
+        """UnavailableError while it is being created: clients try that again."""
+        found = await self.metadata.find_stream(name)
+        if found is None and self._flow.pending(name, "create") is not None:
+            raise UnavailableError(f"{name} is being created: try again")
+        if found is None:
+            raise StreamNotFoundError(*name)
+        return found.value
 
     async def history(self, name: StreamName) -> History:
         """All epochs of the stream; shared, so not to be changed."""
@@ -260,6 +289,8 @@ class Controller:
     async def commit_transaction(
         self, name: StreamName, txn_id: int, writer_id: str = "", commit_time: int | None = None
     ) -> None:
+        if writer_id:
+            marks.check_writer(writer_id)
         await self.metadata.stream(name)
         await self.transactions.commit(name, txn_id, writer_id, commit_time)
 
@@ -306,6 +337,33 @@ class Controller:
     async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
         """Let retention truncate before this cut as far as the subscriber is concerned."""
         await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
+
+    # --- event time ------------------------------------------------------------------------------
+
+    async def note_time(self, name: StreamName, writer: str, time: int, position: Cut) -> None:
+        """Record that all the writer's events up to `time` lie before `position`."""
+        await marks.note(self._flow, name, writer, time, position)
+
+    async def remove_writer(self, name: StreamName, writer: str) -> None:
+        await marks.remove_writer(self._flow, name, writer)
+
+    # --- key-value tables ------------------------------------------------------------------------
+
+    async def create_table(self, name: TableName, config: TableConfig) -> None:
+        """Create a key-value table: when this returns, all its segments exist."""
+        await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, self._deleting, name, config))
+
+    async def delete_table(self, name: TableName) -> None:
+        await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
+
+    async def table(self, name: TableName) -> KeyValueTable:
+        return (await self.metadata.table(name)).value
+
+    async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
+        """A page of names of key-value tables; an empty page is the end."""
+        await self.metadata.scope(scope)
+        found, following = await self.metadata.tables(scope).page(_token(token), LIST_PAGE)
+        return [table for table, _ in found], following.hex() if found else token
 
 
 def _token(token: str) -> bytes:

@@ -30,6 +30,8 @@ from nadi.controller.messages import (
 )
 from nadi.controller.metadata import StreamName
 from nadi.controller.service_groups import ReaderGroupService
+from nadi.controller.service_tables import KeyValueTableService
+from nadi.controller.service_time import EventTimeService
 from nadi.controller.service_transactions import TransactionService
 from nadi.errors import (
     AlreadyExistsError,
@@ -64,7 +66,8 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 
 def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
     """Let `server` answer every RPC of the service for `controller`."""
-    services = (Service(controller), TransactionService(controller), ReaderGroupService(controller))
+    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
+    services = [kind(controller) for kind in kinds]
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
             _guarded(rpc, request, _method(rpc, services)),
@@ -146,6 +149,11 @@ class Service:
 
     async def get_delegation_token(self, request: Any) -> Any:
         return pb.DelegationToken(delegationToken="")
+
+    async def get_controller_to_bucket_mapping(self, request: Any) -> Any:
+        """Which controller sees to which streams' retention and watermarks: this one to all of them, one bucket."""
+        host, port = self._controller.rpc_endpoint
+        return pb.ControllerToBucketMappingResponse(mapping={f"{host}:{port}": pb.BucketIds(id=[0])})
 
     # --- scopes ----------------------------------------------------------------------------------
 

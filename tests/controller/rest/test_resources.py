@@ -45,7 +45,7 @@ def test_scopes(rest: httpx.Client) -> None:
     assert (shown.status_code, shown.json()) == (200, {"scopeName": "made"})
     error_of(rest.get("/v1/scopes/none"), 404)
     assert create(rest, "made", "a").status_code == 201
-    assert "still holds" in error_of(rest.delete("/v1/scopes/made"), 412)
+    assert "is not empty" in error_of(rest.delete("/v1/scopes/made"), 412)
     assert rest.put("/v1/scopes/made/streams/a/state", json={"streamState": "SEALED"}).status_code == 200
     assert rest.delete("/v1/scopes/made/streams/a").status_code == 204
     gone = rest.delete("/v1/scopes/made")
