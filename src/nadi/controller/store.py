@@ -109,7 +109,7 @@ class Table(Generic[T]):
             if entry.version < 0:
                 records.append(None)
                 continue
-            record = Versioned[T](self._decoder.decode(entry.value), entry.version)
+            record = Versioned(self._decoder.decode(entry.value), entry.version)
             if changes == self._store.changes:
                 self._store.remember(self.name, key, record)
             records.append(record)
@@ -174,7 +174,7 @@ class Table(Generic[T]):
         if not isinstance(reply, wire.TableEntriesRead):
             raise failure(command, reply)
         decode = self._decoder.decode
-        found = [(e.key.decode(), Versioned[T](decode(e.value), e.version)) for e in reply.entries]
+        found = [(e.key.decode(), Versioned(decode(e.value), e.version)) for e in reply.entries]
         return found, reply.continuation_token
 
     async def scan(self) -> AsyncIterator[tuple[str, Versioned[T]]]:
