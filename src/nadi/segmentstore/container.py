@@ -30,7 +30,7 @@ from nadi.limits import (
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.metadata import Metadata
-from nadi.segmentstore.operations import decode_frame
+from nadi.segmentstore.operations import Delete, decode_frame
 from nadi.segmentstore.records import FrameRef
 from nadi.segmentstore.state import Checkpoint, StateMachine
 from nadi.segmentstore.tier1.files import FileLog
@@ -103,6 +103,12 @@ class Container:
         """Recover from disk and begin to take requests."""
         await self._open()
         self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
+        await self.call(self._drop_transients)
+
+    def _drop_transients(self, frame: FrameBuilder) -> None:
+        """Transient segments go with their connections, and a former server's are gone."""
+        for segment in list(self.state.transients):
+            frame.emit(Delete(segment), self.state.must(segment))
 
     async def stop(self) -> None:
         """Answer what is under way, write a last checkpoint, close the files."""

@@ -19,6 +19,7 @@ from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 
 _KEY_MAX = 500  # LMDB takes 511
+_HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
 _ID = struct.Struct(">Q")
 _PAIR = struct.Struct(">QQ")
 _I64 = struct.Struct(">q")
@@ -36,6 +37,7 @@ class ContainerState(msgspec.Struct, array_like=True):
     next_segment: int = 1
     planned: list[str] = []
     garbage: list[str] = []
+    transients: list[int] = []
     logged: bool = False  # whether `logged` lists all segments it should; earlier versions had no such table
 
 
@@ -64,10 +66,10 @@ TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entr
 
 
 def bounded_key(raw: bytes) -> bytes:
-    """A key that LMDB takes: long ones keep their head, so that order holds, and a digest of the rest."""
+    """A key that LMDB takes: long ones keep their head, so that order holds but for those that share it."""
     if len(raw) <= _KEY_MAX:
         return raw
-    return raw[: _KEY_MAX - 32] + hashlib.sha256(raw).digest()
+    return raw[:_HEAD_BYTES] + hashlib.sha256(raw).digest()
 
 
 class Metadata:
@@ -198,10 +200,20 @@ class Metadata:
         return None if raw is None else _unpack_entry(raw)[1:]
 
     def entries_from(self, segment: int, key: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """(key, version, value) in order of keys, from `key` on."""
+        """(key, version, value) in order of keys, from `key` on, or from a little before where keys are long."""
         prefix = _ID.pack(segment)
-        for _, raw in self._scan("entries", prefix, bounded_key(prefix + key)):
-            yield _unpack_entry(raw)
+        head = b""
+        alike: list[tuple[bytes, int, bytes]] = []  # entries whose stored keys share this head; not in order
+        for stored, raw in self._scan("entries", prefix, (prefix + key)[:_HEAD_BYTES]):
+            if alike and not stored.startswith(head):
+                yield from sorted(alike)
+                alike = []
+            if len(stored) < _HEAD_BYTES:
+                yield _unpack_entry(raw)
+            else:
+                head = stored[:_HEAD_BYTES]
+                alike.append(_unpack_entry(raw))
+        yield from sorted(alike)
 
     def positions_from(self, segment: int, position: int) -> Iterator[tuple[int, bytes]]:
         """(position, key) in order of positions."""

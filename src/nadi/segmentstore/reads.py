@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nadi.errors import NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
+from nadi.errors import InvalidArgumentError, NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
 from nadi.limits import MIB, READ_REPLY_MAX_BYTES
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
-from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire.fields import Buffer
 
@@ -42,6 +42,8 @@ class SegmentReader:
             record = state.find(name)
             if record is None or not record.exists or record.deleted:
                 raise SegmentNotFoundError(name)
+            if record.kind == Kind.TABLE:
+                raise InvalidArgumentError(f"{name} is a table segment: read its keys")
             if offset < record.start_offset:
                 raise TruncatedError(name, offset, record.start_offset)
             if offset >= record.durable_length and record.durable_sealed:

@@ -131,8 +131,8 @@ class SegmentService:
             if isinstance(error, StorageFullError) and isinstance(command, LOOKS):
                 # it shared a frame with a write, or came while the log is opened again: that ends soon
                 raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
-            segment = getattr(command, "segment", None) or getattr(command, "source", None) or command.target
-            return error_reply(error, command.request_id, segment)
+            fields = (getattr(command, name, None) for name in ("segment", "source", "target"))
+            return error_reply(error, command.request_id, next(filter(None, fields), ""))
 
     async def _turn(self, segment: str, function: Callable[[FrameBuilder, StateMachine], Any]) -> Any:
         container = self._container_of(segment)
@@ -152,6 +152,9 @@ class SegmentService:
         return reply
 
     async def _make(self, name: str, kind: Kind, **fields: int) -> None:
+        if not name:
+            raise InvalidArgumentError("a segment must have a name")
+
         def make(frame: FrameBuilder, state: StateMachine) -> None:
             if state.find(name) is not None:
                 raise AlreadyExistsError("segment", name)
@@ -293,11 +296,12 @@ class SegmentService:
             target = state.find(command.target)
             if target is None:
                 raise SegmentNotFoundError(command.source)
+            _check_merge(target, source)
             if target.sealed:
                 raise StreamSealedError(command.source)
             values: dict[bytes, int] = {}
             for update in command.attribute_updates:
-                found = state.attribute(target, update.attribute)
+                found = values.get(update.attribute, state.attribute(target, update.attribute))
                 value = _updated(NO_VERSION if found is None else found, update.kind, update.value, update.expected)
                 if value is None:
                     return wire.SegmentAttributeUpdated(command.request_id, False)
@@ -315,6 +319,10 @@ class SegmentService:
             target = find(state, command.target, Kind.STREAM)
             if target.sealed:
                 raise StreamSealedError(command.target)
+            for name in command.sources:  # all of them, before anything is changed
+                source = state.find(name)
+                if source is not None:
+                    _check_merge(target, source)
             merged = []
             for name in command.sources:
                 source = state.find(name)
@@ -337,10 +345,10 @@ class SegmentService:
         return await self._turn(segment, turn)
 
     async def _table_info(self, command: wire.GetTableSegmentInfo) -> wire.Command:
-        r = await self._on_table(command.segment, lambda _f, _s, record: record)
-        return wire.TableSegmentInfo(
-            command.request_id, command.segment, 0, r.table_length, r.entry_count, r.key_length
+        length, count, key_length = await self._on_table(
+            command.segment, lambda _f, _s, r: (r.table_length, r.entry_count, r.key_length)
         )
+        return wire.TableSegmentInfo(command.request_id, command.segment, 0, length, count, key_length)
 
     async def _table_update(self, command: wire.UpdateTableEntries) -> wire.Command:
         versions = await self._on_table(
@@ -383,6 +391,15 @@ class SegmentService:
         )
 
 
+def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:
+    if Kind.TABLE in (target.kind, source.kind):
+        raise WrongKindError("table segments can't be merged")
+    if source is target:
+        raise InvalidArgumentError(f"{source.name} can't be merged into itself")
+    if source.start_offset:
+        raise InvalidArgumentError(f"{source.name} was truncated, so it can't be merged")
+
+
 def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
     """What an attribute becomes by an update of that kind; None if its condition fails."""
     match kind:
@@ -391,7 +408,7 @@ def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
         case 2:
             return new if new > value else None
         case 3:
-            return new if value == NO_VERSION else value + new
+            return new if value == NO_VERSION else (value + new + (1 << 63)) % (1 << 64) - (1 << 63)  # as Java adds
         case 4:
             return new if value == expected else None
     raise InvalidArgumentError(f"there is no attribute update of kind {kind}")

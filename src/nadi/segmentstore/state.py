@@ -41,6 +41,7 @@ class StateMachine:
         now = self._now = time.monotonic()
         self.planned: dict[str, None] = dict.fromkeys(stored.planned)
         self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time since when
+        self.transients: dict[int, None] = dict.fromkeys(stored.transients)
         self.frames: dict[int, FrameRef] = {}  # by sequence, in order
         self.large: dict[int, None] = {}  # segments that have enough in the log for a chunk
         self.residents = Residents(metadata, self.frames)
@@ -120,6 +121,8 @@ class StateMachine:
                 record.rollover_bytes, record.key_length = operation.rollover_bytes, operation.key_length
                 self.next_segment = max(self.next_segment, operation.segment + 1)
                 self.residents.add(record)
+                if record.kind == Kind.TRANSIENT:
+                    self.transients[record.id] = None
             case op.Seal():
                 record = self.must(operation.segment)
                 record.sealed, record.modified_ms = True, operation.at_ms
@@ -129,7 +132,7 @@ class StateMachine:
             case op.Delete():
                 record = self.must(operation.segment)
                 self._drop_extents(record, len(record.extents))
-                self.residents.remove(record)
+                self._remove(record)
             case op.Merge():
                 self._merge(self.must(operation.target), self.must(operation.source), operation.at_ms)
             case op.Attributes():
@@ -200,23 +203,27 @@ class StateMachine:
             self.frames.pop(frame.sequence, None)
 
     def _merge(self, target: SegmentRecord, source: SegmentRecord, at_ms: int) -> None:
-        shift = target.length - source.start_offset
+        assert source is not target
+        assert source.start_offset == 0, "a truncated segment can't be merged"
+        shift = target.length
         extents = source.extents
-        if extents and extents[0].offset < source.start_offset:
-            raise AssertionError("a truncated segment can't be merged")
         for extent in extents:
             extent.offset += shift
             target.changed_extents[extent.offset] = extent
             if extent.frame is not None:
                 extent.frame.segments.append(target.id)
         target.extents += extents
-        target.length += source.length - source.start_offset
+        target.length += source.length
         target.log_bytes += source.log_bytes
         target.event_count += source.event_count
         target.modified_ms = at_ms
         source.extents, source.log_bytes = [], 0
-        self.residents.remove(source)
+        self._remove(source)
         self.mark(target)
+
+    def _remove(self, record: SegmentRecord) -> None:
+        self.transients.pop(record.id, None)
+        self.residents.remove(record)
 
     def _update_table(self, operation: op.TableUpdate) -> None:
         record = self.must(operation.segment)
@@ -285,7 +292,14 @@ class StateMachine:
             if record.changed_attributes:
                 record.changed_attributes = set()
         self.residents.begin_writing()
-        state = ContainerState(self.sequence, self.next_segment, list(self.planned), list(self.garbage), True)
+        state = ContainerState(
+            self.sequence,
+            self.next_segment,
+            list(self.planned),
+            list(self.garbage),
+            list(self.transients),
+            logged=True,
+        )
         checkpoint.changes.append(self.metadata.state_change(state))
         return checkpoint
 
