@@ -103,7 +103,10 @@ class Container:
         """Recover from disk and begin to take requests."""
         await self._open()
         self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
-        await self.call(self._drop_transients)
+        try:
+            await self.call(self._drop_transients)
+        except UnavailableError as error:
+            log.warning("container %d: transient segments of a former server stay for now: %s", self.number, error)
 
     def _drop_transients(self, frame: FrameBuilder) -> None:
         """Transient segments go with their connections, and a former server's are gone."""

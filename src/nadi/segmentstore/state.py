@@ -204,16 +204,16 @@ class StateMachine:
 
     def _merge(self, target: SegmentRecord, source: SegmentRecord, at_ms: int) -> None:
         assert source is not target
-        assert source.start_offset == 0, "a truncated segment can't be merged"
-        shift = target.length
+        shift = target.length - source.start_offset
         extents = source.extents
+        assert not extents or extents[0].offset >= source.start_offset, "a truncated segment can't be merged"
         for extent in extents:
             extent.offset += shift
             target.changed_extents[extent.offset] = extent
             if extent.frame is not None:
                 extent.frame.segments.append(target.id)
         target.extents += extents
-        target.length += source.length
+        target.length += source.length - source.start_offset
         target.log_bytes += source.log_bytes
         target.event_count += source.event_count
         target.modified_ms = at_ms
