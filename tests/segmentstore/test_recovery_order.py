@@ -23,7 +23,7 @@ def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None
             record.length += 10
         changes += metadata.record_changes(record)
         extents.append((segment, record.changed_extents))
-    metadata.commit(changes, extents)
+    metadata.commit(changes, extents=extents)
 
     state = StateMachine(metadata)
 

@@ -370,9 +370,10 @@ class Container:
     async def _commit(self, checkpoint: Checkpoint) -> None:
         loop, metadata = asyncio.get_running_loop(), self.metadata
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
+        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries
         while True:
             try:
-                await loop.run_in_executor(None, metadata.commit, checkpoint.changes, checkpoint.extents, entries)
+                await loop.run_in_executor(None, metadata.commit, *changes)
             except lmdb.MapFullError:
                 metadata.grow()  # here, where everybody else reads, so that nobody reads meanwhile
                 log.info("container %d: its state has twice the room now", self.number)

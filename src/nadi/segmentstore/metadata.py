@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import lmdb
 import msgspec
@@ -89,15 +90,19 @@ class Metadata:
     def commit(
         self,
         changes: Sequence[Change],
+        deleted: Mapping[int, str] = MappingProxyType({}),
         extents: Iterable[tuple[int, ChangedExtents]] = (),
         entries: Iterable[tuple[int, Overlay]] = (),
     ) -> None:
-        """Write the changes, and extents and table entries by segment, in one durable transaction; blocking.
+        """Write everything in one durable transaction; blocking.
 
+        deleted: names of segments by id, of which nothing stays. extents, entries: by segment.
         MapFullError: nothing was written; `grow`, then try again.
         """
         tables = self._tables
         with self._env.begin(write=True) as txn:
+            for segment, name in deleted.items():
+                self._delete(txn, _ID.pack(segment), bounded_key(name.encode()))
             for table, key, value in changes:
                 if value is None:
                     txn.delete(key, db=tables[table])
@@ -111,6 +116,16 @@ class Metadata:
     def grow(self) -> None:
         """Double the room for the state; only while no transaction is open, so not while `commit` runs."""
         self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def _delete(self, txn: lmdb.Transaction, prefix: bytes, name: bytes) -> None:
+        tables = self._tables
+        if txn.get(name, db=tables["names"]) == prefix:  # else it is another segment's by now
+            txn.delete(name, db=tables["names"])
+        for table in ("segments", "logged", "attributes", "extents", "entries", "positions"):
+            cursor = txn.cursor(tables[table])
+            cursor.set_range(prefix)
+            while bytes(cursor.key()).startswith(prefix):
+                cursor.delete()  # and goes on to the next
 
     def _put_extents(self, txn: lmdb.Transaction, segment: int, changed: ChangedExtents) -> None:
         table = self._tables["extents"]
@@ -236,16 +251,6 @@ class Metadata:
         ]
         for attribute in record.changed_attributes:
             changes.append(("attributes", prefix + attribute, _I64.pack(record.attributes[attribute])))
-        return changes
-
-    def deletion_changes(self, segment: int, name: str) -> list[Change]:
-        """Everything stored of a segment, to be deleted."""
-        prefix = _ID.pack(segment)
-        changes: list[Change] = [("segments", prefix, None), ("logged", prefix, None)]
-        if self.segment_id(name) == segment:
-            changes.append(("names", bounded_key(name.encode()), None))
-        for table in ("attributes", "extents", "entries", "positions"):
-            changes.extend((table, key, None) for key, _ in self._scan(table, prefix))
         return changes
 
 

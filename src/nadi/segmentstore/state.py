@@ -20,11 +20,11 @@ from nadi.segmentstore.residents import Residents
 
 @dataclass(slots=True)
 class Checkpoint:
-    """What brings disk to `sequence`. Extents and table entries, of which there are many, are packed by
-    the thread that writes them."""
+    """What brings disk to `sequence`. Of what there may be much, extents, table entries, and what a deleted
+    segment leaves behind, the thread that writes takes care."""
 
     sequence: int
-    deleted: list[int]
+    deleted: dict[int, str]  # id: name
     changes: list[Change] = field(default_factory=list)
     extents: list[tuple[int, ChangedExtents]] = field(default_factory=list)
     entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
@@ -279,9 +279,7 @@ class StateMachine:
 
     def checkpoint(self) -> Checkpoint:
         """What must be written so that disk reflects the state now; `checkpointed` when that is done."""
-        checkpoint = Checkpoint(self.sequence, list(self.residents.deleted))
-        for segment, name in self.residents.deleted.items():
-            checkpoint.changes += self.metadata.deletion_changes(segment, name)
+        checkpoint = Checkpoint(self.sequence, dict(self.residents.deleted))
         for record in self.residents.dirty.values():
             checkpoint.changes += self.metadata.record_changes(record)
             if record.overlay:
