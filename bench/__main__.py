@@ -12,12 +12,13 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import measure
+from bench import measure, streams
 from bench.measure import Figure
 
 console = Console(highlight=False)
@@ -31,6 +32,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "read": measure.read,
     "spark": measure.spark_read,
     "restart": measure.restart,
+    "streams": partial(streams.many_streams, count=100_000),
 }
 
 
@@ -40,7 +42,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
+    parser.add_argument("--streams", type=int, default=100_000, help="how many `streams` creates (default 100000)")
     options = parser.parse_args()
+    benches: dict[str, Callable[[Path], list[Figure]]] = dict(BENCHES)
+    benches["streams"] = partial(streams.many_streams, count=options.streams)
     unknown = set(options.names) - set(BENCHES)
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
@@ -54,7 +59,7 @@ def main() -> None:
             folder = Path(tempfile.mkdtemp(prefix="nadi-bench-", dir=options.data))
             try:
                 with console.status(f"{name}, run {number + 1} of {options.runs}"):
-                    runs.append(BENCHES[name](folder))
+                    runs.append(benches[name](folder))
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         for figures in zip(*runs, strict=True):

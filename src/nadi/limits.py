@@ -37,7 +37,11 @@ CHUNK_FLUSH_AGE_S = 10.0  # or when its oldest bytes are this old
 STORAGE_WRITER_TICK_S = 0.25  # how often the storage writer looks for what is due
 CHUNK_GARBAGE_DELAY_S = 30.0  # readers that hold the name of a replaced chunk finish within it
 CHECKPOINT_INTERVAL_S = 2.0  # state is written behind to LMDB this often
-CHECKPOINT_DIRTY_RECORDS = 50_000  # or when this many records wait
+CHECKPOINT_DIRTY_RECORDS = 5_000  # or when this many records wait: gathering them stops all else for 50 ms
+RECORDS_IN_MEMORY = 10_000  # of one container, idle ones; 1 KB each, and loaded again in 32 us
+RECORD_ATTRIBUTES_IN_MEMORY = 1_000  # of one segment: writers' numbers mostly; more are looked up on disk
+STATE_MAP_BYTES = 256 * MIB  # address space for a container's state at first; doubled when it is full
+LOCATE_EXTENTS_BACK = 130  # looked at for an event's begin: as many as the largest event has appends
 
 # --- tables --------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES = 8 * KIB
@@ -65,7 +69,7 @@ TXN_COMPLETED_KEEP_MS = 24 * 3600 * 1000
 WORKFLOW_WAIT_S = 120.0  # a reply waits this long for its workflow, which goes on after it
 WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
 SEGMENT_CALL_ATTEMPTS = 4
-CONTROLLER_CACHE_RECORDS = 100_000
+CONTROLLER_CACHE_RECORDS = 20_000  # 1 KB each; one that is not here costs a look into its table
 STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit; so for key-value tables
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256

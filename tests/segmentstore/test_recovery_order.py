@@ -14,18 +14,20 @@ def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None
     frames = {n: FrameRef(n, LogAddress(n, 1, 4096 * n), 0.0) for n in (5, 7, 9)}
     metadata = Metadata(tmp_path)
     changes = [metadata.state_change(ContainerState(sequence=9, next_segment=3))]
+    extents = []
     for segment, numbers in ((1, (5, 9)), (2, (7,))):
         record = SegmentRecord(segment, f"scope/stream/{segment}", Kind.STREAM, 0)
         for number in numbers:
             record.extents.append(Extent(record.length, 10, frames[number], 0))
-            record.changed_offsets.add(record.length)
+            record.changed_extents[record.length] = record.extents[-1]
             record.length += 10
         changes += metadata.record_changes(record)
-    metadata.commit(changes)
+        extents.append((segment, record.changed_extents))
+    metadata.commit(changes, extents=extents)
 
     state = StateMachine(metadata)
 
     assert list(state.frames) == [5, 7, 9]
     assert [frame.live_bytes for frame in state.frames.values()] == [10, 10, 10]
-    assert [record.log_bytes for record in state.records()] == [20, 10]
+    assert [record.log_bytes for record in state.residents.all()] == [20, 10]
     metadata.close()

@@ -130,7 +130,7 @@ class Table(Generic[T]):
             if entry.version < 0:
                 records.append(None)
                 continue
-            record = Versioned[T](self._decoder.decode(entry.value), entry.version)
+            record = Versioned(self._decoder.decode(entry.value), entry.version)
             if changes == self._store.changes:
                 self._store.remember(self.name, key, record)
             records.append(record)
@@ -205,7 +205,7 @@ class Table(Generic[T]):
             raise failure(command, reply)
         decode = self._decoder.decode
         mine = (entry for entry in reply.entries if bytes(entry.key).startswith(low))
-        found = [(e.key.decode(), Versioned[T](decode(e.value), e.version)) for e in mine]
+        found = [(e.key.decode(), Versioned(decode(e.value), e.version)) for e in mine]
         return found, reply.continuation_token
 
     async def scan(self, prefix: str = "") -> AsyncIterator[tuple[str, Versioned[T]]]:

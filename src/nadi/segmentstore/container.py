@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import lmdb
+
 from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
 from nadi.limits import (
     CHECKPOINT_DIRTY_RECORDS,
@@ -28,9 +30,9 @@ from nadi.limits import (
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.metadata import Metadata
-from nadi.segmentstore.operations import decode_frame
+from nadi.segmentstore.operations import Delete, decode_frame
 from nadi.segmentstore.records import FrameRef
-from nadi.segmentstore.state import StateMachine
+from nadi.segmentstore.state import Checkpoint, StateMachine
 from nadi.segmentstore.tier1.files import FileLog
 
 log = logging.getLogger(__name__)
@@ -92,6 +94,7 @@ class Container:
         self._checkpoint: asyncio.Task[None] | None = None
         self._checkpoint_at = 0.0
         self._checkpointed_sequence = 0
+        self._truncation_due = False
         self.on_durable: Callable[[], None] = lambda: None
 
     # --- life ----------------------------------------------------------------------------------------
@@ -100,6 +103,15 @@ class Container:
         """Recover from disk and begin to take requests."""
         await self._open()
         self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
+        try:
+            await self.call(self._drop_transients)
+        except UnavailableError as error:
+            log.warning("container %d: transient segments of a former server stay for now: %s", self.number, error)
+
+    def _drop_transients(self, frame: FrameBuilder) -> None:
+        """Transient segments go with their connections, and a former server's are gone."""
+        for segment in list(self.state.transients):
+            frame.emit(Delete(segment), self.state.must(segment))
 
     async def stop(self) -> None:
         """Answer what is under way, write a last checkpoint, close the files."""
@@ -125,7 +137,8 @@ class Container:
             self.metadata.close()
             raise
         self._checkpointed_sequence = self.metadata.state().sequence
-        self._checkpoint_at = time.monotonic()
+        # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
+        self._checkpoint_at = time.monotonic() - CHECKPOINT_INTERVAL_S * (self.number % 4) / 4
         log.info(
             "container %d: recovered to frame %d in %.2f s",
             self.number,
@@ -144,8 +157,7 @@ class Container:
             if frame.live_bytes:
                 state.frames[frame.sequence] = frame
             state.sequence = address.sequence
-        for record in state.records():
-            record.durable_length, record.durable_sealed, record.exists = record.length, record.sealed, True
+        state.durable(state.residents.all())
         return state
 
     # --- requests --------------------------------------------------------------------------------------
@@ -218,6 +230,9 @@ class Container:
             try:
                 if self._queue:
                     await self._write_frame()
+                self.state.make_room()
+                if self._truncation_due:
+                    self._truncate_log()
                 self._start_checkpoint_if_due()
             except Exception as failure:  # the log or the state failed: recover as after a crash
                 self._fail(failure)
@@ -243,12 +258,7 @@ class Container:
                 self.state.frames[sequence] = ref
             for position, block in blocks:
                 self.cache.put((f"{self.number}", sequence, position), block)
-            for record in frame.touched.values():
-                record.durable_length, record.durable_sealed, record.exists = (
-                    record.length,
-                    record.sealed,
-                    True,
-                )
+            self.state.durable(frame.touched.values())
         self._in_flight = []
         for request, result, error in answers:
             if error is None:
@@ -293,7 +303,7 @@ class Container:
         self.queue_bytes = 0
         for request in waiting:
             request.failed(error)
-        for record in self.state.records():
+        for record in self.state.residents.all():
             record.deleted = True  # whoever still holds it looks it up again
             record.wake()
         for future in self._room:
@@ -317,14 +327,20 @@ class Container:
             self._failure = None
 
     async def _close(self) -> None:
-        if self._failure is None:
+        await self._checkpoint_ended()
+        if self._failure is None and self._pending_failure is None:
             self._start_checkpoint()
+            await self._checkpoint_ended()
+            self._truncate_log()
         await self._release()
 
-    async def _release(self) -> None:
+    async def _checkpoint_ended(self) -> None:
         if self._checkpoint is not None:
             await asyncio.wait([self._checkpoint])
             self._checkpoint = None
+
+    async def _release(self) -> None:
+        await self._checkpoint_ended()
         await self.log.close()
         self.metadata.close()
 
@@ -343,26 +359,42 @@ class Container:
         if self.state.sequence == self._checkpointed_sequence:
             self._truncate_log()
             return
-        state, sequence = self.state, self.state.sequence
-        deleted = state.deleted_ids()
-        changes, entries = state.checkpoint()
-        metadata = self.metadata
+        state = self.state
+        checkpoint = state.checkpoint()
 
         async def write() -> None:
             try:
-                await asyncio.get_running_loop().run_in_executor(None, metadata.commit, changes)
+                await self._commit(checkpoint)
             except Exception as error:
                 # marks were cleared with nothing written: only a recovery knows again what to write
                 self._pending_failure = StorageFullError(f"the state could not be written: {error}")
                 self._wake.set()
                 return
-            state.checkpointed(entries, deleted)
-            self._checkpointed_sequence = sequence
-            self._truncate_log()
+            state.checkpointed(checkpoint)
+            self._checkpointed_sequence = checkpoint.sequence
+            self._truncation_due = True
+            self._wake.set()
 
         self._checkpoint = asyncio.create_task(write(), name=f"checkpoint-{self.number}")
 
+    async def _commit(self, checkpoint: Checkpoint) -> None:
+        loop, metadata = asyncio.get_running_loop(), self.metadata
+        entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
+        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries
+        while True:
+            try:
+                await loop.run_in_executor(None, metadata.commit, *changes)
+            except lmdb.MapFullError:
+                metadata.grow()  # here, where everybody else reads, so that nobody reads meanwhile
+                log.info("container %d: its state has twice the room now", self.number)
+            else:
+                return
+
     def _truncate_log(self) -> None:
-        """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint."""
+        """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint.
+
+        Between frames only: one under way may say that bytes are in tier 2, and may yet be lost.
+        """
+        self._truncation_due = False
         oldest = next(iter(self.state.frames), self._checkpointed_sequence + 1)
         self.log.truncate(min(oldest, self._checkpointed_sequence + 1))

@@ -58,7 +58,8 @@ class FrameBuilder:
             if run.extent is None:
                 run.extent = Extent(record.length, 0, self.ref, 0)
                 record.extents.append(run.extent)
-                record.changed_offsets.add(record.length)
+                self.ref.segments.append(record.id)
+                record.changed_extents[record.length] = run.extent
             run.extent.length += size
             run.size += size
         run.parts += parts

@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import lmdb
 import msgspec
 
+from nadi.limits import STATE_MAP_BYTES
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 
-MAP_BYTES = 256 << 30  # address space, not disk: the file grows as it is filled
 _KEY_MAX = 500  # LMDB takes 511
+_HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
 _ID = struct.Struct(">Q")
 _PAIR = struct.Struct(">QQ")
 _I64 = struct.Struct(">q")
 _EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position
 
 Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete)
+ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent begins there any more
+Overlay = dict[bytes, tuple[int, bytes | None]]  # a table's newest entries: key -> (version, value or None)
 
 
 class ContainerState(msgspec.Struct, array_like=True):
@@ -34,6 +38,8 @@ class ContainerState(msgspec.Struct, array_like=True):
     next_segment: int = 1
     planned: list[str] = []
     garbage: list[str] = []
+    transients: list[int] = []
+    logged: bool = False  # whether `logged` lists all segments it should; earlier versions had no such table
 
 
 class _Stored(msgspec.Struct, array_like=True, gc=False):
@@ -57,14 +63,14 @@ _decode_segment = msgspec.msgpack.Decoder(_Stored).decode
 _decode_state = msgspec.msgpack.Decoder(ContainerState).decode
 _encode = msgspec.msgpack.Encoder().encode
 
-TABLES = ("state", "names", "segments", "attributes", "extents", "entries", "positions")
+TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions")
 
 
 def bounded_key(raw: bytes) -> bytes:
-    """A key that LMDB takes: long ones keep their head, so that order holds, and a digest of the rest."""
+    """A key that LMDB takes: long ones keep their head, so that order holds but for those that share it."""
     if len(raw) <= _KEY_MAX:
         return raw
-    return raw[: _KEY_MAX - 32] + hashlib.sha256(raw).digest()
+    return raw[:_HEAD_BYTES] + hashlib.sha256(raw).digest()
 
 
 class Metadata:
@@ -72,21 +78,75 @@ class Metadata:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._env = lmdb.open(str(folder), map_size=MAP_BYTES, max_dbs=len(TABLES), max_readers=64)
+        file = folder / "data.mdb"
+        size_bytes = file.stat().st_size if file.exists() else 0
+        map_bytes = max(STATE_MAP_BYTES, 2 * size_bytes)
+        self._env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=64)
         self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
 
     def close(self) -> None:
         self._env.close()
 
-    def commit(self, changes: list[Change]) -> None:
-        """Write the changes in one durable transaction; blocking."""
+    def commit(
+        self,
+        changes: Sequence[Change],
+        deleted: Mapping[int, str] = MappingProxyType({}),
+        extents: Iterable[tuple[int, ChangedExtents]] = (),
+        entries: Iterable[tuple[int, Overlay]] = (),
+    ) -> None:
+        """Write everything in one durable transaction; blocking.
+
+        deleted: names of segments by id, of which nothing stays. extents, entries: by segment.
+        MapFullError: nothing was written; `grow`, then try again.
+        """
         tables = self._tables
         with self._env.begin(write=True) as txn:
+            for segment, name in deleted.items():
+                self._delete(txn, _ID.pack(segment), bounded_key(name.encode()))
             for table, key, value in changes:
                 if value is None:
                     txn.delete(key, db=tables[table])
                 else:
                     txn.put(key, value, db=tables[table])
+            for segment, changed in extents:
+                self._put_extents(txn, segment, changed)
+            for segment, overlay in entries:
+                self._put_entries(txn, _ID.pack(segment), overlay)
+
+    def grow(self) -> None:
+        """Double the room for the state; only while no transaction is open, so not while `commit` runs."""
+        self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def _delete(self, txn: lmdb.Transaction, prefix: bytes, name: bytes) -> None:
+        tables = self._tables
+        if txn.get(name, db=tables["names"]) == prefix:  # else it is another segment's by now
+            txn.delete(name, db=tables["names"])
+        for table in ("segments", "logged", "attributes", "extents", "entries", "positions"):
+            cursor = txn.cursor(tables[table])
+            cursor.set_range(prefix)
+            while bytes(cursor.key()).startswith(prefix):
+                cursor.delete()  # and goes on to the next
+
+    def _put_extents(self, txn: lmdb.Transaction, segment: int, changed: ChangedExtents) -> None:
+        table = self._tables["extents"]
+        for offset, extent in changed.items():
+            if extent is None:
+                txn.delete(_PAIR.pack(segment, offset), db=table)
+            else:
+                txn.put(_PAIR.pack(segment, offset), _pack_extent(extent), db=table)
+
+    def _put_entries(self, txn: lmdb.Transaction, prefix: bytes, overlay: Overlay) -> None:
+        entries, positions = self._tables["entries"], self._tables["positions"]
+        for key, (version, value) in overlay.items():
+            place = bounded_key(prefix + key)
+            old = txn.get(place, db=entries)
+            if old is not None:
+                txn.delete(prefix + old[:8], db=positions)
+            if value is None:
+                txn.delete(place, db=entries)
+            else:
+                txn.put(place, _I64.pack(version) + _ID.pack(len(key)) + key + value, db=entries)
+                txn.put(prefix + _I64.pack(version), key, db=positions)
 
     def state(self) -> ContainerState:
         with self._env.begin(db=self._tables["state"]) as txn:
@@ -141,12 +201,15 @@ class Metadata:
                 record.log_bytes += length
         return record
 
-    def log_frames(self) -> Iterator[tuple[int, LogAddress, int, int]]:
-        """(segment, address, length) of everything that is in the log only: read once, at recovery."""
+    def logged(self, *, complete: bool) -> list[int]:
+        """The segments that have bytes in the log only; not `complete`: found among all extents."""
+        if complete:
+            return [_ID.unpack(key)[0] for key, _ in self._scan("logged", b"")]
+        found: dict[int, None] = {}
         for key, value in self._scan("extents", b""):
-            length, sequence, file, offset, _ = _EXTENT.unpack_from(value)
-            if sequence:
-                yield _PAIR.unpack(key)[0], LogAddress(sequence, file, offset), length, sequence
+            if _EXTENT.unpack_from(value)[1]:
+                found[_PAIR.unpack(key)[0]] = None
+        return list(found)
 
     def entry(self, segment: int, key: bytes) -> tuple[int, bytes] | None:
         """(version, value) of a table's key."""
@@ -154,10 +217,20 @@ class Metadata:
         return None if raw is None else _unpack_entry(raw)[1:]
 
     def entries_from(self, segment: int, key: bytes) -> Iterator[tuple[bytes, int, bytes]]:
-        """(key, version, value) in order of keys, from `key` on."""
+        """(key, version, value) in order of keys, from `key` on, or from a little before where keys are long."""
         prefix = _ID.pack(segment)
-        for _, raw in self._scan("entries", prefix, bounded_key(prefix + key)):
-            yield _unpack_entry(raw)
+        head = b""
+        alike: list[tuple[bytes, int, bytes]] = []  # entries whose stored keys share this head; not in order
+        for stored, raw in self._scan("entries", prefix, (prefix + key)[:_HEAD_BYTES]):
+            if alike and not stored.startswith(head):
+                yield from sorted(alike)
+                alike = []
+            if len(stored) < _HEAD_BYTES:
+                yield _unpack_entry(raw)
+            else:
+                head = stored[:_HEAD_BYTES]
+                alike.append(_unpack_entry(raw))
+        yield from sorted(alike)
 
     def positions_from(self, segment: int, position: int) -> Iterator[tuple[int, bytes]]:
         """(position, key) in order of positions."""
@@ -170,46 +243,20 @@ class Metadata:
         return "state", b"state", _encode(state)
 
     def record_changes(self, record: SegmentRecord) -> list[Change]:
-        """Everything of the record that changed since the last call; the caller clears its marks."""
+        """What changed of the record itself and its attributes; the caller clears its marks."""
         prefix = _ID.pack(record.id)
         fields = [getattr(record, field) for field in _Stored.__struct_fields__]
         changes: list[Change] = [
             ("names", bounded_key(record.name.encode()), prefix),
             ("segments", prefix, _encode(_Stored(*fields))),
+            ("logged", prefix, b"" if record.log_bytes else None),
         ]
         for attribute in record.changed_attributes:
             changes.append(("attributes", prefix + attribute, _I64.pack(record.attributes[attribute])))
-        if record.changed_offsets:
-            by_offset = {extent.offset: extent for extent in record.extents}
-            for offset in record.changed_offsets:
-                extent = by_offset.get(offset)
-                changes.append(("extents", _PAIR.pack(record.id, offset), _pack_extent(extent)))
-        for key, (version, value) in record.overlay.items():
-            old = self.entry(record.id, key)
-            if old is not None:
-                changes.append(("positions", _PAIR.pack(record.id, old[0]), None))
-            place = bounded_key(prefix + key)
-            if value is None:
-                changes.append(("entries", place, None))
-            else:
-                changes.append(("entries", place, _I64.pack(version) + _ID.pack(len(key)) + key + value))
-                changes.append(("positions", _PAIR.pack(record.id, version), key))
-        return changes
-
-    def deletion_changes(self, segment: int, name: str) -> list[Change]:
-        """Everything stored of a segment, to be deleted."""
-        prefix = _ID.pack(segment)
-        changes: list[Change] = [("segments", prefix, None)]
-        if self.segment_id(name) == segment:
-            changes.append(("names", bounded_key(name.encode()), None))
-        for table in ("attributes", "extents", "entries", "positions"):
-            changes.extend((table, key, None) for key, _ in self._scan(table, prefix))
         return changes
 
 
-def _pack_extent(extent: Extent | None) -> bytes | None:
-    if extent is None:
-        return None
+def _pack_extent(extent: Extent) -> bytes:
     address = extent.frame.address if extent.frame is not None else LogAddress(0, 0, 0)
     assert address is not None, "a checkpoint holds durable frames only"
     return _EXTENT.pack(extent.length, *address, extent.position) + extent.chunk.encode()
@@ -220,4 +267,4 @@ def _unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
     return raw[16 : 16 + size], int(_I64.unpack_from(raw)[0]), raw[16 + size :]
 
 
-__all__ = ["Change", "ContainerState", "Kind", "Metadata", "bounded_key"]
+__all__ = ["Change", "ChangedExtents", "ContainerState", "Kind", "Metadata", "Overlay", "bounded_key"]

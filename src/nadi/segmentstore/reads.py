@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from nadi.errors import NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
+from nadi.errors import InvalidArgumentError, NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
 from nadi.limits import MIB, READ_REPLY_MAX_BYTES
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
-from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire.fields import Buffer
 
@@ -37,28 +37,27 @@ class SegmentReader:
         while True:
             if container.failure is not None:
                 raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
-            record = container.state.find(name)
+            state = container.state
+            state.make_room()
+            record = state.find(name)
             if record is None or not record.exists or record.deleted:
                 raise SegmentNotFoundError(name)
+            if record.kind == Kind.TABLE:
+                raise InvalidArgumentError(f"{name} is a table segment: read its keys")
             if offset < record.start_offset:
                 raise TruncatedError(name, offset, record.start_offset)
-            if offset < record.durable_length:
-                try:
-                    return record, await self._fetch(container, record, offset, length)
-                except NotFoundError:
-                    if container.state.find(name) is record and _unchanged(record, offset):
-                        raise
-                    continue  # compacted or truncated meanwhile: look again
-            elif record.durable_sealed:
+            if offset >= record.durable_length and record.durable_sealed:
                 return record, b""
-            else:
-                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                record.waiters.append(waiter)
-                try:
-                    await waiter
-                finally:
-                    if waiter in record.waiters:
-                        record.waiters.remove(waiter)
+            state.residents.hold(record)
+            try:
+                if offset < record.durable_length:
+                    return record, await self._fetch(container, record, offset, length)
+                await _growth(record)
+            except NotFoundError:
+                if state.find(name) is record and _unchanged(record, offset):
+                    raise  # else it was compacted or truncated meanwhile: look again
+            finally:
+                state.residents.release(record)
 
     async def _fetch(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer:
         parts: list[Buffer] = []
@@ -147,6 +146,17 @@ class SegmentReader:
                 block = await self._chunks.read(extent.chunk, 0, extent.length)
             parts.append(block)
         return b"".join(parts)
+
+
+async def _growth(record: SegmentRecord) -> None:
+    """Wait until something durable happened to the segment."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    record.waiters.append(waiter)
+    try:
+        await waiter
+    finally:
+        if waiter in record.waiters:
+            record.waiters.remove(waiter)
 
 
 def _unchanged(record: SegmentRecord, offset: int) -> bool:

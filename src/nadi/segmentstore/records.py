@@ -23,13 +23,14 @@ class Kind(IntEnum):
 class FrameRef:
     """One frame of the log that still holds bytes which are nowhere else; shared by its extents."""
 
-    __slots__ = ("address", "at", "live_bytes", "sequence")
+    __slots__ = ("address", "at", "live_bytes", "segments", "sequence")
 
     def __init__(self, sequence: int, address: LogAddress | None, at: float) -> None:
         self.sequence = sequence
         self.address = address
         self.live_bytes = 0
-        self.at = at
+        self.at = at  # on the monotonic clock
+        self.segments: list[int] = []  # ids of those that have, or had, bytes here
 
 
 class Extent:
@@ -59,16 +60,16 @@ class SegmentRecord:
         "attributes",
         "attributes_loaded",
         "changed_attributes",
-        "changed_offsets",
+        "changed_extents",
         "created_ms",
         "deleted",
-        "dirty",
         "durable_length",
         "durable_sealed",
         "entry_count",
         "event_count",
         "exists",
         "extents",
+        "holders",
         "id",
         "key_length",
         "kind",
@@ -101,10 +102,10 @@ class SegmentRecord:
         self.attributes: dict[bytes, int] = {}
         self.attributes_loaded = True
         self.overlay: dict[bytes, tuple[int, bytes | None]] = {}  # table entries since the last checkpoint
-        self.dirty = False
         self.changed_attributes: set[bytes] = set()
-        self.changed_offsets: set[int] = set()
+        self.changed_extents: dict[int, Extent | None] = {}  # by offset; None: gone
         self.waiters: list[asyncio.Future[None]] = []
+        self.holders = 0  # of whoever needs this very object across an await
 
     def extent_index(self, offset: int) -> int:
         """Index of the extent that holds `offset`; the caller knows that one does."""

@@ -22,16 +22,18 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import TABLE_FIXED_KEY_MAX_BYTES
+from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore import operations as op
 from nadi.segmentstore import tables
+from nadi.segmentstore.boundaries import boundary_from
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
+from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Kind, SegmentRecord
 from nadi.segmentstore.state import StateMachine
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, TableKey
+from nadi.wire.fields import NO_VERSION, Buffer, TableKey
 
 STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients read it as "unspecified"
 ILLEGAL_ARGUMENT = 0
@@ -95,10 +97,11 @@ def _subject(command: Any) -> str:
 
 
 class SegmentService:
-    """Handles commands; `container_of` gives the container of a segment's name."""
+    """Handles commands; `container_of` gives the container of a segment's name, `reader` its bytes."""
 
-    def __init__(self, container_of: Callable[[str], Container]) -> None:
+    def __init__(self, container_of: Callable[[str], Container], reader: SegmentReader) -> None:
         self._container_of = container_of
+        self._reader = reader
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
             wire.GetStreamSegmentInfo: self._info,
             wire.CreateSegment: self._create,
@@ -268,16 +271,29 @@ class SegmentService:
         return wire.SegmentTruncated(command.request_id, command.segment)
 
     async def _locate(self, command: wire.LocateOffset) -> wire.Command:
-        def locate(_: FrameBuilder, state: StateMachine) -> int:
-            record = find(state, command.segment, Kind.STREAM)
-            target = command.target_offset
-            if target <= record.start_offset:
-                return record.start_offset
-            if target >= record.length:
-                return record.length
-            return record.extents[record.extent_index(target - 1)].end
+        target = command.target_offset
 
-        return wire.OffsetLocated(command.request_id, command.segment, await self._turn(command.segment, locate))
+        def look(_: FrameBuilder, state: StateMachine) -> tuple[int, list[int]]:
+            """The segment's start, and the edges of the extents around the target up to its end."""
+            record = find(state, command.segment, Kind.STREAM)
+            if not record.start_offset < target < record.length:
+                return record.start_offset, [record.length]
+            first = max(0, record.extent_index(target) - LOCATE_EXTENTS_BACK)
+            begins = (max(record.start_offset, extent.offset) for extent in record.extents[first:])
+            return record.start_offset, [*begins, record.length]
+
+        async def read(offset: int, length: int) -> Buffer:
+            _, data = await self._reader.read(self._container_of(command.segment), command.segment, offset, length)
+            return data
+
+        start, edges = await self._turn(command.segment, look)
+        if target <= start:
+            found = start
+        elif len(edges) == 1:
+            found = edges[0]
+        else:
+            found = await boundary_from(target, edges, read)
+        return wire.OffsetLocated(command.request_id, command.segment, found)
 
     # --- merges ----------------------------------------------------------------------------------------
 
@@ -287,12 +303,12 @@ class SegmentService:
             target = state.find(command.target)
             if target is None:
                 raise SegmentNotFoundError(command.source)
+            _check_merge(target, source)
             if target.sealed:
                 raise StreamSealedError(command.source)
-            _check_merge(target, source)
             values: dict[bytes, int] = {}
             for update in command.attribute_updates:
-                found = state.attribute(target, update.attribute)
+                found = values.get(update.attribute, state.attribute(target, update.attribute))
                 value = _updated(NO_VERSION if found is None else found, update.kind, update.value, update.expected)
                 if value is None:
                     return wire.SegmentAttributeUpdated(command.request_id, False)
@@ -335,10 +351,10 @@ class SegmentService:
         return await self._turn(segment, turn)
 
     async def _table_info(self, command: wire.GetTableSegmentInfo) -> wire.Command:
-        r = await self._on_table(command.segment, lambda _f, _s, record: record)
-        return wire.TableSegmentInfo(
-            command.request_id, command.segment, 0, r.table_length, r.entry_count, r.key_length
+        length, count, key_length = await self._on_table(
+            command.segment, lambda _f, _s, r: (r.table_length, r.entry_count, r.key_length)
         )
+        return wire.TableSegmentInfo(command.request_id, command.segment, 0, length, count, key_length)
 
     async def _table_update(self, command: wire.UpdateTableEntries) -> wire.Command:
         versions = await self._on_table(

@@ -1,19 +1,33 @@
 """The state of a container and how operations change it: the fold over the log.
 
 `apply` is the only place where an operation changes state, live and in replay; only appends, which
-are gathered in runs, have a live form of their own in `frame`. Records that are clean and idle may
-be forgotten and loaded again.
+are gathered in runs, have a live form of their own in `frame`. Records that are clean and idle leave
+memory and are loaded again when they are asked for (`residents`).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+from nadi.limits import CHUNK_FLUSH_BYTES
 from nadi.segmentstore import operations as op
-from nadi.segmentstore.metadata import Change, ContainerState, Metadata
+from nadi.segmentstore.metadata import Change, ChangedExtents, ContainerState, Metadata, Overlay
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.residents import Residents
 
-RECORDS_IN_MEMORY = 20_000
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What brings disk to `sequence`. Of what there may be much, extents, table entries, and what a deleted
+    segment leaves behind, the thread that writes takes care."""
+
+    sequence: int
+    deleted: dict[int, str]  # id: name
+    changes: list[Change] = field(default_factory=list)
+    extents: list[tuple[int, ChangedExtents]] = field(default_factory=list)
+    entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
 
 
 class StateMachine:
@@ -24,41 +38,34 @@ class StateMachine:
         stored = metadata.state()
         self.sequence = stored.sequence  # of the newest frame applied
         self.next_segment = stored.next_segment
+        now = self._now = time.monotonic()
         self.planned: dict[str, None] = dict.fromkeys(stored.planned)
-        self.garbage: dict[str, None] = dict.fromkeys(stored.garbage)
+        self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time since when
+        self.transients: dict[int, None] = dict.fromkeys(stored.transients)
         self.frames: dict[int, FrameRef] = {}  # by sequence, in order
-        self._by_name: dict[str, SegmentRecord] = {}
-        self._by_id: dict[int, SegmentRecord] = {}
-        self._deleted: dict[int, str] = {}  # id: name, since the last checkpoint
-        self._dirty: dict[int, SegmentRecord] = {}
-        in_log: dict[int, None] = {}
-        for segment, address, length, sequence in sorted(metadata.log_frames(), key=lambda item: item[3]):
-            in_log[segment] = None
-            frame = self.frames.setdefault(sequence, FrameRef(sequence, address, time.monotonic()))
-            frame.live_bytes += length
-        # only now: loading a segment looks its frames up, and they must stay in order of their numbers
-        for segment in in_log:
-            self.by_id(segment)
+        self.large: dict[int, None] = {}  # segments that have enough in the log for a chunk
+        self.residents = Residents(metadata, self.frames)
+        self.find, self.by_id = self.residents.find, self.residents.by_id
+        self.mark, self.make_room = self.residents.mark, self.residents.make_room
+        self._load_logged(complete=stored.logged)
+
+    def _load_logged(self, *, complete: bool) -> None:
+        """Load the segments that have bytes in the log, and put their frames in order."""
+        frames = self.frames
+        for segment in self.metadata.logged(complete=complete):
+            record = self.must(segment)
+            if not complete:
+                self.mark(record)  # so that the next checkpoint lists it
+            for extent in record.extents:
+                if extent.frame is not None:
+                    extent.frame.live_bytes += extent.length
+                    extent.frame.segments.append(segment)
+                    extent.frame.at = self._now
+        in_order = sorted(frames.items())
+        frames.clear()
+        frames.update(in_order)
 
     # --- records -----------------------------------------------------------------------------------
-
-    def find(self, name: str) -> SegmentRecord | None:
-        """The record of that name, from memory or disk."""
-        record = self._by_name.get(name)
-        if record is not None:
-            return record
-        segment = self.metadata.segment_id(name)
-        if segment is None or segment in self._deleted:
-            return None
-        return self.by_id(segment)
-
-    def by_id(self, segment: int) -> SegmentRecord | None:
-        record = self._by_id.get(segment)
-        if record is None and segment not in self._deleted:
-            record = self.metadata.load(segment, self.frames)
-            if record is not None:
-                self._by_id[segment] = self._by_name[record.name] = record
-        return record
 
     def must(self, segment: int) -> SegmentRecord:
         record = self.by_id(segment)
@@ -73,18 +80,38 @@ class StateMachine:
                 record.attributes[attribute] = value
         return value
 
-    def records(self) -> list[SegmentRecord]:
-        """Those in memory, among them all that have bytes in the log only."""
-        return list(self._by_id.values())
+    def durable(self, records: Iterable[SegmentRecord]) -> None:
+        """What these records tell now may be told to everybody."""
+        for record in records:
+            record.durable_length, record.durable_sealed, record.exists = record.length, record.sealed, True
+            if record.log_bytes >= CHUNK_FLUSH_BYTES:
+                self.large[record.id] = None
 
-    def mark(self, record: SegmentRecord) -> None:
-        record.dirty = True
-        self._dirty[record.id] = record
+    # --- what is in the log only -------------------------------------------------------------------
+
+    def logged_in(self, frame: FrameRef) -> SegmentRecord:
+        """A segment that has bytes in this frame, which still holds some."""
+        while True:
+            record = self.residents.known(frame.segments[-1])
+            if record is not None and any(extent.frame is frame for extent in record.extents):
+                return record
+            frame.segments.pop()  # deleted, truncated, merged, or in a chunk by now
+
+    def largest(self) -> SegmentRecord | None:
+        """A segment that has enough in the log for a chunk, the one that was first to."""
+        while self.large:
+            segment = next(iter(self.large))
+            record = self.residents.known(segment)
+            if record is not None and record.log_bytes >= CHUNK_FLUSH_BYTES:
+                return record
+            del self.large[segment]
+        return None
 
     # --- operations --------------------------------------------------------------------------------
 
     def apply(self, operation: op.AnyOperation, frame: FrameRef, data_at: int = 0) -> None:
         """Change the state; `data_at` is where the data area begins in the frame's payload."""
+        self._now = frame.at
         match operation:
             case op.Append():
                 self._replay_append(operation, frame, data_at)
@@ -93,8 +120,9 @@ class StateMachine:
                 record.scale_type, record.target_rate = operation.scale_type, operation.target_rate
                 record.rollover_bytes, record.key_length = operation.rollover_bytes, operation.key_length
                 self.next_segment = max(self.next_segment, operation.segment + 1)
-                self._by_id[record.id] = self._by_name[record.name] = record
-                self.mark(record)
+                self.residents.add(record)
+                if record.kind == Kind.TRANSIENT:
+                    self.transients[record.id] = None
             case op.Seal():
                 record = self.must(operation.segment)
                 record.sealed, record.modified_ms = True, operation.at_ms
@@ -125,7 +153,7 @@ class StateMachine:
             case op.ChunksDropped():
                 for chunk in operation.chunks:
                     self.planned.pop(chunk, None)
-                    self.garbage[chunk] = None
+                    self.garbage[chunk] = self._now
             case op.ChunksDeleted():
                 for chunk in operation.chunks:
                     self.garbage.pop(chunk, None)
@@ -134,11 +162,13 @@ class StateMachine:
         record = self.must(operation.segment)
         assert operation.offset == record.length, "an append of the log does not continue its segment"
         if operation.length:
-            record.extents.append(Extent(operation.offset, operation.length, frame, data_at + operation.position))
-            record.changed_offsets.add(operation.offset)
+            extent = Extent(operation.offset, operation.length, frame, data_at + operation.position)
+            record.extents.append(extent)
+            record.changed_extents[extent.offset] = extent
             record.length += operation.length
             record.log_bytes += operation.length
             frame.live_bytes += operation.length
+            frame.segments.append(record.id)
         record.event_count += operation.events
         record.attributes.update(operation.writers)
         record.changed_attributes.update(operation.writers)
@@ -160,12 +190,12 @@ class StateMachine:
         del record.extents[:count]
 
     def _release(self, record: SegmentRecord, extent: Extent) -> None:
-        record.changed_offsets.add(extent.offset)
+        record.changed_extents[extent.offset] = None
         if extent.frame is not None:
             record.log_bytes -= extent.length
             self.release_log(extent.frame, extent.length)
         elif extent.chunk:
-            self.garbage[extent.chunk] = None
+            self.garbage[extent.chunk] = self._now
 
     def release_log(self, frame: FrameRef, length: int) -> None:
         frame.live_bytes -= length
@@ -173,13 +203,15 @@ class StateMachine:
             self.frames.pop(frame.sequence, None)
 
     def _merge(self, target: SegmentRecord, source: SegmentRecord, at_ms: int) -> None:
+        assert source is not target
         shift = target.length - source.start_offset
         extents = source.extents
-        if extents and extents[0].offset < source.start_offset:
-            raise AssertionError("a truncated segment can't be merged")
+        assert not extents or extents[0].offset >= source.start_offset, "a truncated segment can't be merged"
         for extent in extents:
             extent.offset += shift
-            target.changed_offsets.add(extent.offset)
+            target.changed_extents[extent.offset] = extent
+            if extent.frame is not None:
+                extent.frame.segments.append(target.id)
         target.extents += extents
         target.length += source.length - source.start_offset
         target.log_bytes += source.log_bytes
@@ -190,13 +222,8 @@ class StateMachine:
         self.mark(target)
 
     def _remove(self, record: SegmentRecord) -> None:
-        record.deleted = True
-        record.overlay.clear()
-        del self._by_id[record.id]
-        if self._by_name.get(record.name) is record:
-            del self._by_name[record.name]
-        self._dirty.pop(record.id, None)
-        self._deleted[record.id] = record.name
+        self.transients.pop(record.id, None)
+        self.residents.remove(record)
 
     def _update_table(self, operation: op.TableUpdate) -> None:
         record = self.must(operation.segment)
@@ -221,14 +248,14 @@ class StateMachine:
         record = self.by_id(operation.segment)
         span = self.extents_exactly(record, operation.offset, operation.length)
         if record is None or span is None:
-            self.garbage[operation.chunk] = None  # truncated, merged or deleted meanwhile
+            self.garbage[operation.chunk] = self._now  # truncated, merged or deleted meanwhile
             return
         first, last = span
         for extent in record.extents[first:last]:
             self._release(record, extent)
         chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk)
         record.extents[first:last] = [chunk]
-        record.changed_offsets.add(operation.offset)
+        record.changed_extents[operation.offset] = chunk
         self.mark(record)
 
     @staticmethod
@@ -248,50 +275,39 @@ class StateMachine:
 
     @property
     def dirty_count(self) -> int:
-        return len(self._dirty) + len(self._deleted)
+        return len(self.residents.dirty) + len(self.residents.deleted)
 
-    def checkpoint(
-        self,
-    ) -> tuple[list[Change], list[tuple[SegmentRecord, dict[bytes, tuple[int, bytes | None]]]]]:
-        """What must be written so that disk reflects the state now, and the table entries among it."""
-        changes: list[Change] = []
-        for segment, name in self._deleted.items():
-            changes += self.metadata.deletion_changes(segment, name)
-        entries = []
-        for record in self._dirty.values():
-            changes += self.metadata.record_changes(record)
+    def checkpoint(self) -> Checkpoint:
+        """What must be written so that disk reflects the state now; `checkpointed` when that is done."""
+        checkpoint = Checkpoint(self.sequence, dict(self.residents.deleted))
+        for record in self.residents.dirty.values():
+            checkpoint.changes += self.metadata.record_changes(record)
             if record.overlay:
-                entries.append((record, dict(record.overlay)))
-            record.changed_attributes = set()
-            record.changed_offsets = set()
-            record.dirty = False
-        state = ContainerState(self.sequence, self.next_segment, list(self.planned), list(self.garbage))
-        changes.append(self.metadata.state_change(state))
-        self._dirty = {}
-        return changes, entries
+                checkpoint.entries.append((record, dict(record.overlay)))
+            if record.changed_extents:
+                checkpoint.extents.append((record.id, record.changed_extents))
+                record.changed_extents = {}
+            if record.changed_attributes:
+                record.changed_attributes = set()
+        self.residents.begin_writing()
+        state = ContainerState(
+            self.sequence,
+            self.next_segment,
+            list(self.planned),
+            list(self.garbage),
+            list(self.transients),
+            logged=True,
+        )
+        checkpoint.changes.append(self.metadata.state_change(state))
+        return checkpoint
 
-    def checkpointed(
-        self, entries: list[tuple[SegmentRecord, dict[bytes, tuple[int, bytes | None]]]], deleted: list[int]
-    ) -> None:
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
         """The checkpoint is on disk: what it holds need not stay in memory."""
-        for segment in deleted:
-            self._deleted.pop(segment, None)
-        for record, written in entries:
+        for record, written in checkpoint.entries:
             for key, value in written.items():
                 if record.overlay.get(key) == value:
                     del record.overlay[key]
-        if len(self._by_id) > RECORDS_IN_MEMORY:
-            self._forget_idle()
-
-    def deleted_ids(self) -> list[int]:
-        return list(self._deleted)
-
-    def _forget_idle(self) -> None:
-        for record in list(self._by_id.values())[: RECORDS_IN_MEMORY // 2]:
-            idle = not (record.dirty or record.log_bytes or record.waiters or record.overlay)
-            if idle and record.durable_length == record.length and record.exists:
-                del self._by_id[record.id]
-                self._by_name.pop(record.name, None)
+        self.residents.written(checkpoint.deleted)
 
 
-__all__ = ["Kind", "StateMachine"]
+__all__ = ["Checkpoint", "Kind", "StateMachine"]

@@ -101,7 +101,7 @@ class SegmentStore:
         self.containers = [Container(n, folder / f"container-{n}", cache) for n in range(count)]
         self._reader = SegmentReader(chunks, cache)
         self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
-        self._service = SegmentService(self.container_of)
+        self._service = SegmentService(self.container_of, self._reader)
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 

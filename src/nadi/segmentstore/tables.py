@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from nadi.errors import ConditionFailedError, InvalidArgumentError, NadiError
+from nadi.errors import ConditionFailedError, InvalidArgumentError, NadiError, StreamSealedError
 from nadi.limits import (
     TABLE_BATCH_MAX_BYTES,
     TABLE_KEY_MAX_BYTES,
@@ -59,6 +59,11 @@ def _check_condition(state: StateMachine, record: SegmentRecord, key: bytes, exp
         raise ConditionFailedError(f"the key is at version {found[0]}; {expected} was expected")
 
 
+def _check_open(record: SegmentRecord) -> None:
+    if record.sealed:
+        raise StreamSealedError(record.name)
+
+
 def _check_length(record: SegmentRecord, expected: int) -> None:
     if expected != -1 and expected != record.table_length:
         raise TableLengthError(record.table_length)
@@ -72,6 +77,7 @@ def update(
     length: int,
 ) -> list[int]:
     """Put all entries or none; conditions are checked against the state before. Gives the versions."""
+    _check_open(record)
     _check_length(record, length)
     size = sum(len(entry.key) + len(entry.value) for entry in entries)
     if size > TABLE_BATCH_MAX_BYTES:
@@ -98,6 +104,7 @@ def remove(
     frame: FrameBuilder, state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey], length: int
 ) -> None:
     """Remove all keys or none; removing an absent key without a condition succeeds."""
+    _check_open(record)
     _check_length(record, length)
     for key in keys:
         check_key(record, key.key)
@@ -128,7 +135,7 @@ def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterat
     pending = next(fresh, None)
     for key, version, value in state.metadata.entries_from(record.id, start):
         if key < start:
-            continue  # only where long keys share their head
+            continue  # only where long keys share their head with `start`
         while pending is not None and pending < key:
             found = overlay[pending]
             yield TableEntry(pending, found[0], found[1] or b"")

@@ -7,6 +7,7 @@ others send over the wire. The REST port answers before the data is recovered, f
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -147,5 +148,8 @@ async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with server:
+        # What lives as long as the process: a full collection that walks it stops everything for 20 ms and more.
+        gc.collect()
+        gc.freeze()
         ready(server)
         await stop.wait()

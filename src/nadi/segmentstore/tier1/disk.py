@@ -11,12 +11,13 @@ import contextlib
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 
-_ZEROS_BYTES = 4 * MIB
+_ZEROS_BYTES = MIB
 
 
 def aligned_buffer(size_bytes: int) -> mmap.mmap:
@@ -66,11 +67,15 @@ def write_all(fd: int, data: memoryview, offset: int) -> None:
         done += count
 
 
-def write_zeros(fd: int, size_bytes: int) -> None:
-    """Fill a new file, so that later writes allocate nothing (fallocate leaves slow, unwritten extents)."""
+def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: None) -> None:
+    """Fill a new file, so that later writes allocate nothing (fallocate leaves slow, unwritten extents).
+
+    `pause` is called after each piece, so that others get at the disk in between.
+    """
     zeros = memoryview(aligned_buffer(min(_ZEROS_BYTES, size_bytes)))
     for offset in range(0, size_bytes, len(zeros)):
         write_all(fd, zeros[: size_bytes - offset], offset)
+        pause()
     os.fdatasync(fd)
 
 

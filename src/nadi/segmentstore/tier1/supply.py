@@ -23,6 +23,8 @@ from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.layout import log_file_name
 
+_PAUSE_S = 0.005  # between two pieces of a new file that nobody waits for yet
+
 
 class PreparedFile(NamedTuple):
     number: int
@@ -38,6 +40,7 @@ class FileSupply:
         self._fence, self._direct = fence, direct
         self._spares: list[Path] = []
         self._names = itertools.count(1)
+        self._wanted = threading.Event()  # somebody waits for the file being prepared
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[PreparedFile | Exception] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-files-{folder.name}", daemon=True)
@@ -74,10 +77,14 @@ class FileSupply:
             OSError: it can't be prepared, also not at a second try.
             ClosedError: another owner has opened the log.
         """
-        file = self._ready.get()
-        if isinstance(file, OSError):  # maybe of long ago; the disk may have room by now
-            self.request(number)
+        self._wanted.set()
+        try:
             file = self._ready.get()
+            if isinstance(file, OSError):  # maybe of long ago; the disk may have room by now
+                self.request(number)
+                file = self._ready.get()
+        finally:
+            self._wanted.clear()
         if isinstance(file, Exception):
             raise file
         assert file.number == number, "files are taken in the order they were requested"
@@ -89,6 +96,7 @@ class FileSupply:
 
     def close(self) -> None:
         """Finish what was asked for, and stop; blocking."""
+        self._wanted.set()
         self._jobs.put(None)
         self._thread.join()
         while not self._ready.empty():
@@ -117,7 +125,7 @@ class FileSupply:
         temporary = path.with_name(f"new-{path.stem}.tmp")
         fd = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=self._direct)
         try:
-            disk.write_zeros(fd, self._file_bytes)
+            disk.write_zeros(fd, self._file_bytes, partial(self._wanted.wait, _PAUSE_S))
         except OSError:
             temporary.unlink()  # give the room back
             raise

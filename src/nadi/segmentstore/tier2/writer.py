@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
+from itertools import islice
 
 from nadi.errors import NadiError
 from nadi.limits import (
@@ -21,6 +22,7 @@ from nadi.limits import (
     STORAGE_WRITER_TICK_S,
 )
 from nadi.segmentstore.container import Container
+from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Extent, SegmentRecord
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 COMPACT_FROM = 8  # this many small chunks in a row become one
 FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # what one chunk takes in memory while it is built
 SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
+GARBAGE_AT_ONCE = 1_000
 
 
 class StorageWriter:
@@ -41,7 +44,6 @@ class StorageWriter:
         self._chunks = chunks
         self._reader = reader
         self._task: asyncio.Task[None] | None = None
-        self._garbage_since: dict[str, float] = {}
         self._planned_here: set[str] = set()
         self._fresh: set[int] = set()  # segments with a new chunk
         self.error: NadiError | None = None  # why the last round failed
@@ -78,6 +80,9 @@ class StorageWriter:
                 self.error = error
                 pause = min(10.0, pause * 2)
                 log.warning("storage writer %d: %s; next try in %.1f s", self._container.number, error, pause)
+            except Exception:  # ours: said loudly, for without this task the log fills up
+                pause = 10.0
+                log.exception("storage writer %d failed; next try in %.1f s", self._container.number, pause)
 
     # --- from the log to chunks -----------------------------------------------------------------------
 
@@ -93,20 +98,17 @@ class StorageWriter:
         return True
 
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, list[Extent]] | None:
-        oldest_allowed = time.monotonic() - CHUNK_FLUSH_AGE_S
+        """The segment in the log's oldest frame, if that is due; else one that fills a chunk."""
+        state = self._container.state
+        oldest = next(iter(state.frames.values()), None)
         pressed = everything or self._container.log.size_bytes > LOG_MAX_BYTES // 2
-        best: tuple[float, SegmentRecord] | None = None
-        for record in self._container.state.records():
-            if not record.log_bytes:
-                continue
-            first = next(extent for extent in record.extents if extent.frame is not None)
-            assert first.frame is not None
-            due = pressed or record.log_bytes >= CHUNK_FLUSH_BYTES or first.frame.at < oldest_allowed
-            if due and first.frame.address is not None and (best is None or first.frame.sequence < best[0]):
-                best = (first.frame.sequence, record)
-        if best is None:
-            return None
-        record = best[1]
+        if oldest is not None and (pressed or oldest.at < time.monotonic() - CHUNK_FLUSH_AGE_S):
+            record = state.logged_in(oldest)
+        else:
+            largest = state.largest()
+            if largest is None:
+                return None
+            record = largest
         run: list[Extent] = []
         size = 0
         for extent in record.extents:
@@ -131,10 +133,14 @@ class StorageWriter:
                 return  # truncated meanwhile; the plan is dropped on the next round
             await self._chunks.put(name, data)
             del data
-            await self._container.call(lambda frame: frame.emit(ChunkStored(segment, offset, length, name), record))
+            await self._container.call(lambda frame: self._stored(frame, ChunkStored(segment, offset, length, name)))
             self._fresh.add(segment)
         finally:
             self._planned_here.discard(name)
+
+    def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
+        record = self._container.state.by_id(stored.segment)  # again: it may have left memory meanwhile
+        frame.emit(stored, *([record] if record is not None else []))
 
     async def _drop_lost_plans(self) -> None:
         """Plans of a former life, or of a try that failed."""
@@ -148,7 +154,7 @@ class StorageWriter:
 
     async def _compact_once(self) -> None:
         """Make one chunk of many small ones in a row, in a segment that got a new chunk lately."""
-        while self._fresh:
+        while self._fresh and self._container.failure is None:
             record = self._container.state.by_id(self._fresh.pop())
             run: list[Extent] = []
             size = 0
@@ -167,11 +173,11 @@ class StorageWriter:
                 return
 
     async def _collect_garbage(self) -> None:
-        garbage = self._container.state.garbage
-        now = time.monotonic()
-        self._garbage_since = {name: self._garbage_since.get(name, now) for name in garbage}
-        oldest_kept = now - CHUNK_GARBAGE_DELAY_S
-        due = [name for name, since in self._garbage_since.items() if since <= oldest_kept][:1000]
+        if self._container.failure is not None:
+            return
+        oldest_kept = time.monotonic() - CHUNK_GARBAGE_DELAY_S
+        oldest = islice(self._container.state.garbage.items(), GARBAGE_AT_ONCE)
+        due = [name for name, since in oldest if since <= oldest_kept]
         if not due:
             return
         # State runs ahead of the log: if the log fails now, these chunks may be a segment's again.

@@ -1,0 +1,90 @@
+"""Checkpoints: the log is released only up to what is durably known elsewhere, and the state may outgrow its room."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from nadi.segmentstore import container as container_module
+from nadi.segmentstore import metadata
+from nadi.segmentstore.operations import decode_frame
+from nadi.wire import commands as wire
+from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
+from tests.segmentstore.harness import open_store
+
+S = "scope/stream/0.#epoch.0"
+T = "scope/table_kvtable/0.#epoch.0"
+
+
+def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That bytes are in tier 2 counts only once the frame that says so is durable."""
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            container, tier2 = store.containers[0], store.storage_writers[0]
+            await tier2.stop()
+            await peer.create(S)
+            await peer.setup(S)
+            await peer.append([b"only in the log"], 1)
+            needed = next(iter(container.state.frames))
+            append, truncate = container.log.append, container.log.truncate
+            under_way, go_on, released = asyncio.Event(), asyncio.Event(), []
+            commit, writing = container.metadata.commit, threading.Event()
+
+            def slow_commit(*arguments: Any) -> None:
+                assert writing.wait(10)
+                commit(*arguments)
+
+            async def held(parts: Any) -> Any:
+                if any(type(op).__name__ == "ChunkStored" for op in decode_frame(b"".join(parts))[0]):
+                    under_way.set()
+                    await go_on.wait()
+                return await append(parts)
+
+            def note(before_sequence: int) -> None:
+                released.append((before_sequence, go_on.is_set()))
+                truncate(before_sequence)
+
+            monkeypatch.setattr(container.log, "append", held)
+            monkeypatch.setattr(container.log, "truncate", note)
+            monkeypatch.setattr(container.metadata, "commit", slow_commit)
+            await container._checkpoint_ended()
+            container._start_checkpoint()  # it begins before the chunk is noted, and ends while that is under way
+            assert container._checkpoint is not None
+            storing = asyncio.create_task(tier2.flush_once(everything=True))
+            await under_way.wait()
+            writing.set()
+            await asyncio.wait([container._checkpoint])
+            assert all(before <= needed for before, durable in released if not durable)
+            go_on.set()
+            await storing
+            assert needed not in container.state.frames
+
+    uvloop.run(run())
+
+
+def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 256 * 1024)
+    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 0.01)
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await peer.ask(wire.CreateTableSegment(1, T, ""))
+            for number in range(40):
+                entries = tuple(TableEntry(b"%d-%d" % (number, n), NO_VERSION, bytes(1000)) for n in range(100))
+                reply = await peer.ask(wire.UpdateTableEntries(2, T, "", entries))
+                assert isinstance(reply, wire.TableEntriesUpdated)
+            assert store.containers[0].failure is None
+        monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 1024)  # less than the file has by now
+        async with open_store(tmp_path, 1) as (_, peer):
+            info = await peer.ask(wire.GetTableSegmentInfo(3, T, ""))
+            assert info.entry_count == 4000
+            read = await peer.ask(wire.ReadTable(4, T, "", (TableKey(b"39-99"), TableKey(b"0-0"))))
+            assert [len(entry.value) for entry in read.entries] == [1000, 1000]
+
+    uvloop.run(run())
