@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import grpc
 
+from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError
 from nadi.controller.metadata import StreamName
@@ -27,8 +28,10 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,
     NadiError,
+    NotAuthenticatedError,
     NotEmptyError,
     NotFoundError,
+    PermissionDeniedError,
     RequestTimeoutError,
     ScopeNotFoundError,
     StreamNotFoundError,
@@ -57,12 +60,12 @@ _NO_TIME = -(1 << 63)
 _MASK_64 = (1 << 64) - 1
 
 
-def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
-    """Let `server` answer every RPC of the service for `controller`."""
+def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
+    """Let `server` answer every RPC of the service for `controller`; with `access`, only who may ask it."""
     service = Service(controller)
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
-            _guarded(rpc, getattr(service, _snake(rpc), None)),
+            _guarded(rpc, getattr(service, _snake(rpc), None) or _unsupported(rpc), access),
             request_deserializer=request.FromString,
             response_serializer=response.SerializeToString,
         )
@@ -75,14 +78,24 @@ def _snake(rpc: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
 
 
-def _guarded(rpc: str, method: Callable[[Any], Awaitable[Any]] | None) -> Callable[[Any, Any], Awaitable[Any]]:
-    """A handler out of which no exception comes."""
+class UnsupportedError(NadiError):
+    """An RPC of the protocol that this version doesn't have."""
+
+
+def _unsupported(rpc: str) -> Answer:
+    async def refuse(_: Any) -> Any:
+        raise UnsupportedError(f"{rpc} is not supported by this version of nadi")
+
+    return refuse
+
+
+def _guarded(rpc: str, method: Answer, access: ControllerAccess | None) -> Callable[[Any, Any], Awaitable[Any]]:
+    """A handler out of which no exception comes, and into which nobody comes whom `access` refuses."""
 
     async def handle(request: Any, context: Any) -> Any:
-        if method is None:
-            code = grpc.StatusCode.UNIMPLEMENTED
-            return await context.abort(code, f"{rpc} is not supported by this version of nadi")
         try:
+            if access is not None:
+                return await access.answer(rpc, method, request, context)
             return await method(request)
         except Exception as error:
             code = code_of(error)
@@ -102,6 +115,9 @@ def code_of(error: Exception) -> grpc.StatusCode:
         (RequestTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
         (UnavailableError, grpc.StatusCode.UNAVAILABLE),
         (ConflictError, grpc.StatusCode.FAILED_PRECONDITION),
+        (NotAuthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+        (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
+        (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
     ]
     for kind, code in codes:
         if isinstance(error, kind):
