@@ -45,7 +45,7 @@ class Bearer:
     token: str | Callable[[], str] = field(repr=False)
 
     def header(self) -> str:
-        return "Bearer " + (self.token if isinstance(self.token, str) else self.token())
+        return _sendable("Bearer " + (self.token if isinstance(self.token, str) else self.token()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,13 @@ class Encoded:
     value: str = field(repr=False)
 
     def header(self) -> str:
-        return self.value
+        return _sendable(self.value)
+
+
+def _sendable(value: str) -> str:
+    if not (value.isascii() and value.isprintable()):
+        raise InvalidArgumentError("the credentials hold a character that can't be sent: is there a line end in them?")
+    return value
 
 
 Credentials = Basic | Bearer | Encoded

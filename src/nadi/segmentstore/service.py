@@ -95,6 +95,12 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
     raise error
 
 
+def _subject(command: Any) -> str:
+    """The segment that an error reply names if the error itself names none."""
+    names = (getattr(command, field, "") for field in ("segment", "source", "target", "parent_segment"))
+    return next(filter(None, names), "")
+
+
 class SegmentService:
     """Handles commands; `container_of` gives the container of a segment's name, `access` checks tokens."""
 
@@ -137,8 +143,7 @@ class SegmentService:
             if isinstance(error, StorageFullError) and isinstance(command, LOOKS):
                 # it shared a frame with a write, or came while the log is opened again: that ends soon
                 raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
-            segment = getattr(command, "segment", None) or getattr(command, "source", None) or command.target
-            return error_reply(error, command.request_id, segment)
+            return error_reply(error, command.request_id, _subject(command))
 
     async def _turn(self, segment: str, function: Callable[[FrameBuilder, StateMachine], Any]) -> Any:
         container = self._container_of(segment)
