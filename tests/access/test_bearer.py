@@ -84,7 +84,7 @@ WRONG = {
     "another audience": token(aud="else"),
     "no audience": token(aud=None),
     "another key": token(OTHER),
-    "unsigned": jwt.encode({"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60}, None, "none"),
+    "unsigned": jwt.encode({"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": time.time() + 60}, "", "none"),
     "another kind of key": token(EC, "ES256"),
     "grants that are none": token(nadi=["everything"]),
     "grants of a strange kind": token(nadi=[1]),
@@ -185,9 +185,8 @@ def test_unknown_keys_do_not_make_it_ask_again_and_again() -> None:
 
 
 def test_an_address_that_does_not_answer() -> None:
-    with serving([""]) as (address, _):
-        with pytest.raises(UnavailableError):
-            ask(BearerKeys(settings(address)), token(kid="one"))
+    with serving([""]) as (address, _), pytest.raises(UnavailableError):
+        ask(BearerKeys(settings(address)), token(kid="one"))
 
 
 def test_the_gate_takes_them(tmp_path: Path) -> None:

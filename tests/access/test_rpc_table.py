@@ -330,9 +330,7 @@ def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.Monk
     over_grpc(tmp_path, test, {"root": "prn::*,READ_UPDATE", "some": grants})
 
 
-def test_malformed_credentials_harm_their_own_request_only(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_malformed_credentials_harm_their_own_request_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wrong = (
         "",
         "Basic",
@@ -380,5 +378,3 @@ def test_an_rpc_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         assert (await asker.code("createScope", pb.ScopeInfo(scope="x"), "root"))[0] == "PERMISSION_DENIED"
 
     over_grpc(tmp_path, test)
-
-

@@ -83,8 +83,8 @@ class Security:
             return None
         path = Path(self.trust_store)
         try:
-            files = sorted(path.iterdir()) if path.is_dir() else [path]
-            texts = [file.read_text(errors="replace") for file in files if file.is_file()]
+            files = [file for file in sorted(path.iterdir()) if file.is_file()] if path.is_dir() else [path]
+            texts = [file.read_text(errors="replace") for file in files]
         except OSError as error:
             raise InvalidArgumentError(f"the trust store {path} can't be read: {error.strerror}") from error
         text = "\n".join(text for text in texts if "BEGIN CERTIFICATE" in text)

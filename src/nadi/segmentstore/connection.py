@@ -21,7 +21,7 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import CONNECTION_READS_WAITING, CONNECTION_SEND_HIGH_WATER_BYTES
+from nadi.limits import CONNECTION_READS_WAITING, CONNECTION_SEND_HIGH_WATER_BYTES, KIB
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 HELLO = wire.Hello(17, 5)
 _COMMANDS_WAITING = 1_000
+_LARGE_READ_BYTES = 64 * KIB
 
 
 class _Session:
@@ -412,8 +413,11 @@ class Connection(asyncio.BufferedProtocol):
                 return
             ended = end == record.durable_length and record.durable_sealed
             at_tail = end == record.durable_length and not ended
-            await self._writable.wait()
+            while not self._writable.is_set():
+                await self._writable.wait()
             self.send(wire.SegmentRead(segment, offset, at_tail, ended, data, request_id))
+            if len(data) > _LARGE_READ_BYTES:
+                self._flush()  # now, so that the next read knows whether there is room for it
         except NadiError as error:
             self.fail(error, request_id, segment, offset)
         except Exception as error:
