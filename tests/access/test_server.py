@@ -44,7 +44,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 def connected(server: EmbeddedServer, name: str, tls: Certificate | None = None) -> nadi.StreamManager:
     """A client of that user."""
-    return nadi.StreamManager(server.controller_uri, credentials=user(name), trust_store=tls and tls.authority)
+    return nadi.StreamManager(server.controller_uri, credentials=user(name), trust_store=tls.authority if tls else None)
 
 
 # --- starting ---------------------------------------------------------------------------------------
