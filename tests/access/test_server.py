@@ -13,7 +13,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
 import nadi
@@ -153,6 +156,33 @@ def test_what_each_user_may_do_with_the_client(tmp_path: Path, monkeypatch: pyte
         monkeypatch.delenv("pravega_client_auth_method")
         with nadi.StreamManager(uri) as nobody, pytest.raises(NotAuthenticatedError):
             nobody.list_scopes()
+
+
+def test_bearer_tokens_with_a_whole_server(tmp_path: Path) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (tmp_path / "issuer.pem").write_bytes(pem)
+    security = ServerSecurity(bearer_keys=str(tmp_path / "issuer.pem"), bearer_issuer="id", bearer_audience="nadi")
+    claims = {"sub": "ann", "iss": "id", "aud": "nadi", "nadi": "prn::*,READ_UPDATE"}
+    asked = 0
+
+    def fresh() -> str:
+        nonlocal asked
+        asked += 1
+        return jwt.encode({**claims, "exp": time.time() + 60}, key, "RS256")
+
+    with nadi.embedded(tmp_path / "data", security=security) as server:
+        with nadi.StreamManager(server.controller_uri, credentials=nadi.Bearer(fresh)) as manager:
+            manager.create_scope("home")
+            manager.create_stream("home", "meters")
+            manager.create_writer("home", "meters").write_event(b"x").result(10)
+        assert asked >= 3
+        ended = nadi.Bearer(jwt.encode({**claims, "exp": time.time() - 1}, key, "RS256"))
+        with nadi.StreamManager(server.controller_uri, credentials=ended) as late, pytest.raises(NotAuthenticatedError):
+            late.list_scopes()
+        broken = nadi.StreamManager(server.controller_uri, credentials=nadi.Bearer("a\nb"))
+        with broken, pytest.raises(InvalidArgumentError, match="line end"):
+            broken.list_scopes()
 
 
 # --- tokens that end --------------------------------------------------------------------------------

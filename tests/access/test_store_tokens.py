@@ -198,6 +198,19 @@ def test_a_session_that_outlives_its_token(tmp_path: Path) -> None:
     with_store(tmp_path, test)
 
 
+def test_a_token_that_was_good_ends(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        token = world.token(READ)
+        look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
+        assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+        world.time.now += 600
+        assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
+        read = wire.ReadSegment(SEGMENT, 0, 100, token, 8)
+        assert await world.peer.ask(read) == wire.AuthTokenCheckFailed(8, "", EXPIRED)
+
+    with_store(tmp_path, test)
+
+
 def test_a_refused_setup_leaves_no_session(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         peer = world.peer
