@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
+from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError
 from nadi.controller.messages import (
@@ -39,8 +40,10 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,
     NadiError,
+    NotAuthenticatedError,
     NotEmptyError,
     NotFoundError,
+    PermissionDeniedError,
     RequestTimeoutError,
     ScopeNotFoundError,
     StreamNotFoundError,
@@ -64,13 +67,13 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
-    """Let `server` answer every RPC of the service for `controller`."""
+def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
+    """Let `server` answer every RPC of the service for `controller`; with `access`, only who may ask it."""
     kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
     services = [kind(controller) for kind in kinds]
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
-            _guarded(rpc, request, _method(rpc, services)),
+            _guarded(rpc, request, _method(rpc, services), access),
             response_serializer=response.SerializeToString,
         )
         for rpc, (request, response) in METHODS.items()
@@ -82,27 +85,29 @@ def _snake(rpc: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
 
 
-def _method(rpc: str, services: Sequence[object]) -> Callable[[Any], Awaitable[Any]] | None:
+def _method(rpc: str, services: Sequence[object]) -> Answer:
     """The method that answers an RPC, from the one service that has it."""
-    found = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
-    assert len(found) <= 1, f"{rpc} is answered in two places"
-    return found[0] if found else None
+    (found,) = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
+    method: Answer = found
+    return method
 
 
 def _guarded(
-    rpc: str, kind: type[Message], method: Callable[[Any], Awaitable[Any]] | None
+    rpc: str, kind: type[Message], method: Answer, access: ControllerAccess | None
 ) -> Callable[[bytes, Any], Awaitable[Any]]:
-    """A handler out of which no exception comes. It parses the request itself: gRPC answers UNKNOWN to bad ones."""
+    """A handler out of which no exception comes, and into which nobody comes whom `access` refuses.
+
+    It parses the request itself: gRPC answers UNKNOWN to bad ones.
+    """
 
     async def handle(raw: bytes, context: Any) -> Any:
-        if method is None:
-            code = grpc.StatusCode.UNIMPLEMENTED
-            return await context.abort(code, f"{rpc} is not supported by this version of nadi")
         try:
             request = kind.FromString(raw)
         except DecodeError:
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.name}")
         try:
+            if access is not None:
+                return await access.answer(rpc, method, request, context)
             return await method(request)
         except Exception as error:
             code = code_of(error)
@@ -122,6 +127,8 @@ def code_of(error: Exception) -> grpc.StatusCode:
         (RequestTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
         (UnavailableError, grpc.StatusCode.UNAVAILABLE),
         (ConflictError, grpc.StatusCode.FAILED_PRECONDITION),
+        (NotAuthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+        (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     ]
     for kind, code in codes:
         if isinstance(error, kind):
@@ -131,7 +138,7 @@ def code_of(error: Exception) -> grpc.StatusCode:
 
 class Service:
     """The RPCs of scopes, streams and segments. As in its neighbours, each method is named as in the protocol but
-    in snake case. What is in none of them is UNIMPLEMENTED."""
+    in snake case."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller

@@ -16,9 +16,11 @@ from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     NotEmptyError,
+    PermissionDeniedError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
+    TokenExpiredError,
     TruncatedError,
     UnavailableError,
 )
@@ -26,6 +28,7 @@ from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore import operations as op
 from nadi.segmentstore import tables
+from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.boundaries import boundary_from
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
@@ -37,6 +40,7 @@ from nadi.wire.fields import NO_VERSION, Buffer, TableKey
 
 STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients read it as "unspecified"
 ILLEGAL_ARGUMENT = 0
+TOKEN_REFUSED, TOKEN_EXPIRED = 0, 1  # in AuthTokenCheckFailed
 LOOKS = (  # what writes nothing, and so needs no room
     wire.GetStreamSegmentInfo,
     wire.GetSegmentAttribute,
@@ -83,6 +87,10 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
             return wire.SegmentIsTruncated(request_id, segment, error.length)
         case ConditionFailedError():
             return wire.TableKeyBadVersion(request_id, segment)
+        case PermissionDeniedError():
+            return wire.AuthTokenCheckFailed(request_id, "", TOKEN_REFUSED)
+        case TokenExpiredError():
+            return wire.AuthTokenCheckFailed(request_id, "", TOKEN_EXPIRED)
         case StorageFullError():
             return wire.ErrorMessage(request_id, segment, str(error), STORAGE_FULL)
         case InvalidArgumentError():
@@ -97,9 +105,13 @@ def _subject(command: Any) -> str:
 
 
 class SegmentService:
-    """Handles commands; `container_of` gives the container of a segment's name, `reader` its bytes."""
+    """Handles commands.
 
-    def __init__(self, container_of: Callable[[str], Container], reader: SegmentReader) -> None:
+    `container_of` gives the container of a segment's name, `reader` its bytes; `access` checks tokens.
+    """
+
+    def __init__(self, container_of: Callable[[str], Container], reader: SegmentReader, access: TokenCheck) -> None:
+        self.access = access
         self._container_of = container_of
         self._reader = reader
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
@@ -132,6 +144,7 @@ class SegmentService:
     async def handle(self, command: Any) -> wire.Command:
         """The reply to a command; raises UnavailableError when the store can't say."""
         try:
+            self.access.check(command)
             return await self._handlers[type(command)](command)
         except NadiError as error:
             if isinstance(error, StorageFullError) and isinstance(command, LOOKS):

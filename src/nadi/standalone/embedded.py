@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.errors import DataFolderError, RequestTimeoutError, UnavailableError
+from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, UnavailableError
+from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -49,16 +50,21 @@ class EmbeddedServer:
         timeout_s: float,
         rest_port: int | None = None,
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        advertised_host: str | None = None,
+        security: ServerSecurity | None = None,
     ) -> None:
         self.folder = folder
-        arguments = [folder, port, containers or 0, "" if rest_port is None else rest_port]
+        arguments = [folder, port, "" if rest_port is None else rest_port, containers or 0, host, advertised_host or ""]
         command = [sys.executable, "-m", "nadi.standalone", *map(str, arguments)]
+        command.append(msgspec.json.encode(security or ServerSecurity()).decode())
         settings = {**os.environ, **(environment or {})}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings)
         ready = self._await_ready(timeout_s)
         if ready.error:
             self._process.wait(STOP_TIMEOUT_S)
-            raise (DataFolderError if ready.error_kind == "folder" else UnavailableError)(ready.error)
+            kinds = {"folder": DataFolderError, "argument": InvalidArgumentError}
+            raise kinds.get(ready.error_kind, UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
         self.rest_uri = ready.rest_uri
@@ -127,13 +133,17 @@ def embedded(
     containers: int | None = None,
     timeout_s: float = START_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
+    host: str = "127.0.0.1",
+    advertised_host: str | None = None,
+    security: ServerSecurity | None = None,
 ) -> EmbeddedServer:
     """Start a server in a child process and wait until it takes clients.
 
     folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
-    0 for any free one. rest_port: the REST interface's; None is no REST.
-    environment: variables for the server's process.
-    Raises DataFolderError, UnavailableError, RequestTimeoutError.
+    0 for any free one. rest_port: the REST interface's; None is no REST. environment: variables for the
+    server's process. host: where to listen; advertised_host: what clients are told, if not that.
+    security: TLS and who may log in.
+    Raises DataFolderError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
     >>> with embedded(tempfile.mkdtemp()) as server:
@@ -148,4 +158,7 @@ def embedded(
         containers=containers,
         timeout_s=timeout_s,
         environment=environment,
+        host=host,
+        advertised_host=advertised_host,
+        security=security,
     )

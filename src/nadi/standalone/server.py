@@ -14,14 +14,18 @@ from pathlib import Path
 
 import grpc
 
+from nadi.access.tls import ServerTls
+from nadi.access.tokens import TokenKey
+from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
-from nadi.controller.rest.access import allow_everything
+from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.service import SERVER_OPTIONS, add_controller
-from nadi.errors import UnavailableError
+from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.health import server_health
+from nadi.standalone.security import ServerSecurity, is_any_address
 
 DEFAULT_STORE_PORT = 12345
 DEFAULT_CONTROLLER_PORT = 9090
@@ -33,7 +37,9 @@ class Server:
     """`async with Server(folder) as server:` serves until the block ends.
 
     Ports of 0 are any free ones; `controller_uri` and `rest_uri` say which. A REST port of None: no REST.
-    Raises DataFolderError where the folder can't be used, and UnavailableError where a port is taken.
+    advertised_host: what clients are told to connect to, if not `host`. Raises DataFolderError where the
+    folder can't be used, UnavailableError where a port is taken, InvalidArgumentError where `security`
+    doesn't fit the address or its files.
     """
 
     def __init__(
@@ -45,6 +51,8 @@ class Server:
         controller_port: int = DEFAULT_CONTROLLER_PORT,
         rest_port: int | None = None,
         containers: int | None = None,
+        advertised_host: str | None = None,
+        security: ServerSecurity | None = None,
     ) -> None:
         self.folder = Path(folder)
         self._host = host
@@ -52,29 +60,39 @@ class Server:
         self._controller_port = controller_port
         self._rest_port = rest_port
         self._containers = containers
+        self._advertised_host = advertised_host
+        self._security = security or ServerSecurity()
         self.store_address = ("", 0)
         self.controller_uri = ""
         self.rest_uri = ""
         self._rest: RestServer | None = None
-        self._api = Api(lambda: server_health(self), allow_everything)
+        self._api = Api(lambda: server_health(self), RestAccess())
 
     async def start(self) -> None:
-        self.store = SegmentStore(self.folder, self._containers)
+        security = self._security
+        security.check_address(self._host)
+        if self._advertised_host is None and is_any_address(self._host):
+            raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
+        tls, tokens = security.tls(), security.token_key(self.folder)
+        self.store = SegmentStore(self.folder, self._containers, tokens)
+        self.gate = security.gate()
+        self._api.access = RestAccess(self.gate)
         try:
-            await self._listen_rest()
+            await self._listen_rest(tls)
         except UnavailableError:
             await self.store.close()
             raise
         try:
-            await self._start_parts()
+            await self._start_parts(tls, tokens)
         except BaseException:
             await self._stop_rest()
             raise
 
-    async def _listen_rest(self) -> None:
+    async def _listen_rest(self, tls: ServerTls | None) -> None:
         if self._rest_port is None:
             return
-        self._rest = RestServer(self._api, self._host, self._rest_port)
+        context = tls.ssl_context() if tls is not None else None
+        self._rest = RestServer(self._api, self._host, self._rest_port, context)
         try:
             await self._rest.start()
         except OSError as error:
@@ -86,32 +104,43 @@ class Server:
         if self._rest is not None:
             await self._rest.stop()
 
-    async def _start_parts(self) -> None:
+    async def _start_parts(self, tls: ServerTls | None, tokens: TokenKey | None) -> None:
         await self.store.start()
         try:
-            self.store_address = await self.store.listen(self._host, self._store_port)
+            context = tls.ssl_context() if tls is not None else None
+            address, store_port = await self.store.listen(self._host, self._store_port, context)
         except OSError as error:
             await self.store.close()
             raise UnavailableError(_taken(self._host, self._store_port, error)) from error
+        # a certificate bears names rather than numbers
+        told = self._advertised_host or (self._host if tls is not None else address)
+        self.store_address = (told, store_port)
+        exchange = self.store.exchange if tokens is None else with_token(self.store.exchange, tokens.master())
         self.controller = Controller(
-            self.store.exchange,
+            exchange,
             store_endpoint=self.store_address,
-            rpc_endpoint=(self._host, self._controller_port),
+            rpc_endpoint=(told, self._controller_port),
         )
         await self.controller.start()
         self._rpc = grpc.aio.server(options=SERVER_OPTIONS)
-        add_controller(self._rpc, self.controller)
+        access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
+        add_controller(self._rpc, self.controller, access)
         try:
-            port = self._rpc.add_insecure_port(f"{self._host}:{self._controller_port}")
+            door = f"{self._host}:{self._controller_port}"
+            if tls is None:
+                port = self._rpc.add_insecure_port(door)
+            else:
+                port = self._rpc.add_secure_port(door, tls.grpc_credentials())
             if port == 0:
                 raise RuntimeError("the address is in use")
         except RuntimeError as error:
             await self.controller.stop()
             await self.store.close()
             raise UnavailableError(_taken(self._host, self._controller_port, error)) from error
-        self.controller.rpc_endpoint = (self._host, port)
+        told = self._advertised_host or self._host
+        self.controller.rpc_endpoint = (told, port)
         await self._rpc.start()
-        self.controller_uri = f"tcp://{self._host}:{port}"
+        self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
         self._api.controller = self.controller
 
     @property
@@ -125,6 +154,8 @@ class Server:
         self._api.controller = None
         await self.controller.stop()
         await self.store.close()
+        if self.gate is not None:
+            self.gate.close()
 
     async def __aenter__(self) -> Server:
         await self.start()

@@ -11,17 +11,21 @@ import httpx
 import pytest
 import uvloop
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from nadi.access.gate import Gate
+from nadi.access.passwords import hash_password
+from nadi.access.permissions import Caller, Permission, Permissions
+from nadi.access.users import User, write_users
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Config, Stream, StreamState
-from nadi.controller.rest.access import Permission, allow_everything
+from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.health import Component, Status, leaf
 from nadi.controller.rest.routes import ENDPOINTS
 from nadi.controller.store import ABSENT
+from nadi.errors import PermissionDeniedError
 from nadi.limits import MIB, REST_BODY_MAX_BYTES
 from nadi.standalone.server import Server
 from tests.controller.fake_store import FakeStore
@@ -98,15 +102,24 @@ def _client(app: Starlette) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://nadi")
 
 
-def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
-    asked: list[tuple[str, Permission]] = []
+class _Refusing(RestAccess):
+    """Notes what is asked for, and refuses it."""
 
-    async def deny(request: Request, resource: str, permission: Permission) -> None:
-        asked.append((resource, permission))
-        raise HTTPException(403, "not for you")
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[str, Permission]] = []
+
+    async def authorized(self, request: Request, resource: str, permission: Permission) -> Caller:
+        self.asked.append((resource, permission))
+        raise PermissionDeniedError("not for you")
+
+
+def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
+    access = _Refusing()
+    asked = access.asked
 
     async def main() -> None:
-        async with _client(rest_app(Api(_up, deny))) as client:
+        async with _client(rest_app(Api(_up, access))) as client:
             for endpoint in ENDPOINTS:
                 path = endpoint.path.format(scopeName="S", streamName="T", readerGroupName="G", id="x")
                 response = await client.request(endpoint.verb, path)
@@ -126,28 +139,32 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
     assert len(asked) == len(ENDPOINTS)
 
 
-def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read() -> None:
-    async def only_b(request: Request, resource: str, permission: Permission) -> None:
-        if "authorization" not in request.headers:
-            raise HTTPException(401, "say who you are", {"WWW-Authenticate": "Basic"})
-        if resource.endswith(("scope:a", "stream:a")):
-            raise HTTPException(403, "not for you")
+def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(tmp_path: Path) -> None:
+    grants = "prn::/,READ;prn::/scope:b,READ;prn::/scope:c,READ;prn::/scope:b/stream:b,READ;prn::/scope:b/stream:c,READ"
+    users = tmp_path / "users"
+    write_users(users, {"ann": User("ann", hash_password("secret"), Permissions.parse(grants))})
 
     async def main() -> None:
+        gate = Gate(users)
         async with running(FakeStore()) as controller:
             for scope in "abc":
                 await controller.create_scope(scope)
             for stream in "abc":
                 await controller.create_stream(StreamName("b", stream), Config())
-            async with _client(rest_app(Api(_up, only_b, controller))) as client:
-                refused = await client.get("/v1/scopes")
-                assert error_of(refused, 401)
-                assert refused.headers["www-authenticate"] == "Basic"
-                client.headers["authorization"] = "Basic x"
+            async with _client(rest_app(Api(_up, RestAccess(gate), controller))) as client:
+                for wrong in (None, ("ann", "guessed"), ("bob", "secret")):
+                    refused = await client.get("/v1/scopes", auth=wrong)
+                    assert error_of(refused, 401)
+                    assert refused.headers["www-authenticate"].startswith("Basic")
+                client.auth = httpx.BasicAuth("ann", "secret")
                 scopes = (await client.get("/v1/scopes")).json()["scopes"]
                 assert sorted(s["scopeName"] for s in scopes) == ["b", "c"]
                 streams = (await client.get("/v1/scopes/b/streams")).json()["streams"]
                 assert sorted(s["streamName"] for s in streams) == ["b", "c"]
+                there = await client.get("/v1/scopes/b/streams/a")
+                absent = await client.get("/v1/scopes/b/streams/none")
+                assert error_of(there, 403).replace(":a ", ":none ") == error_of(absent, 403)
+        gate.close()
 
     asyncio.run(main())
 
@@ -163,7 +180,7 @@ def test_nothing_of_an_unexpected_error_leaks(
                 raise KeyError("a secret of the inside")
 
             monkeypatch.setattr(controller, "list_scopes", broken)
-            async with _client(rest_app(Api(_up, allow_everything, controller))) as client:
+            async with _client(rest_app(Api(_up, RestAccess(), controller))) as client:
                 assert "secret" not in error_of(await client.get("/v1/scopes"), 500)
                 assert "a secret of the inside" in caplog.text
                 store.die_at(0)

@@ -1,61 +1,24 @@
-"""Who may do what over REST: the one place that is asked, and the names of what is asked about.
-
-Every endpoint asks `authorise` before it does anything; `listed` asks it for each name in a list. It
-raises HTTPException with 401 (no valid credentials) or 403 (they don't suffice).
-"""
+"""Who may do what over REST: asked before an endpoint does anything, with the same words as over gRPC."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from enum import Enum
-
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from nadi.naming import MARK_PREFIX, READER_GROUP_PREFIX
+from nadi.access.gate import Gate
+from nadi.access.permissions import Caller, Permission, Permissions
 
-CLUSTER = "prn::/"
-
-
-class Permission(Enum):
-    READ = 1
-    READ_UPDATE = 2
+EVERYBODY = Caller("everybody", Permissions.parse("*,READ_UPDATE"))
 
 
-Authorise = Callable[[Request, str, Permission], Awaitable[None]]
+class RestAccess:
+    """Without a gate, whoever reaches the port may do everything."""
 
+    def __init__(self, gate: Gate | None = None) -> None:
+        self._gate = gate
 
-async def allow_everything(request: Request, resource: str, permission: Permission) -> None:
-    """No authentication: whoever reaches the port may do everything."""
-
-
-def scope_resource(scope: str) -> str:
-    return f"{CLUSTER}scope:{scope}"
-
-
-def reader_group_resource(scope: str, group: str) -> str:
-    return f"{scope_resource(scope)}/reader-group:{group}"
-
-
-def stream_resource(scope: str, stream: str) -> str:
-    """A stream's name for access; internal streams go by what they belong to.
-
-    >>> stream_resource("home", "meters"), stream_resource("home", "_MARKmeters")
-    ('prn::/scope:home/stream:meters', 'prn::/scope:home/stream:meters')
-    >>> stream_resource("home", "_RGreaders")
-    'prn::/scope:home/reader-group:readers'
-    """
-    if stream.startswith(READER_GROUP_PREFIX):
-        return reader_group_resource(scope, stream.removeprefix(READER_GROUP_PREFIX))
-    return f"{scope_resource(scope)}/stream:{stream.removeprefix(MARK_PREFIX)}"
-
-
-async def listed(authorise: Authorise, request: Request, resource: str) -> bool:
-    """Whether the caller may see this name in a list."""
-    try:
-        await authorise(request, resource, Permission.READ)
-    except HTTPException as error:
-        if error.status_code == 403:
-            return False
-        raise
-    return True
+    async def authorized(self, request: Request, resource: str, permission: Permission) -> Caller:
+        """Who sent the request, and may do that; NotAuthenticatedError or PermissionDeniedError otherwise."""
+        if self._gate is None:
+            return EVERYBODY
+        peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""
+        return await self._gate.authorized(request.headers.get("authorization"), resource, permission, peer)

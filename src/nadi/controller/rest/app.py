@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -72,9 +73,9 @@ def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Re
             call = Call(request, api)
             if endpoint.needs is not None:
                 resource, permission = endpoint.needs
-                await api.authorise(request, resource(call), permission)
+                call = replace(call, caller=await api.access.authorized(request, resource(call), permission))
             if endpoint.body is not None:
-                call = Call(request, api, await read_body(request, endpoint.body))
+                call = replace(call, body=await read_body(request, endpoint.body))
             return await endpoint.handler(call)
         except HTTPException:
             raise

@@ -12,16 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
+from nadi.controller.access import resource_of
 from nadi.controller.controller import Controller
 from nadi.controller.metadata import StreamName
-from nadi.controller.rest.access import (
-    CLUSTER,
-    Authorise,
-    Permission,
-    reader_group_resource,
-    scope_resource,
-    stream_resource,
-)
+from nadi.controller.rest.access import EVERYBODY, RestAccess
 from nadi.controller.rest.health import Component
 from nadi.controller.rest.replies import JSON
 from nadi.errors import InvalidArgumentError, UnavailableError
@@ -33,23 +28,28 @@ class Api:
     """What handlers reach. `controller` is None until the server has recovered."""
 
     health: Callable[[], Component]
-    authorise: Authorise
+    access: RestAccess
     controller: Controller | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, with its body decoded."""
+    """One request, with its body decoded, and who sent it."""
 
     request: Request
     api: Api
     body: Any = None
+    caller: Caller = EVERYBODY
 
     @property
     def controller(self) -> Controller:
         if self.api.controller is None:
             raise UnavailableError("the server is recovering its data: try again, or watch /v1/health")
         return self.api.controller
+
+    def shows(self, resource: str) -> bool:
+        """Whether the caller may see it in a list."""
+        return self.caller.may(resource, Permission.READ)
 
     def part(self, name: str) -> str:
         """A part of the path."""
@@ -109,7 +109,7 @@ def on_scope(call: Call) -> str:
 
 
 def on_stream(call: Call) -> str:
-    return stream_resource(*call.stream)
+    return resource_of(*call.stream)
 
 
 def on_reader_group(call: Call) -> str:

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
+from nadi.access.permissions import reader_group_resource
 from nadi.controller.metadata import GroupName
-from nadi.controller.rest.access import listed, reader_group_resource
 from nadi.controller.rest.bodies import ReaderGroupName, ReaderGroupProperty
 from nadi.controller.rest.endpoint import Call
 from nadi.controller.rest.replies import no_content, reply, stream_array
@@ -25,11 +25,7 @@ async def list_reader_groups(call: Call) -> Response:
             found, token = await call.controller.list_reader_groups(call.scope, token, REST_LIST_PAGE)
             if not found:
                 return
-            yield [
-                ReaderGroupName(group)
-                for group in found
-                if await listed(call.api.authorise, call.request, reader_group_resource(call.scope, group))
-            ]
+            yield [ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))]
 
     return await stream_array(pages(), b'{"readerGroups":[', b"]}")
 

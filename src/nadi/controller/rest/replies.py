@@ -20,8 +20,10 @@ from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
     NadiError,
+    NotAuthenticatedError,
     NotEmptyError,
     NotFoundError,
+    PermissionDeniedError,
     StreamNotSealedError,
     StreamSealedError,
     UnavailableError,
@@ -34,6 +36,8 @@ encode = msgspec.json.Encoder().encode
 
 # A sealed stream can't be updated: Pravega's interface has no word for that but 500.
 _CODES: list[tuple[type[NadiError], int]] = [
+    (NotAuthenticatedError, 401),
+    (PermissionDeniedError, 403),
     (NotFoundError, 404),
     (InvalidArgumentError, 400),
     (NotEmptyError, 412),
@@ -42,6 +46,7 @@ _CODES: list[tuple[type[NadiError], int]] = [
     (ConflictError, 409),
     (UnavailableError, 503),
 ]
+_HEADERS = {401: {"WWW-Authenticate": 'Basic realm="nadi"'}, 503: {"Retry-After": "1"}}
 
 
 def reply(value: Any, status: int = 200) -> Response:
@@ -57,7 +62,7 @@ def refusal(status: int, message: str, headers: dict[str, str] | None = None) ->
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """The answer to what the router or `authorise` refuses."""
+    """The answer to what the router refuses."""
     assert isinstance(error, HTTPException)
     words = {404: "there is nothing at this path", 405: "this path doesn't take that verb"}
     message = words.get(error.status_code, error.detail)
@@ -70,7 +75,7 @@ def failure(request: Request, error: Exception) -> Response:
     """The answer to an error that came out of a handler."""
     for kind, status in _CODES:
         if isinstance(error, kind):
-            return refusal(status, str(error), {"Retry-After": "1"} if status == 503 else None)
+            return refusal(status, str(error), _HEADERS.get(status))
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return refusal(500, "the server failed at this request: its log says why")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from nadi.access.permissions import Permission
 from nadi.controller.rest import bodies, health, readergroups, scaling, scopes, streams
-from nadi.controller.rest.access import Permission
 from nadi.controller.rest.endpoint import (
     Endpoint,
     Handler,

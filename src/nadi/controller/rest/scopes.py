@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
-from nadi.controller.rest.access import listed, scope_resource
+from nadi.access.permissions import scope_resource
 from nadi.controller.rest.bodies import ScopeProperty
 from nadi.controller.rest.endpoint import Call
 from nadi.controller.rest.replies import no_content, reply, stream_array
@@ -21,11 +21,7 @@ async def list_scopes(call: Call) -> Response:
             names, token = await call.controller.list_scopes(token)
             if not names:
                 return
-            yield [
-                ScopeProperty(name)
-                for name in names
-                if await listed(call.api.authorise, call.request, scope_resource(name))
-            ]
+            yield [ScopeProperty(name) for name in names if call.shows(scope_resource(name))]
 
     return await stream_array(pages(), b'{"scopes":[', b"]}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 
 import uvicorn
@@ -57,8 +58,8 @@ def _stoppable(app: ASGIApp) -> ASGIApp:
 class RestServer:
     """`start` listens, `stop` answers what is under way and closes; `uri` says where."""
 
-    def __init__(self, api: Api, host: str, port: int) -> None:
-        self._host, self._port = host, port
+    def __init__(self, api: Api, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._host, self._port, self._tls = host, port, tls
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
             _stoppable(rest_app(api)),
@@ -73,6 +74,8 @@ class RestServer:
             timeout_graceful_shutdown=STOP_GRACE_S,
             h11_max_incomplete_event_size=REST_HEAD_MAX_BYTES,
         )
+        config.load()
+        config.ssl = tls  # made by who has the certificate, as for the other doors
         self._uvicorn = _Uvicorn(config)
         self.uri = ""
 
@@ -94,7 +97,8 @@ class RestServer:
         if self._task.done():
             serving.cancel()
             self._task.result()
-        self.uri = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        self.uri = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     @property
     def running(self) -> bool:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import Response
 
+from nadi.controller.access import resource_of
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Stream
-from nadi.controller.rest.access import listed, stream_resource
 from nadi.controller.rest.bodies import StreamProperty, config_of, stream_property
 from nadi.controller.rest.endpoint import Call
 from nadi.controller.rest.replies import no_content, reply, stream_array
@@ -32,8 +32,7 @@ async def list_streams(call: Call) -> Response:
             yield [
                 stream_property(StreamName(call.scope, name), stream.config)
                 for name, stream in found
-                if wanted(name, stream)
-                and await listed(call.api.authorise, call.request, stream_resource(call.scope, name))
+                if wanted(name, stream) and call.shows(resource_of(call.scope, name))
             ]
 
     return await stream_array(pages(), b'{"streams":[', b"]}")
