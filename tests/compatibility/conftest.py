@@ -1,0 +1,51 @@
+"""One recording server for all compatibility tests, and doors to it.
+
+NADI_COMPATIBILITY_RECORD names a file into which the record of the run is written as JSON.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compatibility import record
+from tests.compatibility.recording_main import Opened
+from tests.compatibility.recording_server import RecordingServer
+
+NADI = "nadi"
+OFFICIAL_PYTHON = "official Python"
+OFFICIAL_JAVA = "official Java"
+
+Server = Callable[[str], Opened]
+
+LIMITS = "list_page=10"  # so that listings have several pages
+
+
+@pytest.fixture(scope="session")
+def recording_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingServer]:
+    server = RecordingServer(tmp_path_factory.mktemp("recording"), {"NADI_LIMITS": LIMITS})
+    yield server
+    server.stop()
+    if target := os.environ.get("NADI_COMPATIBILITY_RECORD"):
+        Path(target).write_bytes(record.encode(server.record))
+
+
+@pytest.fixture
+def server(recording_server: RecordingServer, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """`server(client)` gives the addresses at which that client is served in this test.
+
+    All tests share one server, so each names its scopes after itself.
+    """
+    test = f"{request.path.name}::{request.node.name}"
+    yield lambda client: recording_server.open_door(client, test)
+    recording_server.close_doors(test)
+
+
+@pytest.fixture
+def scope(request: pytest.FixtureRequest) -> str:
+    """A name of this test's own for a scope, which does not exist yet."""
+    allowed = (c if c.isascii() and c.isalnum() else "-" for c in request.node.name)
+    return "".join(allowed)
