@@ -48,6 +48,7 @@ TABLE_PAGE_MAX_BYTES = 2 * MIB
 
 # --- names ---------------------------------------------------------------------------------------
 NAME_MAX_CHARS = 255
+PREFIXED_NAME_MAX_CHARS = 250  # of what gets a prefix or suffix: reader groups, key-value tables
 
 # --- controller ----------------------------------------------------------------------------------
 LIST_PAGE = 1_000
@@ -67,6 +68,8 @@ CONTROLLER_CACHE_RECORDS = 100_000
 STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256
+READER_GROUP_MAX_BYTES = 1000 * KIB  # a reader group's record, with all its stream cuts: one table value
+READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its last snapshot on
 
 # --- client --------------------------------------------------------------------------------------
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)

@@ -6,11 +6,20 @@ out has every field set that a client unwraps without looking.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
+from uuid import UUID
 
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, RetentionType, ScaleType, SegmentRange
+from nadi.controller.metadata import GroupName, StreamName
+from nadi.controller.records import (
+    Config,
+    GroupConfig,
+    GroupRetention,
+    ReaderGroup,
+    RetentionType,
+    ScaleType,
+    SegmentRange,
+)
 from nadi.errors import InvalidArgumentError
 from nadi.wire.rpc import controller_pb2 as pb
 
@@ -95,3 +104,60 @@ def config_message(name: StreamName, config: Config) -> Any:
             )
         )
     return message
+
+
+def group_name(message: Any) -> GroupName:
+    return GroupName(message.scope, message.readerGroupName)
+
+
+def group_config_of(message: Any) -> GroupConfig:
+    """The reader group's configuration in a message; InvalidArgumentError where something stands for nothing."""
+    try:
+        retention_type = GroupRetention(message.retentionType)
+    except ValueError as error:
+        raise InvalidArgumentError(f"unknown retention type of a reader group: {error}") from error
+    return GroupConfig(
+        message.groupRefreshTimeMillis,
+        message.automaticCheckpointIntervalMillis,
+        message.maxOutstandingCheckpointRequest,
+        retention_type,
+        _cuts_of(message.startingStreamCuts),
+        _cuts_of(message.endingStreamCuts),
+        message.rolloverSizeBytes,
+    )
+
+
+def _cuts_of(messages: Any) -> dict[str, dict[int, int]]:
+    cuts = {stream_name(message.streamInfo).key: dict(message.cut) for message in messages}
+    if len(cuts) != len(messages):
+        raise InvalidArgumentError("a reader group has two stream cuts for one stream: give one")
+    return cuts
+
+
+def group_message(name: GroupName, group: ReaderGroup) -> Any:
+    config = group.config
+    return pb.ReaderGroupConfiguration(
+        scope=name.scope,
+        readerGroupName=name.group,
+        groupRefreshTimeMillis=config.refresh_ms,
+        automaticCheckpointIntervalMillis=config.checkpoint_interval_ms,
+        maxOutstandingCheckpointRequest=config.max_outstanding_checkpoints,
+        retentionType=int(config.retention_type),
+        generation=group.generation,
+        readerGroupId=group.group_id,
+        startingStreamCuts=_cut_messages(config.starts),
+        endingStreamCuts=_cut_messages(config.ends),
+        rolloverSizeBytes=config.rollover_size_bytes,
+    )
+
+
+def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[Any]:
+    return [pb.StreamCut(streamInfo=stream_info(StreamName(*key.split("/"))), cut=cut) for key, cut in cuts.items()]
+
+
+def uuid_of(text: str) -> UUID:
+    """The UUID in a message; an empty text is the one of zeros, which stands for none."""
+    try:
+        return UUID(text) if text else UUID(int=0)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{text[:60]!r} is not a UUID") from error
