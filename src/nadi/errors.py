@@ -13,6 +13,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── SegmentNotFoundError
     │   ├── ReaderGroupNotFoundError
     │   ├── SubscriberNotFoundError
+    │   ├── KeyValueTableNotFoundError
     │   └── TransactionNotFoundError
     ├── ConflictError               somebody else was there first: look again, then decide
     │   ├── AlreadyExistsError
@@ -98,6 +99,12 @@ class SubscriberNotFoundError(NotFoundError):
             f"{subscriber} is no subscriber of {stream}: create the reader group with a retention type other than NONE"
         )
         self.stream, self.subscriber = stream, subscriber
+
+
+class KeyValueTableNotFoundError(NotFoundError):
+    def __init__(self, scope: str, table: str) -> None:
+        super().__init__(f"there is no key-value table {scope}/{table}: create it first, or check its spelling")
+        self.scope, self.table = scope, table
 
 
 class TransactionNotFoundError(NotFoundError):

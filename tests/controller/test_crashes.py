@@ -16,11 +16,12 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.groups import subscribed
 from nadi.controller.history import tiles
-from nadi.controller.metadata import GroupName, StreamName
-from nadi.controller.records import Config, GroupConfig, GroupRetention, StreamState, TxnState
+from nadi.controller.metadata import GroupName, StreamName, TableName
+from nadi.controller.records import Config, GroupConfig, GroupRetention, StreamState, TableConfig, TxnState
 from nadi.errors import (
     AlreadyExistsError,
     GenerationMismatchError,
+    KeyValueTableNotFoundError,
     NadiError,
     NotFoundError,
     ReaderGroupNotFoundError,
@@ -34,6 +35,7 @@ from .support import STREAM, FakeClock, new_controller, scaled, settle
 
 OTHER = StreamName("home", "other")
 GROUP = GroupName("home", "readers")
+TABLE = TableName("home", "prices")
 ID = "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11"
 Step = Callable[[Controller, FakeStore], Awaitable[None]]
 
@@ -92,6 +94,11 @@ async def group_of_one(controller: Controller, store: FakeStore) -> None:
 async def group_of_a_sealed_stream(controller: Controller, store: FakeStore) -> None:
     await group_of_one(controller, store)
     await controller.seal_stream(STREAM)
+
+
+async def one_table(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    await controller.create_table(TABLE, TableConfig(3, 8, 4))
 
 
 async def create_scope(controller: Controller, store: FakeStore) -> None:
@@ -182,6 +189,23 @@ async def delete_with_subscribers(controller: Controller, store: FakeStore) -> N
     assert not any("/subscribers/" in table for table in store.tables)
 
 
+async def create_table(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(AlreadyExistsError):
+        await controller.create_table(TABLE, TableConfig(3, 8, 4))
+    assert [s.id for s in (await controller.table(TABLE)).segments] == [0, 1, 2]
+
+
+async def delete_table(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(KeyValueTableNotFoundError):
+        await controller.delete_table(TABLE)
+    assert not any("_kvtable" in table for table in store.tables)
+
+
+async def delete_scope_with_table(controller: Controller, store: FakeStore) -> None:
+    await delete_scope(controller, store)
+    assert not any("_kvtable" in table for table in store.tables)
+
+
 def begun(controller: Controller) -> list[int]:
     return sorted(int(text, 16) for text in controller.transactions.live(STREAM, TxnState.OPEN))
 
@@ -224,6 +248,9 @@ CASES: dict[str, tuple[Step, Step]] = {
     "delete_group": (group_of_one, delete_group),
     "delete_with_subscribers": (group_of_a_sealed_stream, delete_with_subscribers),
     "delete_scope_with_group": (group_of_one, delete_scope),
+    "create_table": (two_segments, create_table),
+    "delete_table": (one_table, delete_table),
+    "delete_scope_with_table": (one_table, delete_scope_with_table),
     "begin": (two_segments, begin_transaction),
     "commit": (open_transactions, commit_all),
     "commit_over_a_scale": (outlived_transactions, commit_all),
@@ -272,17 +299,19 @@ async def check(controller: Controller, store: FakeStore) -> None:
                     expected.add(transaction_segment_name(parent, int(text, 16)))
     leaked = set(store.segments) - expected
     assert not leaked, leaked
-    await check_groups(controller, store)
+    await check_tables(controller, store)
 
 
-async def check_groups(controller: Controller, store: FakeStore) -> None:
-    """Groups have their streams, streams the subscribers that name them, and nothing is kept of what is gone."""
+async def check_tables(controller: Controller, store: FakeStore) -> None:
+    """Groups have their streams, streams the subscribers that name them, key-value tables their segments; and
+    nothing is kept of what is gone."""
     streams: dict[str, set[str]] = {}
+    expected: set[str] = set()
     for scope in (await controller.list_scopes(""))[0]:
         streams |= {f"{scope}/{name}": set() async for name, _ in controller.metadata.streams(scope).scan()}
     for table, held in store.tables.items():
         kind, _, owner = table.removeprefix("_system/_tables/").partition("/")
-        if kind in ("groups", "scope") and not await controller.scope_exists(owner):
+        if kind in ("groups", "kvtables", "scope") and not await controller.scope_exists(owner):
             assert kind == "scope", table
             assert not held.entries  # a scope whose creation was cut off: the next one finds it made
         if kind in ("subscribers", "stream"):
@@ -293,6 +322,10 @@ async def check_groups(controller: Controller, store: FakeStore) -> None:
             for stream in subscribed(record.value.config):
                 if stream.key in streams:
                     streams[stream.key].add(f"{scope}/{group} {record.value.generation}")
+        async for name, table_record in controller.metadata.tables(scope).scan():
+            stream = TableName(scope, name).stream
+            expected |= {stream.segment(segment.id) for segment in table_record.value.segments}
+    assert {table for table in store.tables if not table.startswith("_system/_tables/")} == expected
     for key, groups in streams.items():
         found = controller.metadata.subscribers(StreamName(*key.split("/"))).scan()
         assert {f"{name} {record.value.generation}" async for name, record in found} == groups

@@ -11,18 +11,21 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from nadi.controller import commit, create, delete, groups, scale, scopes, seal, subscribers, truncate, update
+from nadi.controller import commit, create, delete, groups, scale, scopes, seal, subscribers, tables, truncate, update
 from nadi.controller.clock import Clock
 from nadi.controller.history import Cut, KeyRange
-from nadi.controller.metadata import GroupName, Metadata, StreamName, first_change
+from nadi.controller.metadata import GroupName, Metadata, StreamName, TableName, first_change
 from nadi.controller.records import (
     Config,
     CreateGroupWork,
+    CreateTableWork,
     CreateWork,
     DeleteGroupWork,
     DeleteScopeWork,
+    DeleteTableWork,
     DeleteWork,
     GroupConfig,
+    KeyValueTable,
     ReaderGroup,
     RollWork,
     ScaleType,
@@ -31,6 +34,7 @@ from nadi.controller.records import (
     SegmentRange,
     Stream,
     StreamState,
+    TableConfig,
     TruncateWork,
     TxnState,
     UpdateGroupWork,
@@ -89,6 +93,8 @@ class Controller:
             CreateGroupWork: lambda name, work: groups.create_steps(flow, name, work),
             UpdateGroupWork: lambda name, work: groups.update_steps(flow, name, work),
             DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
+            CreateTableWork: lambda name, work: tables.create_steps(flow, name, work),
+            DeleteTableWork: lambda name, work: tables.delete_steps(flow, name, work),
             DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, deleting, name, work),
         }
 
@@ -283,6 +289,24 @@ class Controller:
     async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
         """Let retention truncate before this cut as far as the subscriber is concerned."""
         await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
+
+    # --- key-value tables ------------------------------------------------------------------------
+
+    async def create_table(self, name: TableName, config: TableConfig) -> None:
+        """Create a key-value table: when this returns, all its segments exist."""
+        await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, self._deleting, name, config))
+
+    async def delete_table(self, name: TableName) -> None:
+        await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
+
+    async def table(self, name: TableName) -> KeyValueTable:
+        return (await self.metadata.table(name)).value
+
+    async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
+        """A page of names of key-value tables; an empty page is the end."""
+        await self.metadata.scope(scope)
+        found, following = await self.metadata.tables(scope).page(_token(token), LIST_PAGE)
+        return [table for table, _ in found], following.hex() if found else token
 
 
 def _token(token: str) -> bytes:

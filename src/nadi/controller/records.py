@@ -162,8 +162,25 @@ class Subscriber(Record, frozen=True):
     published_ms: int = 0
 
 
+class TableConfig(Record, frozen=True):
+    """A key-value table's configuration. Its keys have `primary_key_bytes` + `secondary_key_bytes` bytes each."""
+
+    partitions: int
+    primary_key_bytes: int
+    secondary_key_bytes: int
+    rollover_size_bytes: int = 0
+
+
+class KeyValueTable(Record, frozen=True):
+    """A key-value table; its segments never change."""
+
+    config: TableConfig
+    created_ms: int
+    segments: tuple[SegmentRange, ...]
+
+
 class Number(Record, frozen=True):
-    """A counter, or the last segment number of a deleted stream."""
+    """A counter, or the last segment number of a deleted stream or key-value table."""
 
     value: int
 
@@ -231,6 +248,14 @@ class DeleteGroupWork(Work, frozen=True, tag="delete_group"):
     pass
 
 
+class CreateTableWork(Work, frozen=True, tag="create_table"):
+    table: KeyValueTable
+
+
+class DeleteTableWork(Work, frozen=True, tag="delete_table"):
+    pass
+
+
 AnyWork = (
     CreateWork
     | UpdateWork
@@ -242,5 +267,7 @@ AnyWork = (
     | CreateGroupWork
     | UpdateGroupWork
     | DeleteGroupWork
+    | CreateTableWork
+    | DeleteTableWork
     | DeleteScopeWork
 )

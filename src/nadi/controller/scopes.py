@@ -1,4 +1,4 @@
-"""Scopes: the flat name spaces that hold streams and reader groups.
+"""Scopes: the flat name spaces that hold streams, reader groups and key-value tables.
 
 `deleting` names the scopes under deletion in this process. Creating anything in one looks at it and marks its
 work as pending without an await between; deletion adds to it and looks at the pending work in the same
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from nadi.controller import delete, groups, seal
-from nadi.controller.metadata import GroupName, StreamName
+from nadi.controller import delete, groups, seal, tables
+from nadi.controller.metadata import GroupName, StreamName, TableName
 from nadi.controller.records import DeleteScopeWork, Scope
 from nadi.controller.store import ABSENT, Table
 from nadi.controller.workflows import Workflows
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
+    KeyValueTableNotFoundError,
     NotEmptyError,
     ReaderGroupNotFoundError,
     SegmentNotFoundError,
@@ -51,7 +52,7 @@ async def begin_delete(flow: Workflows, deleting: set[str], scope: str, *, recur
     try:
         if not recursive:
             if flow.any_pending_in(scope, reached=False) or not await _is_empty(flow, scope):
-                raise NotEmptyError(f"scope {scope} still holds streams or reader groups: delete them first")
+                raise NotEmptyError(f"scope {scope} is not empty: delete its streams, reader groups and tables first")
             await flow.quiet(scope)  # no record may outlive what it would be resumed on
     except BaseException:
         deleting.discard(scope)
@@ -61,7 +62,7 @@ async def begin_delete(flow: Workflows, deleting: set[str], scope: str, *, recur
 
 def _contents(flow: Workflows, scope: str) -> tuple[Table[Any], ...]:
     """The tables of which each record is something in the scope."""
-    return flow.metadata.groups(scope), flow.metadata.streams(scope)
+    return flow.metadata.groups(scope), flow.metadata.tables(scope), flow.metadata.streams(scope)
 
 
 async def _is_empty(flow: Workflows, scope: str) -> bool:
@@ -92,9 +93,11 @@ async def _delete_contents(flow: Workflows, scope: str) -> None:
     while True:
         for group in (some_groups := await _some(flow.metadata.groups(scope))):
             await _delete_group(flow, GroupName(scope, group))
+        for table in (some_tables := await _some(flow.metadata.tables(scope))):
+            await _delete_table(flow, TableName(scope, table))
         for stream in (some_streams := await _some(flow.metadata.streams(scope))):
             await _delete_stream(flow, StreamName(scope, stream))
-        if not some_groups and not some_streams:
+        if not (some_groups or some_tables or some_streams):
             if not flow.any_pending_in(scope):
                 return
             await flow.clock.sleep(_PAUSE_S)
@@ -104,6 +107,13 @@ async def _delete_group(flow: Workflows, name: GroupName) -> None:
     try:
         await flow.run(name.stream, lambda: groups.begin_delete(flow, name, None))
     except ReaderGroupNotFoundError:
+        pass
+
+
+async def _delete_table(flow: Workflows, name: TableName) -> None:
+    try:
+        await flow.run(name.stream, lambda: tables.begin_delete(flow, name))
+    except KeyValueTableNotFoundError:
         pass
 
 

@@ -29,6 +29,7 @@ from nadi.controller.messages import (
 )
 from nadi.controller.metadata import StreamName
 from nadi.controller.service_groups import ReaderGroupService
+from nadi.controller.service_tables import KeyValueTableService
 from nadi.controller.service_transactions import TransactionService
 from nadi.errors import (
     AlreadyExistsError,
@@ -63,7 +64,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 
 def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
     """Let `server` answer every RPC of the service for `controller`."""
-    services = (Service(controller), TransactionService(controller), ReaderGroupService(controller))
+    services = [kind(controller) for kind in (Service, TransactionService, ReaderGroupService, KeyValueTableService)]
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
             _guarded(rpc, _method(rpc, services)),

@@ -19,9 +19,11 @@ from nadi.controller.metadata import Metadata, StreamName
 from nadi.controller.records import (
     AnyWork,
     CreateGroupWork,
+    CreateTableWork,
     CreateWork,
     DeleteGroupWork,
     DeleteScopeWork,
+    DeleteTableWork,
     DeleteWork,
     RollWork,
     ScaleWork,
@@ -49,6 +51,8 @@ KINDS: dict[str, type[AnyWork]] = {
     "create_group": CreateGroupWork,
     "update_group": UpdateGroupWork,
     "delete_group": DeleteGroupWork,
+    "create_table": CreateTableWork,
+    "delete_table": DeleteTableWork,
     "scope": DeleteScopeWork,
 }
 _KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
