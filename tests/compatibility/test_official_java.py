@@ -10,11 +10,13 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeGuard
 from xml.etree import ElementTree
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.compatibility.conftest import OFFICIAL_JAVA
 from tests.compatibility.recording_server import RecordingServer
@@ -28,14 +30,18 @@ FIRST_DOWNLOAD_TIMEOUT_S = 400
 NOT_CACHED = "offline mode"
 OUT_OF_REACH = re.compile(r"Could not transfer artifact|Unknown host|Connection refused|Connection timed out")
 
-# Java tests for which the server has nothing yet, and what it lacks.
-PENDING: dict[str, str] = {}
+# Java tests of what the server does not do yet, and what it lacks. They are not run, for they wait for it.
+PENDING = {"EventTimeTest.aReaderLearnsTheTimesThatItsWriterNoted": "the controller makes no watermarks yet"}
 
 
-def java_tests() -> list[str]:
+def _java_tests() -> Iterator[ParameterSet]:
     """`Class.method` of each JUnit test in the sources."""
     method = re.compile(r"@Test\s+void (\w+)\(")
-    return [f"{source.stem}.{name}" for source in SOURCES for name in method.findall(source.read_text())]
+    for source in SOURCES:
+        for found in method.findall(source.read_text()):
+            name = f"{source.stem}.{found}"
+            lacks = PENDING.get(name)
+            yield pytest.param(name, marks=[pytest.mark.xfail(run=False, reason=lacks)] if lacks else [])
 
 
 class JavaRun:
@@ -81,7 +87,8 @@ def java_run(
 ) -> JavaRun:
     if shutil.which("mvn") is None or shutil.which("javac") is None:
         pytest.skip("the official Java client is tested where a JDK and Maven (`mvn`) are installed")
-    names = [item.callspec.params["name"] for item in request.session.items if _is_java_test(item)]
+    selected = {str(item.callspec.params["name"]) for item in request.session.items if _is_java_test(item)}
+    names = sorted(selected - PENDING.keys())
     tests = {name.split(".")[0] for name in names}
     uris = {test: recording_server.open_door(OFFICIAL_JAVA, test).controller_uri for test in tests}
     try:
@@ -91,13 +98,13 @@ def java_run(
             recording_server.close_doors(test)
 
 
-def _is_java_test(item: pytest.Item) -> bool:
-    return item.path == Path(__file__) and "java_run" in getattr(item, "fixturenames", ())
+def _is_java_test(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    return isinstance(item, pytest.Function) and "java_run" in item.fixturenames
 
 
 @pytest.mark.compatibility
 @pytest.mark.timeout(FIRST_DOWNLOAD_TIMEOUT_S + JAVA_TIMEOUT_S)
-@pytest.mark.parametrize("name", java_tests())
+@pytest.mark.parametrize("name", _java_tests())
 def test_java(name: str, java_run: JavaRun) -> None:
     assert name in java_run.outcomes, "no report names this test: it did not run"
     assert not java_run.outcomes[name], java_run.outcomes[name]

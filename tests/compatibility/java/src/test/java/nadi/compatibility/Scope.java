@@ -48,7 +48,7 @@ final class Scope implements AutoCloseable {
     final BatchClientFactory slices;
     final ReaderGroupManager groups;
     final Controller controller;
-    final ScheduledExecutorService executor = Executors.newScheduledThreadPool(2);
+    final ScheduledExecutorService executor = Executors.newScheduledThreadPool(16);
 
     private final Class<?> test;
 

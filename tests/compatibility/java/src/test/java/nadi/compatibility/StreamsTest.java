@@ -10,11 +10,13 @@ import io.pravega.client.admin.StreamInfo;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.InvalidStreamException;
 import io.pravega.client.stream.NoSuchScopeException;
+import io.pravega.client.stream.ReaderGroupConfig;
 import io.pravega.client.stream.RetentionPolicy;
 import io.pravega.client.stream.ScalingPolicy;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.StreamCut;
+import io.pravega.client.tables.KeyValueTableConfiguration;
 import io.pravega.common.Exceptions;
 import java.time.Duration;
 import java.util.HashSet;
@@ -73,11 +75,31 @@ class StreamsTest {
             doomed.write("one", Event.numbered(3, 0, 30));
             doomed.create("two", 1);
             assertTrue(doomed.streams.sealStream(doomed.name, "two"));
+            doomed.groups.createReaderGroup(
+                    "group", ReaderGroupConfig.builder().stream(Stream.of(doomed.name, "one")).build());
+            assertTrue(doomed.controller
+                    .createKeyValueTable(
+                            doomed.name,
+                            "table",
+                            KeyValueTableConfiguration.builder().partitionCount(1).primaryKeyLength(4).build())
+                    .get());
             assertTrue(doomed.streams.deleteScopeRecursive(doomed.name));
             assertFalse(doomed.streams.checkScopeExists(doomed.name));
             assertFalse(doomed.streams.checkStreamExists(doomed.name, "one"));
             assertTrue(doomed.streams.createScope(doomed.name), "the name is free again");
             assertEquals(List.of(), Scope.list(doomed.streams.listStreams(doomed.name)));
+        }
+    }
+
+    @Test
+    @SuppressWarnings("deprecation") // older applications delete so, one thing after the other
+    void aClientMayDeleteWhatIsInAScopeItself() throws Exception {
+        try (Scope doomed = new Scope(StreamsTest.class)) {
+            Stream stream = doomed.create("one", 2);
+            doomed.write("one", Event.numbered(3, 0, 30));
+            doomed.groups.createReaderGroup("group", ReaderGroupConfig.builder().stream(stream).build());
+            assertTrue(doomed.streams.deleteScope(doomed.name, true));
+            assertFalse(doomed.streams.checkScopeExists(doomed.name));
         }
     }
 
