@@ -40,7 +40,7 @@ async def begin_delete(flow: Workflows, deleting: set[str], scope: str, *, recur
     deleting.add(scope)
     try:
         found, _ = await flow.metadata.streams(scope).page(count=1)
-        if not recursive and (found or flow.any_pending_in(scope)):
+        if not recursive and (found or flow.any_created_in(scope)):
             raise NotEmptyError(f"scope {scope} still holds streams: delete them first")
     except BaseException:
         deleting.discard(scope)
@@ -61,7 +61,7 @@ async def delete_steps(flow: Workflows, deleting: set[str], name: StreamName, wo
 async def _delete_streams(flow: Workflows, scope: str) -> None:
     while True:
         streams = [stream async for stream, _ in flow.metadata.streams(scope).scan()]
-        if not streams and not flow.any_pending_in(scope):
+        if not streams and not flow.any_created_in(scope):
             return
         for stream in sorted(streams, reverse=True):  # mark streams after their streams, which take them along
             name = StreamName(scope, stream)

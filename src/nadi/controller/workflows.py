@@ -100,9 +100,12 @@ class Workflows:
         """The recorded, unfinished work of that kind."""
         return self._pending.get(name.key, {}).get(kind)
 
-    def any_pending_in(self, scope: str) -> bool:
-        """Whether a workflow of any stream of the scope is unfinished."""
-        return any(key.startswith(f"{scope}/") and key != f"{scope}/" for key in self._pending)
+    def any_created_in(self, scope: str) -> bool:
+        """Whether a stream of the scope is being created, which its table may not show yet.
+
+        Other work does not count: a stream whose deletion was answered is gone, though its record may not be.
+        """
+        return any(key.startswith(f"{scope}/") and "create" in kinds for key, kinds in self._pending.items())
 
     # --- running ---------------------------------------------------------------------------------
 
