@@ -3,7 +3,7 @@
 Its native calls hold the interpreter lock, and stall for a minute when something unexpected happens:
 in a process of its own it can be given a time limit, and killed. `official_python` is the test's end.
 
-Each request is (object, name, arguments, keyword arguments): a method of an object made before, or a
+Each request is (object, path, arguments, keyword arguments): a method of an object made before, or a
 class or function of the package (object 0), or one of `Extras` (object 1). What is made stays here and
 is known to the test by its number; plain values are handed over.
 """
@@ -15,6 +15,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from operator import attrgetter
 from typing import Any
 
 PACKAGE, EXTRAS = 0, 1
@@ -89,11 +90,11 @@ async def _serve(connection: Connection) -> None:
     connection.send(None)
     while True:
         try:
-            number, name, arguments, keywords = connection.recv()
+            number, path, arguments, keywords = connection.recv()
         except EOFError:
             return
         try:
-            result = getattr(objects[number], name)(
+            result = attrgetter(path)(objects[number])(
                 *(_resolved(value, objects) for value in arguments),
                 **{key: _resolved(value, objects) for key, value in keywords.items()},
             )

@@ -12,7 +12,6 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -38,8 +37,22 @@ class StandIn:
     def __init__(self, process: OfficialPython, number: int) -> None:
         self._process, self._number = process, number
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *arguments, **keywords: self._process.call(self, name, arguments, keywords)
+    def __getattr__(self, name: str) -> Method:
+        return Method(self._process, self, name)
+
+
+class Method:
+    """A function of an object in the package's process, or of what the object holds."""
+
+    def __init__(self, process: OfficialPython, target: StandIn, path: str) -> None:
+        self._process, self._target, self._path = process, target, path
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self._process, self._target, f"{self._path}.{name}")
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self._process.begin(self._target, self._path, *arguments, **keywords)
+        return self._process.result()
 
 
 class OfficialPython:
@@ -56,10 +69,6 @@ class OfficialPython:
         self.package = StandIn(self, PACKAGE)
         self.extras = StandIn(self, EXTRAS)
         self._receive()
-
-    def call(self, target: StandIn, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        self.begin(target, name, *arguments, **keywords)
-        return self.result()
 
     def begin(self, target: StandIn, name: str, *arguments: Any, **keywords: Any) -> None:
         """Start a call, for whose `result` is asked later."""
