@@ -58,14 +58,35 @@ class Extras:
             found.append((event.offset(), bytes(event.data())))
         return found
 
+    async def read_slice(self, reader: Any) -> list[bytes]:
+        """The events of the reader's next slice, which is then released; none if it has no segment."""
+        segment_slice = await reader.get_segment_slice_async()
+        found = [bytes(event.data()) for event in segment_slice]
+        reader.release_segment(segment_slice)
+        return found
+
     async def read(self, reader: Any, count: int) -> list[bytes]:
-        """At least `count` events: slices are read to their end and released."""
+        """At least `count` events."""
         found: list[bytes] = []
         while len(found) < count:
-            segment_slice = await reader.get_segment_slice_async()
-            found += [bytes(event.data()) for event in segment_slice or ()]
-            if segment_slice is not None:
-                reader.release_segment(segment_slice)
+            found += await self.read_slice(reader)
+        return found
+
+    async def share(self, readers: list[Any], count: int) -> list[list[bytes]]:
+        """At least `count` events by readers at work at the same time; what each of them got."""
+        found: list[list[bytes]] = [[] for _ in readers]
+        enough = asyncio.Event()
+
+        async def work(reader: Any, own: list[bytes]) -> None:
+            while not enough.is_set():
+                own += await self.read_slice(reader)
+                if sum(map(len, found)) >= count:
+                    enough.set()
+
+        tasks = [asyncio.create_task(work(reader, own)) for reader, own in zip(readers, found, strict=True)]
+        await enough.wait()
+        for task in tasks:
+            task.cancel()  # one may wait at the tail
         return found
 
     def read_bytes(self, stream: Any, count: int) -> bytes:
@@ -80,6 +101,8 @@ class Extras:
 
 
 def _resolved(value: Any, objects: list[Any]) -> Any:
+    if isinstance(value, list):
+        return [_resolved(each, objects) for each in value]
     return objects[value.number] if isinstance(value, Reference) else value
 
 

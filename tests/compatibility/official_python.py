@@ -96,6 +96,8 @@ class OfficialPython:
 
 
 def _sent(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_sent(each) for each in value]
     return Reference(value._number) if isinstance(value, StandIn) else value
 
 

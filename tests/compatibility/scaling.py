@@ -12,6 +12,12 @@ def split_first(manager: nadi.StreamManager, scope: str, stream: str) -> None:
     manager.scale_stream(scope, stream, [first.segment_id], [(first.low, middle), (middle, first.high)])
 
 
+def merge_first(manager: nadi.StreamManager, scope: str, stream: str) -> None:
+    """Replace the two segments of the lowest keys by one."""
+    first, second, *_ = sorted(manager.current_segments(scope, stream), key=lambda segment: segment.low)
+    manager.scale_stream(scope, stream, [first.segment_id, second.segment_id], [(first.low, second.high)])
+
+
 def merge_all(manager: nadi.StreamManager, scope: str, stream: str) -> None:
     """Replace all segments by one."""
     segments = manager.current_segments(scope, stream)
