@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import nadi
 from tests.compatibility import record
+from tests.compatibility.official_python import OfficialPython, installed
 from tests.compatibility.recording_main import Opened
 from tests.compatibility.recording_server import RecordingServer
 
@@ -20,6 +24,23 @@ OFFICIAL_PYTHON = "official Python"
 OFFICIAL_JAVA = "official Java"
 
 Server = Callable[[str], Opened]
+
+
+@dataclass(frozen=True, slots=True)
+class Official:
+    """A process with the official Python package, and its StreamManager for the server."""
+
+    process: OfficialPython
+    manager: Any
+
+    @property
+    def package(self) -> Any:
+        return self.process.package
+
+    @property
+    def extras(self) -> Any:
+        return self.process.extras
+
 
 LIMITS = "list_page=10"  # so that listings have several pages
 
@@ -49,3 +70,27 @@ def scope(request: pytest.FixtureRequest) -> str:
     """A name of this test's own for a scope, which does not exist yet."""
     allowed = (c if c.isascii() and c.isalnum() else "-" for c in request.node.name)
     return "".join(allowed)
+
+
+@pytest.fixture
+def official(server: Server) -> Iterator[Callable[[], Official]]:
+    """`official()` starts a process with the official Python package, connected to the server."""
+    if not installed():
+        pytest.skip("the official package `pravega` has no wheel for this Python")
+    processes: list[OfficialPython] = []
+    door = server(OFFICIAL_PYTHON)
+
+    def start() -> Official:
+        process = OfficialPython()
+        processes.append(process)
+        return Official(process, process.package.StreamManager(door.controller_uri))
+
+    yield start
+    for process in processes:
+        process.close()
+
+
+@pytest.fixture
+def nadi_manager(server: Server) -> Iterator[nadi.StreamManager]:
+    with nadi.StreamManager(server(NADI).controller_uri) as manager:
+        yield manager
