@@ -14,6 +14,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── ReaderGroupNotFoundError
     │   ├── SubscriberNotFoundError
     │   ├── KeyValueTableNotFoundError
+    │   ├── WriterNotFoundError
     │   └── TransactionNotFoundError
     ├── ConflictError               somebody else was there first: look again, then decide
     │   ├── AlreadyExistsError
@@ -105,6 +106,12 @@ class KeyValueTableNotFoundError(NotFoundError):
     def __init__(self, scope: str, table: str) -> None:
         super().__init__(f"there is no key-value table {scope}/{table}: create it first, or check its spelling")
         self.scope, self.table = scope, table
+
+
+class WriterNotFoundError(NotFoundError):
+    def __init__(self, stream: str, writer: str) -> None:
+        super().__init__(f"writer {writer[:60]} has never noted a time for {stream}")
+        self.stream, self.writer = stream, writer
 
 
 class TransactionNotFoundError(NotFoundError):

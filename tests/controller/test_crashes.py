@@ -227,6 +227,16 @@ async def commit_all(controller: Controller, store: FakeStore) -> None:
         assert whole[10:] == b"t0t1", data
 
 
+async def commit_at_a_time(controller: Controller, store: FakeStore) -> None:
+    for txn_id in begun(controller):
+        await controller.commit_transaction(STREAM, txn_id, "w", 7)
+    await commit_all(controller, store)
+    found = await controller.metadata.marks(STREAM).get("w", fresh=True)
+    assert found is not None
+    assert found.value.time == 7
+    assert {offset % 10 for offset in found.value.position.values()} <= {2, 4}, found  # one rolled alone, or both
+
+
 async def abort_all(controller: Controller, store: FakeStore) -> None:
     for txn_id in begun(controller):
         await controller.abort_transaction(STREAM, txn_id)
@@ -253,6 +263,8 @@ CASES: dict[str, tuple[Step, Step]] = {
     "delete_scope_with_table": (one_table, delete_scope_with_table),
     "begin": (two_segments, begin_transaction),
     "commit": (open_transactions, commit_all),
+    "commit_at_a_time": (open_transactions, commit_at_a_time),
+    "commit_over_a_scale_at_a_time": (outlived_transactions, commit_at_a_time),
     "commit_over_a_scale": (outlived_transactions, commit_all),
     "seal_with_rolling_commit": (outlived_transactions, seal),
     "abort": (open_transactions, abort_all),
@@ -314,7 +326,7 @@ async def check_tables(controller: Controller, store: FakeStore) -> None:
         if kind in ("groups", "kvtables", "scope") and not await controller.scope_exists(owner):
             assert kind == "scope", table
             assert not held.entries  # a scope whose creation was cut off: the next one finds it made
-        if kind in ("subscribers", "stream"):
+        if kind in ("subscribers", "marks", "stream"):
             assert owner in streams, table
     for scope in (await controller.list_scopes(""))[0]:
         async for group, record in controller.metadata.groups(scope).scan():

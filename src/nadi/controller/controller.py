@@ -11,7 +11,20 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from nadi.controller import commit, create, delete, groups, scale, scopes, seal, subscribers, tables, truncate, update
+from nadi.controller import (
+    commit,
+    create,
+    delete,
+    groups,
+    marks,
+    scale,
+    scopes,
+    seal,
+    subscribers,
+    tables,
+    truncate,
+    update,
+)
 from nadi.controller.clock import Clock
 from nadi.controller.history import Cut, KeyRange
 from nadi.controller.metadata import GroupName, Metadata, StreamName, TableName, first_change
@@ -249,6 +262,8 @@ class Controller:
     async def commit_transaction(
         self, name: StreamName, txn_id: int, writer_id: str = "", commit_time: int | None = None
     ) -> None:
+        if writer_id:
+            marks.check_writer(writer_id)
         await self.metadata.stream(name)
         await self.transactions.commit(name, txn_id, writer_id, commit_time)
 
@@ -289,6 +304,15 @@ class Controller:
     async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
         """Let retention truncate before this cut as far as the subscriber is concerned."""
         await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
+
+    # --- event time ------------------------------------------------------------------------------
+
+    async def note_time(self, name: StreamName, writer: str, time: int, position: Cut) -> None:
+        """Record that all the writer's events up to `time` lie before `position`."""
+        await marks.note(self._flow, name, writer, time, position)
+
+    async def remove_writer(self, name: StreamName, writer: str) -> None:
+        await marks.remove_writer(self._flow, name, writer)
 
     # --- key-value tables ------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
     for owner in owners:  # last: as long as the record stands, its epochs must be found
         await flow.metadata.epochs(owner).drop()
         await flow.metadata.subscribers(owner).drop()
+        await flow.metadata.marks(owner).drop()
         flow.metadata.forget_history(owner)
 
 

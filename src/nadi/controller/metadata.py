@@ -8,6 +8,7 @@
     _system/_tables/subscribers/<scope>/<stream>
                                             scope/reader group -> Subscriber; made by the first one, dropped
                                             with the stream
+    _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
@@ -39,6 +40,7 @@ from nadi.controller.records import (
     Stream,
     Subscriber,
     Transaction,
+    WriterMark,
 )
 from nadi.controller.store import ANY_VERSION, Store, Table, Versioned
 from nadi.errors import (
@@ -138,6 +140,9 @@ class Metadata:
 
     def subscribers(self, name: StreamName) -> Table[Subscriber]:
         return self._store.table(f"{_PREFIX}/subscribers/{name.key}", Subscriber, made_late=True)
+
+    def marks(self, name: StreamName) -> Table[WriterMark]:
+        return self._store.table(f"{_PREFIX}/marks/{name.key}", WriterMark, made_late=True)
 
     def tables(self, scope: str) -> Table[KeyValueTable]:
         return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)

@@ -162,6 +162,19 @@ class Subscriber(Record, frozen=True):
     published_ms: int = 0
 
 
+class WriterMark(Record, frozen=True):
+    """What a writer noted last: all its events up to `time` lie before `position`, a segment's offset each.
+
+    time: in the writer's own measure, milliseconds as a rule. alive: False once the writer was removed.
+    idle_since_ms: when it was first found to hold the watermark back; 0: it doesn't.
+    """
+
+    time: int
+    position: dict[int, int]
+    alive: bool = True
+    idle_since_ms: int = 0
+
+
 class TableConfig(Record, frozen=True):
     """A key-value table's configuration. Its keys have `primary_key_bytes` + `secondary_key_bytes` bytes each."""
 

@@ -30,6 +30,7 @@ from nadi.controller.messages import (
 from nadi.controller.metadata import StreamName
 from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
+from nadi.controller.service_time import EventTimeService
 from nadi.controller.service_transactions import TransactionService
 from nadi.errors import (
     AlreadyExistsError,
@@ -64,7 +65,8 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 
 def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
     """Let `server` answer every RPC of the service for `controller`."""
-    services = [kind(controller) for kind in (Service, TransactionService, ReaderGroupService, KeyValueTableService)]
+    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
+    services = [kind(controller) for kind in kinds]
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
             _guarded(rpc, _method(rpc, services)),
@@ -141,6 +143,11 @@ class Service:
 
     async def get_delegation_token(self, request: Any) -> Any:
         return pb.DelegationToken(delegationToken="")
+
+    async def get_controller_to_bucket_mapping(self, request: Any) -> Any:
+        """Which controller sees to which streams' retention and watermarks: this one to all of them, one bucket."""
+        host, port = self._controller.rpc_endpoint
+        return pb.ControllerToBucketMappingResponse(mapping={f"{host}:{port}": pb.BucketIds(id=[0])})
 
     # --- scopes ----------------------------------------------------------------------------------
 
