@@ -11,19 +11,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nadi.client import Event, EventWriter, RetentionPolicy, ScalingPolicy, StreamManager, Transaction
+    from nadi.client import (
+        Basic,
+        Bearer,
+        Event,
+        EventWriter,
+        RetentionPolicy,
+        ScalingPolicy,
+        StreamManager,
+        Transaction,
+    )
     from nadi.errors import NadiError
     from nadi.model.streamcut import StreamCut
-    from nadi.standalone import embedded
+    from nadi.standalone import ServerSecurity, embedded
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Basic",
+    "Bearer",
     "Event",
     "EventWriter",
     "NadiError",
     "RetentionPolicy",
     "ScalingPolicy",
+    "ServerSecurity",
     "StreamCut",
     "StreamManager",
     "Transaction",
@@ -33,6 +45,8 @@ __all__ = [
 
 # imported when first asked for, so that `import nadi` costs nothing
 _HOMES = {
+    "Basic": "nadi.client",
+    "Bearer": "nadi.client",
     "Event": "nadi.client",
     "EventWriter": "nadi.client",
     "RetentionPolicy": "nadi.client",
@@ -41,6 +55,7 @@ _HOMES = {
     "Transaction": "nadi.client",
     "NadiError": "nadi.errors",
     "StreamCut": "nadi.model.streamcut",
+    "ServerSecurity": "nadi.standalone",
     "embedded": "nadi.standalone",
 }
 

@@ -24,9 +24,13 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
     │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
     │   └── TransactionFailedError  the transaction was aborted or has timed out
+    ├── AccessDeniedError           the server doesn't let this caller do that
+    │   ├── NotAuthenticatedError   it doesn't know who asks: give credentials, or right ones
+    │   └── PermissionDeniedError   it knows, and the permission is missing: ask whoever keeps the users file
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
+    │   ├── TokenExpiredError       a delegation token ran out: the client fetches another and goes on
     │   ├── RequestTimeoutError
     │   └── ClosedError             this client, writer or server was closed
     ├── ProtocolError               the peer sent bytes that are not the protocol: the connection ends
@@ -162,6 +166,18 @@ class TransactionFailedError(ConflictError):
     """The transaction was aborted or has timed out: its events are not in the stream."""
 
 
+class AccessDeniedError(NadiError):
+    """The server doesn't let this caller do that."""
+
+
+class NotAuthenticatedError(AccessDeniedError):
+    """The server doesn't know who asks: no credentials, or wrong ones."""
+
+
+class PermissionDeniedError(AccessDeniedError):
+    """The caller is known and may not do this; says nothing of what exists."""
+
+
 class TruncatedError(NadiError):
     def __init__(self, segment: str, offset: int, start_offset: int) -> None:
         super().__init__(
@@ -176,6 +192,10 @@ class UnavailableError(NadiError):
 
 class StorageFullError(UnavailableError):
     """No room is left where the server keeps its data; writing goes on by itself once there is room."""
+
+
+class TokenExpiredError(UnavailableError):
+    """A delegation token ran out; with a fresh one the request can be made again."""
 
 
 class RequestTimeoutError(UnavailableError, TimeoutError):

@@ -72,6 +72,15 @@ TAG_MAX_CHARS = 256
 READER_GROUP_MAX_BYTES = 1000 * KIB  # a reader group's record, with all its stream cuts: one table value
 READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its last snapshot on
 
+# --- access control ------------------------------------------------------------------------------
+LOGINS_WAITING = 64  # passwords being checked at once; each costs a tenth of a second of one core
+LOGINS_KEPT = 1_000  # checked credentials, so that not every request costs that
+TOKENS_KEPT = 10_000  # delegation tokens whose signature was checked
+AUTHORIZATION_MAX_CHARS = 16_384  # of a request's authorization header; longer ones are wrong
+BEARER_KEYS_REFRESH_S = 10.0  # a key set is not fetched again sooner, whatever unknown key is asked for
+BEARER_KEYS_AGE_S = 300.0  # and is fetched again when it is older than this
+TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
+
 # --- client --------------------------------------------------------------------------------------
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits

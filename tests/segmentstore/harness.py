@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from nadi.access.tokens import TokenKey
 from nadi.model.event import frame_events
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
@@ -75,8 +76,10 @@ class Peer:
 
 
 @asynccontextmanager
-async def open_store(folder: Path, containers: int = 2) -> AsyncIterator[tuple[SegmentStore, Peer]]:
-    store = SegmentStore(folder, containers)
+async def open_store(
+    folder: Path, containers: int = 2, tokens: TokenKey | None = None
+) -> AsyncIterator[tuple[SegmentStore, Peer]]:
+    store = SegmentStore(folder, containers, tokens)
     await store.start()
     try:
         address = await store.listen("127.0.0.1", 0)

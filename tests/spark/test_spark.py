@@ -13,7 +13,7 @@ import nadi
 from nadi.client import ABSENT
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TransactionFailedError
 from nadi.naming import segment_id
-from nadi.spark.connections import client_of
+from nadi.spark.connections import Connection, client_of
 from nadi.spark.intents import TABLE, SinkRecord
 from nadi.spark.options import Options
 from nadi.spark.sink import StreamWriter, Written
@@ -248,7 +248,7 @@ def test_commits_of_two_drivers_at_once_count_once(world: World) -> None:
 
     world.manager.create_stream("home", "rivals", 1)
     ids = [[begun(world, "rivals", b"x")] for _ in range(4)]
-    client = client_of(world.uri)
+    client = client_of(Connection(world.uri))
 
     async def all_at_once() -> None:
         records = [SinkRecord(client.manager, "home", "rivals", "q") for _ in ids]

@@ -17,6 +17,7 @@ from nadi.client.blocking import (
 from nadi.client.controller import SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event
+from nadi.client.security import Basic, Bearer
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 
@@ -24,6 +25,8 @@ __all__ = [
     "ABSENT",
     "ANY_VERSION",
     "Ack",
+    "Basic",
+    "Bearer",
     "Event",
     "EventWriter",
     "RetentionPolicy",

@@ -6,6 +6,7 @@ from nadi.client.batch import Ack
 from nadi.client.controller import SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
+from nadi.client.security import Basic, Bearer
 from nadi.client.streams import SegmentInfo, StreamInfo, StreamManager
 from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue
 from nadi.client.transactions import Transaction, TransactionalEventWriter
@@ -15,6 +16,8 @@ __all__ = [
     "ABSENT",
     "ANY_VERSION",
     "Ack",
+    "Basic",
+    "Bearer",
     "Event",
     "EventWriter",
     "RetentionPolicy",

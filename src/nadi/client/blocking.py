@@ -6,6 +6,7 @@ Each method hands its coroutine to the client's loop thread and waits. Only `wri
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from uuid import UUID
@@ -16,6 +17,7 @@ from nadi.client.controller import SegmentRange
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, events_of
+from nadi.client.security import Credentials
 from nadi.client.streams import DEFAULT_URI, SegmentInfo, StreamInfo
 from nadi.client.tables import ANY_VERSION, TableValue
 from nadi.client.transactions import DEFAULT_LEASE_MS
@@ -193,11 +195,24 @@ class Table:
 class StreamManager:
     """See nadi.client.aio.StreamManager; its thread ends with `close`, or with the process."""
 
-    def __init__(self, controller_uri: str = DEFAULT_URI) -> None:
+    def __init__(
+        self,
+        controller_uri: str = DEFAULT_URI,
+        *,
+        credentials: Credentials | None = None,
+        trust_store: str | os.PathLike[str] | None = None,
+        validate_host_name: bool = True,
+    ) -> None:
         self._thread = LoopThread(f"nadi client of {controller_uri}")
 
         async def make() -> aio.StreamManager:
-            return aio.StreamManager(controller_uri, blocking=True)
+            return aio.StreamManager(
+                controller_uri,
+                credentials=credentials,
+                trust_store=trust_store,
+                validate_host_name=validate_host_name,
+                blocking=True,
+            )
 
         try:
             self._core = self._thread.run(make())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,11 +21,13 @@ from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     NotEmptyError,
+    PermissionDeniedError,
     ProtocolError,
     RequestTimeoutError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
+    TokenExpiredError,
     TruncatedError,
     UnavailableError,
 )
@@ -34,6 +37,7 @@ from nadi.wire.codec import encode_parts
 from nadi.wire.decoder import Decoder
 
 HIGH_VERSION, LOW_VERSION = 17, 5
+TOKEN_EXPIRED = 1  # in AuthTokenCheckFailed
 STORAGE_FULL = 1000  # nadi's own code in an ErrorMessage; Pravega uses 0 and -1
 _KEEP_ALIVE_S = 10.0
 _QUIET_TICKS = 4  # keep-alives without any answer, after which the peer counts as gone
@@ -84,8 +88,10 @@ def error_of(reply: wire.Command) -> NadiError | None:
             return UnavailableError(f"the writer's event number {number} is not the next one")
         case wire.OperationUnsupported(operation_name=name):
             return InvalidArgumentError(f"the segment does not support {name}")
-        case wire.AuthTokenCheckFailed():
-            return InvalidArgumentError("the segment store refused the delegation token")
+        case wire.AuthTokenCheckFailed(error_code=code):
+            if code == TOKEN_EXPIRED:
+                return TokenExpiredError("the delegation token has expired")
+            return PermissionDeniedError("the segment store refused the delegation token: it is not for this")
         case wire.ErrorMessage(error_code=code, segment=name, message=message):
             if code == STORAGE_FULL:
                 return StorageFullError(f"segment {name}: {message}")
@@ -113,13 +119,15 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, timeout_s: float) -> SegmentStoreConnection:
+    async def open(
+        cls, endpoint: Endpoint, timeout_s: float, tls: ssl.SSLContext | None = None
+    ) -> SegmentStoreConnection:
         """Connect and shake hands; UnavailableError if that fails or takes too long."""
         loop = asyncio.get_running_loop()
         protocol: SegmentStoreConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(lambda: cls(endpoint), endpoint.host, endpoint.port)
+                _, protocol = await loop.create_connection(lambda: cls(endpoint), endpoint.host, endpoint.port, ssl=tls)
                 await protocol._hello
         except TimeoutError:
             if protocol is not None:

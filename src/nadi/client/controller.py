@@ -15,7 +15,9 @@ from uuid import UUID
 
 import grpc
 
+from nadi.client.channel import open_channel
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.security import Security
 from nadi.errors import (
     AlreadyExistsError,
     ClosedError,
@@ -23,8 +25,10 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,
     NadiError,
+    NotAuthenticatedError,
     NotEmptyError,
     NotFoundError,
+    PermissionDeniedError,
     RequestTimeoutError,
     ScopeNotFoundError,
     StreamNotFoundError,
@@ -65,9 +69,11 @@ class Successor:
 class ControllerClient:
     """One controller, at `address` (host:port)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, security: Security | None = None) -> None:
         self.address = address
+        self.security = security or Security()
         self._channel: grpc.aio.Channel | None = None
+        self._opening = asyncio.Lock()
         self._calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
 
@@ -181,17 +187,18 @@ class ControllerClient:
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
         """The segments that take events now, by key range; none if the stream is sealed."""
-        reply = await self._stream_call("getCurrentSegments", scope, stream, pb.SegmentRanges)
+        with _naming_stream(scope, stream):
+            reply = await self._call("getCurrentSegments", _looking(scope, stream), pb.SegmentRanges)
         return _ranges(reply.segmentRanges)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
-        request = pb.GetEpochSegmentsRequest(streamInfo=_stream_message(scope, stream), epoch=epoch)
+        request = pb.GetEpochSegmentsRequest(streamInfo=_looking(scope, stream), epoch=epoch)
         with _naming_stream(scope, stream):
             return _ranges((await self._call("getEpochSegments", request, pb.SegmentRanges)).segmentRanges)
 
     async def head(self, scope: str, stream: str) -> StreamCut:
         """Where the stream begins, after what was truncated away."""
-        request = pb.GetSegmentsRequest(streamInfo=_stream_message(scope, stream))
+        request = pb.GetSegmentsRequest(streamInfo=_looking(scope, stream))
         with _naming_stream(scope, stream):
             reply = await self._call("getSegments", request, pb.SegmentsAtTime)
         return StreamCut(scope, stream, {s.segmentId.segmentId: s.offset for s in reply.segments})
@@ -223,6 +230,12 @@ class ControllerClient:
         request = pb.SegmentId(streamInfo=_stream_message(scope, stream), segmentId=segment_id)
         reply = await self._call("getURI", request, pb.NodeUri)
         return reply.endpoint, reply.port
+
+    async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
+        """A token to show to segment stores; empty where none is needed."""
+        operation = pb.StreamInfo.AccessOperation.WRITE if write else pb.StreamInfo.AccessOperation.READ
+        request = pb.StreamInfo(scope=scope, stream=stream, accessOperation=operation)
+        return (await self._call("getDelegationToken", request, pb.DelegationToken)).delegationToken
 
     async def scale(self, scope: str, stream: str, sealed: Iterable[int], ranges: Iterable[tuple[float, float]]) -> int:
         """Start a scale; the epoch before it, to be asked for with `scale_is_done`."""
@@ -320,14 +333,11 @@ class ControllerClient:
             return reply
 
     async def _send(self, rpc: str, request: Any, timeout_s: float) -> Any:
-        if self._channel is None:
-            options = [
-                ("grpc.max_receive_message_length", 64 << 20),
-                ("grpc.initial_reconnect_backoff_ms", 100),  # 1 s otherwise, longer than a restart takes
-                ("grpc.min_reconnect_backoff_ms", 1000),  # how long one try may take
-                ("grpc.max_reconnect_backoff_ms", 2000),
-            ]
-            self._channel = grpc.aio.insecure_channel(self.address, options)
+        async with self._opening:
+            if self._channel is None:
+                self._channel = await open_channel(self.address, self.security, timeout_s)
+        credentials = self.security.credentials
+        metadata = (("authorization", credentials.header()),) if credentials is not None else None
         call = self._calls.get(rpc)
         if call is None:
             request_kind, reply_kind = METHODS[rpc]
@@ -338,7 +348,7 @@ class ControllerClient:
             )
             self._calls[rpc] = call
         try:
-            return await call(request, timeout=timeout_s)
+            return await call(request, timeout=timeout_s, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise _error_of(rpc, self.address, error) from None
         except grpc.aio.UsageError:  # the channel was closed meanwhile
@@ -361,6 +371,10 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
         return InvalidArgumentError(text)
     if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED):
         return ConflictError(text)
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return NotAuthenticatedError(f"the controller at {address} refused {rpc}: {details}")
+    if code == grpc.StatusCode.PERMISSION_DENIED:
+        return PermissionDeniedError(f"the controller at {address} refused {rpc}: {details}")
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return AlreadyExistsError("object", text)
     if code == grpc.StatusCode.CANCELLED:
@@ -415,6 +429,11 @@ def _check_txn(reply: pb.TxnStatus, scope: str, stream: str, txn_id: UUID) -> No
 
 def _stream_message(scope: str, stream: str) -> pb.StreamInfo:
     return pb.StreamInfo(scope=scope, stream=stream)
+
+
+def _looking(scope: str, stream: str) -> pb.StreamInfo:
+    """A stream to be looked at: the reply needs no delegation token."""
+    return pb.StreamInfo(scope=scope, stream=stream, accessOperation=pb.StreamInfo.AccessOperation.NONE)
 
 
 def _cut_message(cut: StreamCut) -> pb.StreamCut:

@@ -6,6 +6,7 @@ import uuid
 
 from nadi.client.batch import Batch
 from nadi.client.connection import SegmentStoreConnection
+from nadi.client.tokens import DelegationTokens
 from nadi.errors import UnavailableError
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.wire import commands as wire
@@ -15,17 +16,20 @@ _TIMEOUT_S = 60.0
 _REPLACE_IF_GREATER = 2
 
 
-async def merge_large_event(connection: SegmentStoreConnection, segment: str, writer_id: bytes, batch: Batch) -> None:
+async def merge_large_event(
+    connection: SegmentStoreConnection, tokens: DelegationTokens, segment: str, writer_id: bytes, batch: Batch
+) -> None:
     """Store the batch's one event at the end of `segment`, with its number as the writer's last.
 
     The transient segment ends with its connection, so an attempt that fails leaves nothing.
     """
+    token = await tokens.token(segment, wire.CreateTransientSegment)
     created = await connection.call(
-        wire.CreateTransientSegment, _TIMEOUT_S, writer_id=writer_id, parent_segment=segment, token=""
+        wire.CreateTransientSegment, _TIMEOUT_S, writer_id=writer_id, parent_segment=segment, token=token
     )
     assert isinstance(created, wire.SegmentCreated)
     transient, writer = created.segment, uuid.uuid4().bytes
-    await connection.call(wire.SetupAppend, _TIMEOUT_S, writer_id=writer, segment=transient, token="")
+    await connection.call(wire.SetupAppend, _TIMEOUT_S, writer_id=writer, segment=transient, token=token)
     data = memoryview(batch.data())
     for number, offset in enumerate(range(0, len(data), MAX_EVENT_BYTES)):
         reply = await connection.call(
@@ -39,6 +43,7 @@ async def merge_large_event(connection: SegmentStoreConnection, segment: str, wr
         if not isinstance(reply, wire.DataAppended):
             raise UnavailableError(f"a piece of a large event was answered with {type(reply).__name__}")
     update = AttributeUpdate(writer_id, _REPLACE_IF_GREATER, batch.number, NO_VERSION)
+    token = await tokens.token(segment, wire.MergeSegments)
     await connection.call(
-        wire.MergeSegments, _TIMEOUT_S, target=segment, source=transient, token="", attribute_updates=(update,)
+        wire.MergeSegments, _TIMEOUT_S, target=segment, source=transient, token=token, attribute_updates=(update,)
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from nadi.client.connection import SegmentStoreConnection
 from nadi.client.stores import Backoff, SegmentStores
-from nadi.errors import ClosedError, StreamSealedError, UnavailableError
+from nadi.errors import ClosedError, PermissionDeniedError, StreamSealedError, UnavailableError
 from nadi.limits import READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES
 from nadi.wire import commands as wire
 
@@ -53,17 +53,21 @@ async def read_bytes(
         while end is None or position < end:
             try:
                 connection = await stores.connection(segment, purpose)
+                token = await stores.tokens.token(segment, wire.ReadSegment)
                 while asked < known and (not reads or asked - position < read_ahead_bytes):
                     want = min(size, known - asked)
-                    reads.append(_Read(asked, want, _ask(connection, segment, asked, want)))
+                    reads.append(_Read(asked, want, _ask(connection, segment, asked, want, token)))
                     asked += want
                 if not reads:  # at the tail
-                    reads.append(_Read(position, 0, _ask(connection, segment, position, size)))
+                    reads.append(_Read(position, 0, _ask(connection, segment, position, size, token)))
                 read = reads.popleft()
                 reply = await read.reply
             except StreamSealedError:
                 return  # sealed while the read waited at its end
             except ClosedError:
+                raise
+            except PermissionDeniedError:
+                stores.forget(segment)  # another token may do
                 raise
             except UnavailableError:
                 _drop(reads)
@@ -82,7 +86,7 @@ async def read_bytes(
                 asked = known = position
             elif len(data) < read.size and not reply.end_of_segment:
                 rest = read.size - len(data)
-                reads.appendleft(_Read(position, rest, _ask(connection, segment, position, rest)))
+                reads.appendleft(_Read(position, rest, _ask(connection, segment, position, rest, token)))
             if len(data):
                 yield data
             if reply.end_of_segment:
@@ -91,8 +95,10 @@ async def read_bytes(
         _drop(reads)
 
 
-def _ask(connection: SegmentStoreConnection, segment: str, offset: int, size: int) -> asyncio.Future[wire.Command]:
-    return connection.submit(wire.ReadSegment, segment=segment, offset=offset, suggested_length=size, token="")
+def _ask(
+    connection: SegmentStoreConnection, segment: str, offset: int, size: int, token: str
+) -> asyncio.Future[wire.Command]:
+    return connection.submit(wire.ReadSegment, segment=segment, offset=offset, suggested_length=size, token=token)
 
 
 def _drop(reads: deque[_Read]) -> None:
@@ -104,6 +110,6 @@ def _drop(reads: deque[_Read]) -> None:
 
 
 async def _length(stores: SegmentStores, segment: str) -> int:
-    info = await stores.call(segment, wire.GetStreamSegmentInfo, segment=segment, token="")
+    info = await stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
     assert isinstance(info, wire.StreamSegmentInfo)
     return info.write_offset

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 import uuid
@@ -25,12 +26,14 @@ from nadi.client.connection import STORAGE_FULL, AppendSession, SegmentStoreConn
 from nadi.client.large_event import merge_large_event
 from nadi.client.stores import APPENDS, Backoff, SegmentStores
 from nadi.errors import (
+    AccessDeniedError,
     ClosedError,
     NadiError,
     NotFoundError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
+    TokenExpiredError,
     UnavailableError,
 )
 from nadi.limits import WRITER_BLOCK_BYTES
@@ -79,6 +82,7 @@ class SegmentOutput:
         self._owner = owner
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
+        self._renew_at = math.inf  # when the session needs another token, on the monotonic clock
         self._connection: SegmentStoreConnection | None = None  # with a session that is set up
         self._session: AppendSession | None = None
         self._opening = False
@@ -132,6 +136,9 @@ class SegmentOutput:
             if not pending:
                 self._wakes, self.notice_at = True, 1
                 return
+            large = bool(self.in_flight and self.in_flight[0].is_large)
+            if self._connection is not None and not large and time.monotonic() >= self._renew_at:
+                self._drop_session()  # the next one learns what this one has stored
             if self._connection is not None:
                 while self._may_send():
                     sends.append(self._next())
@@ -177,13 +184,16 @@ class SegmentOutput:
         """Through a transient segment. The merge sets the writer's event number, so that the next
         session knows whether it was done; that session acknowledges the event, or sends it again."""
         try:
-            await merge_large_event(connection, self.segment, self._writer_id, batch)
+            tokens = self._owner.stores.tokens
+            await merge_large_event(connection, tokens, self.segment, self._writer_id, batch)
         except StreamSealedError as error:
             if self._connection is connection:
                 self._end(error)
             return
         except UnavailableError as error:
             self.trouble = error
+            if isinstance(error, TokenExpiredError):
+                self._owner.stores.forget(self.segment)
         except NotFoundError:
             pass  # the segment, or the transient one with its connection: the next session knows
         except NadiError as error:
@@ -228,10 +238,11 @@ class SegmentOutput:
 
     async def _set_up(self) -> None:
         connection = await self._owner.stores.connection(self.segment, APPENDS)
+        held = await self._owner.stores.tokens.held(self.segment, wire.SetupAppend)
         session = connection.add_session(self._on_reply, self._on_lost)
         try:
             setup = await connection.call(
-                wire.SetupAppend, _SETUP_TIMEOUT_S, writer_id=self._writer_id, segment=self.segment, token=""
+                wire.SetupAppend, _SETUP_TIMEOUT_S, writer_id=self._writer_id, segment=self.segment, token=held.text
             )
             if not isinstance(setup, wire.AppendSetup):
                 raise UnavailableError(f"SetupAppend was answered with {type(setup).__name__}")
@@ -240,7 +251,7 @@ class SegmentOutput:
         except BaseException:
             connection.remove_session(session)
             raise
-        self._connection, self._session = connection, session
+        self._connection, self._session, self._renew_at = connection, session, held.renew_at
         if not isinstance(self.trouble, StorageFullError):
             self.trouble = None
         self._acknowledge(setup.last_event_number)
@@ -304,6 +315,8 @@ class SegmentOutput:
 
     def fail(self, error: NadiError) -> None:
         """All pending events fail; later ones are tried anew, in a new session."""
+        if isinstance(error, AccessDeniedError):
+            self._owner.stores.forget(self.segment)  # another token may do
         self._drop_session()
         with self._owner.lock:
             batches = self.take_all()

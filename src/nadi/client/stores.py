@@ -12,7 +12,15 @@ from typing import Any
 
 from nadi.client.connection import Endpoint, SegmentStoreConnection
 from nadi.client.controller import ControllerClient
-from nadi.errors import ClosedError, RequestTimeoutError, StorageFullError, UnavailableError
+from nadi.client.tokens import DelegationTokens
+from nadi.errors import (
+    ClosedError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    StorageFullError,
+    TokenExpiredError,
+    UnavailableError,
+)
 from nadi.naming import container_key
 from nadi.wire import commands as wire
 
@@ -39,6 +47,8 @@ class SegmentStores:
 
     def __init__(self, controller: ControllerClient) -> None:
         self.controller = controller
+        self.tokens = DelegationTokens(controller)
+        self._tls = controller.security.ssl_context()
         self._endpoints: dict[str, Endpoint] = {}
         self._connections: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
         self._closed = False
@@ -57,7 +67,7 @@ class SegmentStores:
         slot = (endpoint, purpose)
         task = self._connections.get(slot)
         if task is None or (task.done() and not _usable(task)):
-            task = asyncio.create_task(SegmentStoreConnection.open(endpoint, _CONNECT_TIMEOUT_S))
+            task = asyncio.create_task(SegmentStoreConnection.open(endpoint, _CONNECT_TIMEOUT_S, self._tls))
             self._connections[slot] = task
         try:
             connection = await asyncio.shield(task)
@@ -73,7 +83,8 @@ class SegmentStores:
         return self._closed
 
     def forget(self, segment: str) -> None:
-        """Ask the controller again where `segment` is, next time."""
+        """Ask the controller again where `segment` is and for its token, next time."""
+        self.tokens.forget(segment)
         self._endpoints.pop(container_key(segment), None)
 
     async def call(
@@ -86,7 +97,8 @@ class SegmentStores:
         repeat: bool = True,
         **fields: Any,
     ) -> wire.Command:
-        """Send a request to the store of `segment`; one that may be sent twice is, within the time."""
+        """Send a request, with its token, to the store of `segment`; one that may be sent twice is, within
+        the time."""
         pause = Backoff()
         trouble: UnavailableError | None = None
         try:
@@ -94,6 +106,7 @@ class SegmentStores:
                 while True:
                     try:
                         connection = await self.connection(segment)
+                        token = await self.tokens.token(segment, kind)
                     except ClosedError:
                         raise
                     except UnavailableError as error:
@@ -101,7 +114,15 @@ class SegmentStores:
                         await pause.pause()
                         continue
                     try:
-                        return await connection.call(kind, None, **fields)
+                        return await connection.call(kind, None, token=token, **fields)
+                    except TokenExpiredError as error:  # nothing was done
+                        self.forget(segment)
+                        trouble = error
+                        await pause.pause()
+                        continue
+                    except PermissionDeniedError:
+                        self.forget(segment)  # another token may do
+                        raise
                     except StorageFullError:
                         raise
                     except UnavailableError as error:
@@ -125,6 +146,7 @@ class SegmentStores:
 
     def close(self) -> None:
         self._closed = True
+        self.tokens.close()
         for task in self._connections.values():
             _end(task)
         self._connections.clear()

@@ -7,6 +7,7 @@ shared by all it makes, and ended with it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,11 +16,12 @@ from nadi.client import reader as readers
 from nadi.client.controller import ControllerClient, SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
+from nadi.client.security import Credentials, security_of, split_uri
 from nadi.client.stores import Backoff, SegmentStores
 from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
-from nadi.errors import ClosedError, InvalidArgumentError, RequestTimeoutError, StreamNotFoundError
+from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name
@@ -49,27 +51,31 @@ class SegmentInfo:
 
 
 def controller_address(uri: str) -> str:
-    """host:port of `tcp://host:port`, `pravega://host:port` or plain `host:port`."""
-    scheme, found, rest = uri.partition("://")
-    if not found:
-        scheme, rest = "tcp", uri
-    host, _, port = rest.rstrip("/").rpartition(":")
-    if scheme not in ("tcp", "pravega", "nadi") or not host or not port.isdecimal():
-        raise InvalidArgumentError(f"{uri!r} is no controller address: write it as {DEFAULT_URI}")
-    return f"{host}:{port}"
+    """host:port of `tcp://host:port`, `tls://host:port`, `pravega://host:port` or plain `host:port`."""
+    return split_uri(uri)[0]
 
 
 class StreamManager:
-    """A client of the controller at `controller_uri`; make it inside a running event loop."""
+    """A client of the controller at `controller_uri`; make it inside a running event loop.
+
+    credentials: Basic or Bearer; None takes them from the environment, if they are there. trust_store: for
+    tls:// addresses, the PEM file (or folder) of the certificates to trust; None for those of the system.
+    """
 
     def __init__(
         self,
         controller_uri: str = DEFAULT_URI,
         *,
+        credentials: Credentials | None = None,
+        trust_store: str | os.PathLike[str] | None = None,
+        validate_host_name: bool = True,
         controller: ControllerClient | None = None,
         blocking: bool = False,
     ) -> None:
-        self.controller = controller or ControllerClient(controller_address(controller_uri))
+        if controller is None:
+            security = security_of(controller_uri, credentials, trust_store, validate_host_name)
+            controller = ControllerClient(controller_address(controller_uri), security)
+        self.controller = controller
         self.stores = SegmentStores(self.controller)
         self._blocking = blocking
         self._writers: list[EventWriter] = []
@@ -184,7 +190,7 @@ class StreamManager:
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """What the store says of one segment, by its name."""
-        info = await self.stores.call(segment, wire.GetStreamSegmentInfo, segment=segment, token="")
+        info = await self.stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
         assert isinstance(info, wire.StreamSegmentInfo)
         return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
 

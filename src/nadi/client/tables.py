@@ -36,21 +36,17 @@ class Table:
     async def create(self) -> bool:
         """False if it existed."""
         try:
-            await self._stores.call(self.segment, wire.CreateTableSegment, segment=self.segment, token="")
+            await self._stores.call(self.segment, wire.CreateTableSegment, segment=self.segment)
         except AlreadyExistsError:
             return False
         return True
 
     async def delete(self) -> None:
-        await self._stores.call(
-            self.segment, wire.DeleteTableSegment, segment=self.segment, must_be_empty=False, token=""
-        )
+        await self._stores.call(self.segment, wire.DeleteTableSegment, segment=self.segment, must_be_empty=False)
 
     async def get(self, key: bytes) -> TableValue | None:
         """The value and its version, or None."""
-        reply = await self._stores.call(
-            self.segment, wire.ReadTable, segment=self.segment, token="", keys=(TableKey(key),)
-        )
+        reply = await self._stores.call(self.segment, wire.ReadTable, segment=self.segment, keys=(TableKey(key),))
         assert isinstance(reply, wire.TableRead)
         entry = reply.entries[0]
         return None if entry.version == NOT_EXISTS else TableValue(entry.value, entry.version)
@@ -62,7 +58,6 @@ class Table:
             wire.UpdateTableEntries,
             repeat=version == ANY_VERSION,
             segment=self.segment,
-            token="",
             entries=(TableEntry(key, version, value),),
         )
         assert isinstance(reply, wire.TableEntriesUpdated)
@@ -75,6 +70,5 @@ class Table:
             wire.RemoveTableKeys,
             repeat=version == ANY_VERSION,
             segment=self.segment,
-            token="",
             keys=(TableKey(key, version),),
         )

@@ -16,6 +16,7 @@ from typing import Any
 
 import grpc
 
+from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError
 from nadi.controller.messages import (
@@ -38,8 +39,10 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,
     NadiError,
+    NotAuthenticatedError,
     NotEmptyError,
     NotFoundError,
+    PermissionDeniedError,
     RequestTimeoutError,
     ScopeNotFoundError,
     StreamNotFoundError,
@@ -63,13 +66,13 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
-    """Let `server` answer every RPC of the service for `controller`."""
+def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
+    """Let `server` answer every RPC of the service for `controller`; with `access`, only who may ask it."""
     kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
     services = [kind(controller) for kind in kinds]
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
-            _guarded(rpc, _method(rpc, services)),
+            _guarded(rpc, _method(rpc, services), access),
             request_deserializer=request.FromString,
             response_serializer=response.SerializeToString,
         )
@@ -82,21 +85,31 @@ def _snake(rpc: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
 
 
-def _method(rpc: str, services: Sequence[object]) -> Callable[[Any], Awaitable[Any]] | None:
+class UnsupportedError(NadiError):
+    """An RPC of the protocol that this version doesn't have."""
+
+
+def _method(rpc: str, services: Sequence[object]) -> Answer:
     """The method that answers an RPC, from the one service that has it."""
-    found = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
+    found: list[Answer] = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
     assert len(found) <= 1, f"{rpc} is answered in two places"
-    return found[0] if found else None
+    return found[0] if found else _unsupported(rpc)
 
 
-def _guarded(rpc: str, method: Callable[[Any], Awaitable[Any]] | None) -> Callable[[Any, Any], Awaitable[Any]]:
-    """A handler out of which no exception comes."""
+def _unsupported(rpc: str) -> Answer:
+    async def refuse(_: Any) -> Any:
+        raise UnsupportedError(f"{rpc} is not supported by this version of nadi")
+
+    return refuse
+
+
+def _guarded(rpc: str, method: Answer, access: ControllerAccess | None) -> Callable[[Any, Any], Awaitable[Any]]:
+    """A handler out of which no exception comes, and into which nobody comes whom `access` refuses."""
 
     async def handle(request: Any, context: Any) -> Any:
-        if method is None:
-            code = grpc.StatusCode.UNIMPLEMENTED
-            return await context.abort(code, f"{rpc} is not supported by this version of nadi")
         try:
+            if access is not None:
+                return await access.answer(rpc, method, request, context)
             return await method(request)
         except Exception as error:
             code = code_of(error)
@@ -116,6 +129,9 @@ def code_of(error: Exception) -> grpc.StatusCode:
         (RequestTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
         (UnavailableError, grpc.StatusCode.UNAVAILABLE),
         (ConflictError, grpc.StatusCode.FAILED_PRECONDITION),
+        (NotAuthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+        (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
+        (UnsupportedError, grpc.StatusCode.UNIMPLEMENTED),
     ]
     for kind, code in codes:
         if isinstance(error, kind):

@@ -18,9 +18,10 @@ from nadi.errors import (
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
+    TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import CONNECTION_READS_WAITING, CONNECTION_SEND_HIGH_WATER_BYTES
+from nadi.limits import CONNECTION_READS_WAITING, CONNECTION_SEND_HIGH_WATER_BYTES, KIB
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
@@ -37,17 +38,19 @@ log = logging.getLogger(__name__)
 
 HELLO = wire.Hello(17, 5)
 _COMMANDS_WAITING = 1_000
+_LARGE_READ_BYTES = 64 * KIB
 
 
 class _Session:
     """One writer on one segment on this connection."""
 
-    __slots__ = ("acknowledged", "container", "error", "parent", "segment", "stored")
+    __slots__ = ("acknowledged", "container", "ends_at", "error", "parent", "segment", "stored")
 
-    def __init__(self, segment: str, container: Container) -> None:
+    def __init__(self, segment: str, container: Container, ends_at: float) -> None:
         self.segment = segment
         parent, transient, _ = segment.partition(TRANSIENT_DELIMITER)
         self.parent = parent if transient else None  # into which the segment will be merged
+        self.ends_at = ends_at  # of its token, in seconds since 1970
         self.container = container
         self.stored = NO_VERSION  # the writer's number once everything before is written
         self.acknowledged = NO_VERSION
@@ -84,6 +87,30 @@ class _Setup:
     def failed(self, error: Exception) -> None:
         self.session.error = error
         self.connection.fail(error, self.command.request_id, self.command.segment)
+
+
+class _Expired:
+    """An append whose session's token has ended: said in its turn, then the connection ends.
+
+    It must end, for the Rust client takes no notice of the reply alone.
+    """
+
+    __slots__ = ("connection", "request_id", "session", "size_bytes")
+
+    def __init__(self, connection: Connection, session: _Session, request_id: int) -> None:
+        self.connection, self.session, self.request_id = connection, session, request_id
+        self.size_bytes = 64
+
+    def prepare(self, frame: FrameBuilder) -> int:
+        self.session.error = self.session.error or TokenExpiredError("the session's delegation token has expired")
+        raise self.session.error
+
+    def done(self, result: int) -> None:
+        raise AssertionError("it always fails")
+
+    def failed(self, error: Exception) -> None:
+        self.connection.fail(error, self.request_id, self.session.segment)
+        self.connection.close()
 
 
 class _Append:
@@ -168,6 +195,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self._container_of = container_of
         self._service = service
+        self._access = service.access
         self._reader = reader
         self._connections = connections
         self._decoder = Decoder()
@@ -331,7 +359,13 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _setup(self, command: wire.SetupAppend) -> None:
-        session = _Session(command.segment, self._container_of(command.segment))
+        try:
+            ends_at = self._access.check(command)
+        except NadiError as error:
+            self._sessions.pop(command.writer_id, None)
+            self.fail(error, command.request_id, command.segment)
+            return
+        session = _Session(command.segment, self._container_of(command.segment), ends_at)
         self._sessions[command.writer_id] = session
         session.container.submit(_Setup(self, session, command))
 
@@ -349,6 +383,9 @@ class Connection(asyncio.BufferedProtocol):
         if session is None:
             raise ProtocolError("an append without SetupAppend")
         container = session.container
+        if self._access.has_ended(session.ends_at):
+            container.submit(_Expired(self, session, request_id))
+            return
         container.submit(_Append(self, session, writer, parts, events, last, request_id, expected))
         if container.full and self._throttle is None and self._transport is not None:
             self._transport.pause_reading()
@@ -370,6 +407,7 @@ class Connection(asyncio.BufferedProtocol):
     async def _serve_read(self, command: wire.ReadSegment) -> None:
         segment, offset, request_id = command.segment, command.offset, command.request_id
         try:
+            self._access.check(command)
             record, data = await self._reader.read(
                 self._container_of(segment), segment, offset, command.suggested_length
             )
@@ -381,8 +419,11 @@ class Connection(asyncio.BufferedProtocol):
                 return
             ended = end == record.durable_length and record.durable_sealed
             at_tail = end == record.durable_length and not ended
-            await self._writable.wait()
+            while not self._writable.is_set():
+                await self._writable.wait()
             self.send(wire.SegmentRead(segment, offset, at_tail, ended, data, request_id))
+            if len(data) > _LARGE_READ_BYTES:
+                self._flush()  # now, so that the next read knows whether there is room for it
         except NadiError as error:
             self.fail(error, request_id, segment, offset)
         except Exception as error:

@@ -16,9 +16,11 @@ from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     NotEmptyError,
+    PermissionDeniedError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
+    TokenExpiredError,
     TruncatedError,
     UnavailableError,
 )
@@ -26,6 +28,7 @@ from nadi.limits import TABLE_FIXED_KEY_MAX_BYTES
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore import operations as op
 from nadi.segmentstore import tables
+from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.records import Kind, SegmentRecord
@@ -35,6 +38,7 @@ from nadi.wire.fields import NO_VERSION, TableKey
 
 STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients read it as "unspecified"
 ILLEGAL_ARGUMENT = 0
+TOKEN_REFUSED, TOKEN_EXPIRED = 0, 1  # in AuthTokenCheckFailed
 LOOKS = (  # what writes nothing, and so needs no room
     wire.GetStreamSegmentInfo,
     wire.GetSegmentAttribute,
@@ -81,6 +85,10 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
             return wire.SegmentIsTruncated(request_id, segment, error.length)
         case ConditionFailedError():
             return wire.TableKeyBadVersion(request_id, segment)
+        case PermissionDeniedError():
+            return wire.AuthTokenCheckFailed(request_id, "", TOKEN_REFUSED)
+        case TokenExpiredError():
+            return wire.AuthTokenCheckFailed(request_id, "", TOKEN_EXPIRED)
         case StorageFullError():
             return wire.ErrorMessage(request_id, segment, str(error), STORAGE_FULL)
         case InvalidArgumentError():
@@ -88,10 +96,17 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
     raise error
 
 
-class SegmentService:
-    """Handles commands; `container_of` gives the container of a segment's name."""
+def _subject(command: Any) -> str:
+    """The segment that an error reply names if the error itself names none."""
+    names = (getattr(command, field, "") for field in ("segment", "source", "target", "parent_segment"))
+    return next(filter(None, names), "")
 
-    def __init__(self, container_of: Callable[[str], Container]) -> None:
+
+class SegmentService:
+    """Handles commands; `container_of` gives the container of a segment's name, `access` checks tokens."""
+
+    def __init__(self, container_of: Callable[[str], Container], access: TokenCheck) -> None:
+        self.access = access
         self._container_of = container_of
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
             wire.GetStreamSegmentInfo: self._info,
@@ -123,13 +138,13 @@ class SegmentService:
     async def handle(self, command: Any) -> wire.Command:
         """The reply to a command; raises UnavailableError when the store can't say."""
         try:
+            self.access.check(command)
             return await self._handlers[type(command)](command)
         except NadiError as error:
             if isinstance(error, StorageFullError) and isinstance(command, LOOKS):
                 # it shared a frame with a write, or came while the log is opened again: that ends soon
                 raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
-            segment = getattr(command, "segment", None) or getattr(command, "source", None) or command.target
-            return error_reply(error, command.request_id, segment)
+            return error_reply(error, command.request_id, _subject(command))
 
     async def _turn(self, segment: str, function: Callable[[FrameBuilder, StateMachine], Any]) -> Any:
         container = self._container_of(segment)

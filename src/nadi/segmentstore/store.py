@@ -12,13 +12,17 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import ssl
 from pathlib import Path
 
 import crc32c
 import msgspec
 
+from nadi.access.tokens import TokenKey
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
+from nadi.limits import TLS_HANDSHAKE_S
 from nadi.naming import container_key
+from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.container import Container
@@ -87,9 +91,9 @@ def read_format(folder: Path, containers: int | None) -> int:
 
 
 class SegmentStore:
-    """Open it, `listen`, and `close` it."""
+    """Open it, `listen`, and `close` it. With `tokens`, every command must show a delegation token."""
 
-    def __init__(self, folder: Path, containers: int | None = None) -> None:
+    def __init__(self, folder: Path, containers: int | None = None, tokens: TokenKey | None = None) -> None:
         self._lock = FolderLock(folder)
         try:
             count = read_format(folder, containers)
@@ -101,7 +105,7 @@ class SegmentStore:
         self.containers = [Container(n, folder / f"container-{n}", cache) for n in range(count)]
         self._reader = SegmentReader(chunks, cache)
         self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
-        self._service = SegmentService(self.container_of)
+        self._service = SegmentService(self.container_of, TokenCheck(tokens))
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
@@ -124,9 +128,16 @@ class SegmentStore:
         for writer in self.storage_writers:
             writer.start()
 
-    async def listen(self, host: str, port: int) -> tuple[str, int]:
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Take clients; gives the address, with the port that was found for port 0."""
-        self._server = await asyncio.get_running_loop().create_server(self._connection, host, port, backlog=1024)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connection,
+            host,
+            port,
+            backlog=1024,
+            ssl=tls,
+            ssl_handshake_timeout=TLS_HANDSHAKE_S if tls is not None else None,
+        )
         address = self._server.sockets[0].getsockname()
         return address[0], address[1]
 

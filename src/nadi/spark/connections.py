@@ -8,22 +8,37 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nadi.client import aio
 from nadi.client.loop_thread import LoopThread
+from nadi.client.security import Credentials
 
 _Result = TypeVar("_Result")
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
-_clients: dict[tuple[int, str], Client] = {}
 _tasks = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where a controller is and how to show oneself there; what isn't given comes from the environment of
+    the process that connects. It goes to Spark's workers, credentials included."""
+
+    uri: str
+    credentials: Credentials | None = None
+    trust_store: str | None = None
+    validate_host_name: bool = True
+
+
+_clients: dict[tuple[int, Connection], Client] = {}
 
 
 class Client:
     """The asyncio client and the thread it runs in; `run` from any other thread."""
 
-    def __init__(self, controller: str) -> None:
-        self.thread = LoopThread(f"nadi client of {controller} for Spark")
+    def __init__(self, controller: Connection) -> None:
+        self.thread = LoopThread(f"nadi client of {controller.uri} for Spark")
         self.manager = self.thread.run(_manager(controller))
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
 
@@ -39,11 +54,17 @@ class Client:
         return writer
 
 
-async def _manager(controller: str) -> aio.StreamManager:
-    return aio.StreamManager(controller, blocking=True)
+async def _manager(controller: Connection) -> aio.StreamManager:
+    return aio.StreamManager(
+        controller.uri,
+        credentials=controller.credentials,
+        trust_store=controller.trust_store,
+        validate_host_name=controller.validate_host_name,
+        blocking=True,
+    )
 
 
-def client_of(controller: str) -> Client:
+def client_of(controller: Connection) -> Client:
     """This process's client of that controller."""
     key = (os.getpid(), controller)
     client = _clients.get(key)

@@ -10,16 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nadi.client.reader import check_cut
+from nadi.client.security import Basic, Bearer, Credentials
 from nadi.client.streams import DEFAULT_URI, controller_address
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
+from nadi.spark.connections import Connection
 
 HEAD, TAIL = "head", "tail"
 DAY_MS = 24 * 3600 * 1000
 _NAMES = (
     "controller",
+    "auth_user",
+    "auth_password",
+    "auth_token",
+    "trust_store",
+    "validate_host_name",
     "scope",
     "stream",
     "start_stream_cut",
@@ -41,7 +48,7 @@ class Options:
     routing_key_column: None means "routing_key" if there is such a column.
     """
 
-    controller: str
+    controller: Connection
     scope: str
     stream: str
     start: StreamCut | str | None = None
@@ -61,8 +68,7 @@ class Options:
             near = difflib.get_close_matches(name, _NAMES, 1, 0.85)
             if name not in _NAMES and near:
                 raise InvalidArgumentError(f"there is no option {name!r}: did you mean {near[0]!r}?")
-        controller = options.get("controller", DEFAULT_URI)
-        controller_address(controller)  # raises if it is none
+        controller = _connection(options)
         scope = check_name("scope", _needed(options, "scope"))
         stream = check_name("stream", _needed(options, "stream"))
         limit = options.get("max_bytes_per_trigger")
@@ -79,6 +85,23 @@ class Options:
             options.get("event_attribute_name", "event"),
             options.get("routing_key_attribute_name"),
         )
+
+
+def _connection(options: Mapping[str, str]) -> Connection:
+    uri = options.get("controller", DEFAULT_URI)
+    controller_address(uri)  # raises if it is none
+    user, token = options.get("auth_user"), options.get("auth_token")
+    credentials: Credentials | None = None
+    if user is not None and token is not None:
+        raise InvalidArgumentError("the options 'auth_user' and 'auth_token' exclude each other")
+    if user is not None:
+        credentials = Basic(user, _needed(options, "auth_password"))
+    elif token is not None:
+        credentials = Bearer(token)
+    checked = options.get("validate_host_name", "true").lower()
+    if checked not in ("true", "false"):
+        raise InvalidArgumentError(f"the option 'validate_host_name' is {checked!r}: it must be true or false")
+    return Connection(uri, credentials, options.get("trust_store"), checked == "true")
 
 
 def _needed(options: Mapping[str, str], name: str) -> str:

@@ -10,8 +10,9 @@ import sys
 import msgspec
 import uvloop
 
-from nadi.errors import DataFolderError, NadiError
+from nadi.errors import DataFolderError, InvalidArgumentError, NadiError
 from nadi.standalone.embedded import Ready
+from nadi.standalone.security import ServerSecurity
 from nadi.standalone.server import Server, serve
 
 
@@ -20,7 +21,7 @@ def _say(ready: Ready) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _serve(folder: str, port: int, containers: int) -> None:
+async def _serve(folder: str, port: int, containers: int, host: str, advertised: str, security: str) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -30,17 +31,26 @@ async def _serve(folder: str, port: int, containers: int) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    server = Server(folder, store_port=0, controller_port=port, containers=containers or None)
+    server = Server(
+        folder,
+        host=host,
+        store_port=0,
+        controller_port=port,
+        containers=containers or None,
+        advertised_host=advertised or None,
+        security=msgspec.json.decode(security, type=ServerSecurity),
+    )
     await serve(server, lambda s: _say(Ready(s.controller_uri, *s.store_address)), stop)
 
 
 def main() -> int:
     logging.basicConfig(level=os.environ.get("NADI_LOG", "WARNING"), format="nadi %(levelname)s %(message)s")
-    folder, port, containers = sys.argv[1:4]
+    folder, port, containers, host, advertised, security = sys.argv[1:7]
     try:
-        uvloop.run(_serve(folder, int(port), int(containers)))
+        uvloop.run(_serve(folder, int(port), int(containers), host, advertised, security))
     except NadiError as error:
-        kind = "folder" if isinstance(error, DataFolderError) else "other"
+        kinds = {DataFolderError: "folder", InvalidArgumentError: "argument"}
+        kind = next((word for kind, word in kinds.items() if isinstance(error, kind)), "other")
         _say(Ready(error=str(error), error_kind=kind))
         return 1
     return 0

@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.errors import DataFolderError, RequestTimeoutError, UnavailableError
+from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, UnavailableError
+from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -44,15 +45,20 @@ class EmbeddedServer:
         containers: int | None,
         timeout_s: float,
         environment: Mapping[str, str] | None = None,
+        host: str = "127.0.0.1",
+        advertised_host: str | None = None,
+        security: ServerSecurity | None = None,
     ) -> None:
         self.folder = folder
         command = [sys.executable, "-m", "nadi.standalone", str(folder), str(port), str(containers or 0)]
+        command += [host, advertised_host or "", msgspec.json.encode(security or ServerSecurity()).decode()]
         settings = {**os.environ, **(environment or {})}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings)
         ready = self._await_ready(timeout_s)
         if ready.error:
             self._process.wait(STOP_TIMEOUT_S)
-            raise (DataFolderError if ready.error_kind == "folder" else UnavailableError)(ready.error)
+            kinds = {"folder": DataFolderError, "argument": InvalidArgumentError}
+            raise kinds.get(ready.error_kind, UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
 
@@ -119,12 +125,16 @@ def embedded(
     containers: int | None = None,
     timeout_s: float = START_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
+    host: str = "127.0.0.1",
+    advertised_host: str | None = None,
+    security: ServerSecurity | None = None,
 ) -> EmbeddedServer:
     """Start a server in a child process and wait until it takes clients.
 
     folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
-    0 for any free one. environment: variables for the server's process.
-    Raises DataFolderError, UnavailableError, RequestTimeoutError.
+    0 for any free one. environment: variables for the server's process. host: where to listen;
+    advertised_host: what clients are told, if not that. security: TLS and who may log in.
+    Raises DataFolderError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
     >>> with embedded(tempfile.mkdtemp()) as server:
@@ -132,4 +142,13 @@ def embedded(
     True
     """
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
-    return EmbeddedServer(path, port=port, containers=containers, timeout_s=timeout_s, environment=environment)
+    return EmbeddedServer(
+        path,
+        port=port,
+        containers=containers,
+        timeout_s=timeout_s,
+        environment=environment,
+        host=host,
+        advertised_host=advertised_host,
+        security=security,
+    )

@@ -13,10 +13,12 @@ from pathlib import Path
 
 import grpc
 
+from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.service import SERVER_OPTIONS, add_controller
-from nadi.errors import UnavailableError
+from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.segmentstore.store import SegmentStore
+from nadi.standalone.security import ServerSecurity, is_any_address
 
 DEFAULT_STORE_PORT = 12345
 DEFAULT_CONTROLLER_PORT = 9090
@@ -26,8 +28,9 @@ STOP_GRACE_S = 1.0
 class Server:
     """`async with Server(folder) as server:` serves until the block ends.
 
-    Ports of 0 are any free ones; `controller_uri` says which. Raises DataFolderError where the
-    folder can't be used, and UnavailableError where a port is taken.
+    Ports of 0 are any free ones; `controller_uri` says which. advertised_host: what clients are told to
+    connect to, if not `host`. Raises DataFolderError where the folder can't be used, UnavailableError
+    where a port is taken, InvalidArgumentError where `security` doesn't fit the address or its files.
     """
 
     def __init__(
@@ -38,48 +41,70 @@ class Server:
         store_port: int = DEFAULT_STORE_PORT,
         controller_port: int = DEFAULT_CONTROLLER_PORT,
         containers: int | None = None,
+        advertised_host: str | None = None,
+        security: ServerSecurity | None = None,
     ) -> None:
         self.folder = Path(folder)
         self._host = host
         self._store_port = store_port
         self._controller_port = controller_port
         self._containers = containers
+        self._advertised_host = advertised_host
+        self._security = security or ServerSecurity()
         self.store_address = ("", 0)
         self.controller_uri = ""
 
     async def start(self) -> None:
-        self.store = SegmentStore(self.folder, self._containers)
+        security = self._security
+        security.check_address(self._host)
+        if self._advertised_host is None and is_any_address(self._host):
+            raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
+        tls, self.gate, tokens = security.tls(), security.gate(), security.token_key(self.folder)
+        tls_context = tls.ssl_context() if tls is not None else None
+        self.store = SegmentStore(self.folder, self._containers, tokens)
         await self.store.start()
         try:
-            self.store_address = await self.store.listen(self._host, self._store_port)
+            address, store_port = await self.store.listen(self._host, self._store_port, tls_context)
         except OSError as error:
             await self.store.close()
             raise UnavailableError(_taken(self._host, self._store_port, error)) from error
+        # a certificate bears names rather than numbers
+        told = self._advertised_host or (self._host if tls is not None else address)
+        self.store_address = (told, store_port)
+        exchange = self.store.exchange if tokens is None else with_token(self.store.exchange, tokens.master())
         self.controller = Controller(
-            self.store.exchange,
+            exchange,
             store_endpoint=self.store_address,
-            rpc_endpoint=(self._host, self._controller_port),
+            rpc_endpoint=(told, self._controller_port),
         )
         await self.controller.start()
         self._rpc = grpc.aio.server(options=SERVER_OPTIONS)
-        add_controller(self._rpc, self.controller)
+        access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
+        add_controller(self._rpc, self.controller, access)
         try:
-            port = self._rpc.add_insecure_port(f"{self._host}:{self._controller_port}")
+            door = f"{self._host}:{self._controller_port}"
+            if tls is None:
+                port = self._rpc.add_insecure_port(door)
+            else:
+                port = self._rpc.add_secure_port(door, tls.grpc_credentials())
             if port == 0:
                 raise RuntimeError("the address is in use")
         except RuntimeError as error:
             await self.controller.stop()
             await self.store.close()
             raise UnavailableError(_taken(self._host, self._controller_port, error)) from error
-        self.controller.rpc_endpoint = (self._host, port)
+        told = self._advertised_host or self._host
+        self.controller.rpc_endpoint = (told, port)
         await self._rpc.start()
-        self.controller_uri = f"tcp://{self._host}:{port}"
+        self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
 
     async def stop(self) -> None:
         """Clean stop: requests under way are answered, state is written, the folder is released."""
         await self._rpc.stop(STOP_GRACE_S)
         await self.controller.stop()
         await self.store.close()
+        if self.gate is not None:
+            self.gate.close()
 
     async def __aenter__(self) -> Server:
         await self.start()

@@ -1,0 +1,127 @@
+"""Bearer credentials: JSON Web Tokens of somebody else, who says in a claim what their bearer may do.
+
+The issuer's public keys come from a PEM file, a JSON Web Key Set file, or the https address of one.
+Signature, `iss`, `aud` and `exp` are checked. The claim holds grants as the users file does:
+
+    {"sub": "ann", "iss": "https://id.example", "aud": "nadi", "exp": ...,
+     "nadi": ["prn::/scope:home/*,READ_UPDATE"]}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import jwt
+
+from nadi.access.permissions import Caller, Permissions
+from nadi.errors import InvalidArgumentError, NotAuthenticatedError, UnavailableError
+from nadi.limits import BEARER_KEYS_AGE_S, BEARER_KEYS_REFRESH_S
+
+DEFAULT_CLAIM = "nadi"
+_FETCH_TIMEOUT_S = 5.0
+# never HS*: a public key is no secret, so whoever knows it could sign
+_ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class BearerSettings:
+    """Where the keys are (a path, or an https address), and what a token must say."""
+
+    keys: str
+    issuer: str
+    audience: str
+    claim: str = DEFAULT_CLAIM
+
+
+class BearerKeys:
+    """Checks tokens by `settings`. Raises InvalidArgumentError where the keys can't be used."""
+
+    def __init__(self, settings: BearerSettings) -> None:
+        if not settings.issuer or not settings.audience:
+            raise InvalidArgumentError("bearer tokens need an issuer and an audience to be checked against")
+        self._settings = settings
+        self._pem: Any = None
+        self._set: dict[str | None, jwt.PyJWK] = {}
+        self._address = ""
+        self._read_at = -1e9
+        self._reading = asyncio.Lock()
+        address = urlsplit(settings.keys)
+        if address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK):
+            self._address = settings.keys
+        elif address.scheme == "http":
+            raise InvalidArgumentError(f"the keys at {settings.keys} could be anybody's: use https")
+        else:
+            self._load_file(Path(settings.keys))
+
+    def _load_file(self, path: Path) -> None:
+        try:
+            data = path.read_bytes()
+            if b"-----BEGIN" in data:
+                from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+                self._pem = load_pem_public_key(data)
+            else:
+                self._set = _by_id(jwt.PyJWKSet.from_json(data.decode()))
+        except ImportError:
+            raise InvalidArgumentError('bearer tokens need more: pip install "nadi[bearer]"') from None
+        except (OSError, ValueError, jwt.PyJWTError) as error:
+            raise InvalidArgumentError(f"the bearer keys in {path} can't be used: {error}") from error
+
+    async def caller(self, text: str) -> Caller:
+        """Who bears the token; NotAuthenticatedError if it is wrong in any way."""
+        wrong = NotAuthenticatedError("the bearer token is not valid: it may have expired; get another")
+        try:
+            key, algorithms = await self._key(text)
+            claims = jwt.decode(
+                text,
+                key,
+                algorithms,
+                audience=self._settings.audience,
+                issuer=self._settings.issuer,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+            grants = claims.get(self._settings.claim, [])
+            if not isinstance(grants, str) and not (
+                isinstance(grants, list) and all(isinstance(grant, str) for grant in grants)
+            ):
+                raise wrong
+            return Caller(str(claims.get("sub", "")), Permissions.parse(grants))
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+            raise wrong from None
+
+    async def _key(self, text: str) -> tuple[Any, list[str]]:
+        if self._pem is not None:
+            return self._pem, _ALGORITHMS
+        wanted = jwt.get_unverified_header(text).get("kid")
+        if self._address:
+            await self._fetch(wanted)
+        found = self._set.get(wanted)
+        if found is None and wanted is None and len(self._set) == 1:
+            (found,) = self._set.values()
+        if found is None:
+            raise NotAuthenticatedError("the bearer token was signed with a key that is not known here")
+        return found.key, [found.algorithm_name]
+
+    async def _fetch(self, wanted: str | None) -> None:
+        """Have the key set young enough, and with the wanted key if the issuer has it."""
+        async with self._reading:
+            age = time.monotonic() - self._read_at
+            if age < (BEARER_KEYS_AGE_S if wanted in self._set else BEARER_KEYS_REFRESH_S):
+                return
+            self._read_at = time.monotonic()
+            client = jwt.PyJWKClient(self._address, cache_jwk_set=False, timeout=_FETCH_TIMEOUT_S)
+            try:
+                self._set = _by_id(await asyncio.to_thread(client.get_jwk_set))
+            except jwt.PyJWTError as error:
+                if wanted not in self._set:
+                    raise UnavailableError(f"the bearer keys at {self._address} can't be had: {error}") from error
+
+
+def _by_id(keys: jwt.PyJWKSet) -> dict[str | None, jwt.PyJWK]:
+    return {key.key_id: key for key in keys.keys if key.algorithm_name in _ALGORITHMS}

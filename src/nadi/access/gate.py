@@ -1,0 +1,128 @@
+"""Who asks: from a request's `authorization` to a Caller, for gRPC and REST alike.
+
+    Basic <base64 of user:password>     checked against the users file
+    Bearer <JSON Web Token>             checked against the issuer's keys
+
+A password costs a fifth of a second to check, on purpose, so that is done in threads, a bounded number
+at once, and what was right is remembered (by a keyed hash) until the users file changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hmac
+import logging
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from nadi.access.bearer import BearerKeys, BearerSettings
+from nadi.access.passwords import hash_password, is_password
+from nadi.access.permissions import Caller, Permission
+from nadi.access.users import UsersFile
+from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
+from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_KEPT, LOGINS_WAITING
+
+log = logging.getLogger(__name__)
+
+_LOG_EVERY_S = 1.0
+_NEEDED = "this server needs credentials: Basic (user and password) or Bearer (a token)"
+_WRONG = "the user or the password is wrong"
+
+
+class Gate:
+    """Knows the callers. `failed_logins` and `refusals` count since the start."""
+
+    def __init__(self, users: Path | None, bearer: BearerSettings | None = None) -> None:
+        if users is None and bearer is None:
+            raise InvalidArgumentError("access control needs a users file, or keys for bearer tokens")
+        self._users = UsersFile(users) if users is not None else None
+        self._bearer = BearerKeys(bearer) if bearer is not None else None
+        self._known: dict[bytes, tuple[int, Caller]] = {}
+        self._checking: dict[bytes, asyncio.Task[Caller]] = {}
+        self._digest_key = secrets.token_bytes(32)
+        self._nobody = hash_password(secrets.token_hex(16))  # what unknown users are checked against
+        self._threads = ThreadPoolExecutor(2, "nadi logins")
+        self.failed_logins = 0
+        self.refusals = 0
+        self._logged_at = -_LOG_EVERY_S
+        self._unlogged = 0
+
+    async def caller(self, authorization: str | None, peer: str = "") -> Caller:
+        """Who sent `authorization`; NotAuthenticatedError if that can't be said."""
+        try:
+            return await self._caller(authorization)
+        except NotAuthenticatedError as error:
+            self.failed_logins += 1
+            self._report(peer, error)
+            raise
+
+    async def authorized(
+        self, authorization: str | None, resource: str, permission: Permission, peer: str = ""
+    ) -> Caller:
+        """The caller, who has `permission` on `resource`; PermissionDeniedError otherwise."""
+        caller = await self.caller(authorization, peer)
+        self.require(caller, resource, permission)
+        return caller
+
+    def require(self, caller: Caller, resource: str, permission: Permission) -> None:
+        if not caller.may(resource, permission):
+            self.refusals += 1
+            raise PermissionDeniedError(f"{permission.name} on {resource[:700]} is needed and was not granted")
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _caller(self, authorization: str | None) -> Caller:
+        if not authorization:
+            raise NotAuthenticatedError(_NEEDED)
+        if len(authorization) > AUTHORIZATION_MAX_CHARS:
+            raise NotAuthenticatedError("the authorization is too long to be right")
+        method, _, value = authorization.partition(" ")
+        method, value = method.lower(), value.strip()
+        if method == "basic" and self._users is not None:
+            return await self._basic(self._users, value)
+        if method == "bearer" and self._bearer is not None:
+            return await self._bearer.caller(value)
+        raise NotAuthenticatedError(_NEEDED)
+
+    async def _basic(self, users: UsersFile, value: str) -> Caller:
+        version = users.refresh()
+        digest = hmac.digest(self._digest_key, value.encode("utf-8", "surrogatepass"), "sha256")
+        known = self._known.get(digest)
+        if known is not None and known[0] == version:
+            return known[1]
+        task = self._checking.get(digest)
+        if task is None:
+            if len(self._checking) >= LOGINS_WAITING:
+                raise UnavailableError("too many logins are being checked: try again")
+            task = self._checking[digest] = asyncio.create_task(self._log_in(users, version, digest, value))
+            task.add_done_callback(lambda _: self._checking.pop(digest, None))
+        return await asyncio.shield(task)
+
+    async def _log_in(self, users: UsersFile, version: int, digest: bytes, value: str) -> Caller:
+        try:
+            name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            raise NotAuthenticatedError("the Basic credentials are not base64 of user:password") from None
+        user = users.find(name) if colon else None
+        kept = user.password_hash if user is not None else self._nobody
+        right = await asyncio.get_running_loop().run_in_executor(self._threads, is_password, password, kept)
+        if user is None or not right:
+            raise NotAuthenticatedError(_WRONG)
+        caller = Caller(user.name, user.permissions)
+        if len(self._known) >= LOGINS_KEPT:
+            self._known.clear()
+        self._known[digest] = (version, caller)
+        return caller
+
+    def _report(self, peer: str, error: NotAuthenticatedError) -> None:
+        """At most one line a second: whoever tries passwords doesn't fill the disk as well."""
+        self._unlogged += 1
+        now = time.monotonic()
+        if now - self._logged_at >= _LOG_EVERY_S:
+            log.warning("%d failed logins, the last from %s: %s", self._unlogged, peer or "unknown", error)
+            self._logged_at, self._unlogged = now, 0

@@ -1,0 +1,109 @@
+"""The users file: who may log in with a password, and what they may do.
+
+One user a line, as Pravega's password file has them; empty lines and those with `#` are left out:
+
+    ann:scrypt$15$8$3$...:prn::/scope:home/*,READ_UPDATE;prn::/scope:home,READ
+
+The file is looked at before each use, and read again when it was changed. A file that can't be read
+then is reported and the users stay as they were: half an edit locks nobody out and lets nobody in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nadi.access.passwords import check_hash
+from nadi.access.permissions import Permissions
+from nadi.errors import InvalidArgumentError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str
+    password_hash: str
+    permissions: Permissions
+
+    def __repr__(self) -> str:
+        return f"User({self.name!r}, permissions={str(self.permissions)!r})"
+
+
+def check_user_name(name: str) -> str:
+    """The name, if it may be a user's; InvalidArgumentError otherwise."""
+    if not name or ":" in name or name.startswith("#") or not name.isprintable() or name != name.strip():
+        raise InvalidArgumentError(f"{name!r} is no user name: it has no colon, no space around it, no '#' before it")
+    return name
+
+
+def read_users(path: Path) -> dict[str, User]:
+    """All users of a file by name; InvalidArgumentError says which line is wrong."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"the users file {path} can't be read: {error}") from error
+    users: dict[str, User] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, rest = line.partition(":")
+        kept, _, grants = rest.partition(":")
+        try:
+            check_user_name(name)
+            check_hash(kept)
+            user = User(name, kept, Permissions.parse(grants))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"line {number} of the users file {path}: {error}") from None
+        if name in users:
+            raise InvalidArgumentError(f"line {number} of the users file {path}: {name!r} is there twice")
+        users[name] = user
+    return users
+
+
+def write_users(path: Path, users: dict[str, User]) -> None:
+    """Replace the file as a whole; only its owner may read it. Comments are not kept."""
+    text = "".join(f"{user.name}:{user.password_hash}:{user.permissions}\n" for user in users.values())
+    temporary = path.with_name(path.name + ".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+
+
+class UsersFile:
+    """The users as they are now. `version` changes with them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.version = 0
+        self._seen = self._stamp()
+        self._users = read_users(path)
+
+    def find(self, name: str) -> User | None:
+        return self._users.get(name)
+
+    def refresh(self) -> int:
+        """Read the file again if it was changed; gives the version."""
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._users = read_users(self._path)
+                self.version += 1
+                log.info("the users file %s was read again: %d users", self._path, len(self._users))
+            except InvalidArgumentError as error:
+                log.error("the users stay as they were: %s", error)
+        return self.version
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino

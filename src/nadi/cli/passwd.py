@@ -1,0 +1,58 @@
+"""`nadi passwd FILE USER`: add a user to a users file, or change or remove one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nadi.access.passwords import hash_password
+from nadi.access.permissions import Permissions
+from nadi.access.users import User, check_user_name, read_users, write_users
+from nadi.errors import NadiError
+
+
+def passwd(
+    file: Annotated[Path, typer.Argument(help="The users file; made if missing.")],
+    user: Annotated[str, typer.Argument(help="The user's name.")],
+    grant: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the user may do, such as 'prn::/scope:home/*,READ_UPDATE'; may be given several times. "
+            "Replaces what the user had."
+        ),
+    ] = None,
+    password_stdin: Annotated[
+        bool, typer.Option("--password-stdin", help="Read the password from standard input, to its first line's end.")
+    ] = False,
+    keep_password: Annotated[bool, typer.Option("--keep-password", help="Change the grants alone.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the user.")] = False,
+) -> None:
+    """Add a user to a users file or change one; a running server takes it up by itself."""
+    try:
+        users = read_users(file) if file.exists() else {}
+        old = users.get(check_user_name(user))
+        if (remove or keep_password) and old is None:
+            raise typer.BadParameter(f"{file} has no user {user}")
+        if remove:
+            del users[user]
+        else:
+            granted = Permissions.parse(grant) if grant is not None else old.permissions if old else Permissions()
+            kept = old.password_hash if keep_password and old else hash_password(_password(password_stdin))
+            users[user] = User(user, kept, granted)
+        write_users(file, users)
+    except (NadiError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _password(from_stdin: bool) -> str:
+    if from_stdin:
+        password = sys.stdin.readline().rstrip("\r\n")
+    else:
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
+    if not password:
+        raise typer.BadParameter("an empty password is none")
+    return password

@@ -1,0 +1,105 @@
+"""What protects a server: TLS, who may log in, and the refusal to serve everybody by mistake.
+
+Without any of it a server listens on loopback only: open to all on a public address it is started with
+`insecure_public` alone. A struct of plain values, so that a parent hands it to its child as JSON; it
+holds paths, never a secret.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+from pathlib import Path
+
+import msgspec
+
+from nadi.access.bearer import DEFAULT_CLAIM, BearerSettings
+from nadi.access.gate import Gate
+from nadi.access.tls import ServerTls
+from nadi.access.tokens import DEFAULT_LIFETIME_S, TokenKey
+from nadi.errors import InvalidArgumentError
+
+log = logging.getLogger(__name__)
+
+
+class ServerSecurity(msgspec.Struct, frozen=True):
+    """All off unless given.
+
+    tls_certificate, tls_key: PEM files; with them all doors speak TLS. users_file: see nadi.access.users.
+    bearer_*: see nadi.access.bearer. signing_key_file: of delegation tokens; None is one of the data
+    folder's own. insecure_public: serve everybody who can reach a public address, with all rights.
+    """
+
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    users_file: str | None = None
+    bearer_keys: str | None = None
+    bearer_issuer: str = ""
+    bearer_audience: str = ""
+    bearer_claim: str = DEFAULT_CLAIM
+    signing_key_file: str | None = None
+    token_lifetime_s: int = DEFAULT_LIFETIME_S
+    insecure_public: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether callers must say who they are."""
+        return self.users_file is not None or self.bearer_keys is not None
+
+    def check_address(self, host: str) -> None:
+        """InvalidArgumentError if a server with these settings should not listen there."""
+        if is_loopback(host):
+            return
+        if not self.asks and not self.insecure_public:
+            raise InvalidArgumentError(
+                f"{host or 'every address'} is not loopback, and without authentication whoever reaches it could read "
+                "and delete everything: give --users-file (and --tls-cert, --tls-key), listen on 127.0.0.1, or say "
+                "--insecure-public to serve everybody"
+            )
+        if self.asks and self.tls_certificate is None:
+            log.warning("passwords and tokens cross the network to %s readable: give --tls-cert and --tls-key", host)
+
+    def tls(self) -> ServerTls | None:
+        if self.tls_certificate is None and self.tls_key is None:
+            return None
+        if self.tls_certificate is None or self.tls_key is None:
+            raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
+        return ServerTls(Path(self.tls_certificate), Path(self.tls_key))
+
+    def gate(self) -> Gate | None:
+        if not self.asks:
+            return None
+        bearer = None
+        if self.bearer_keys is not None:
+            bearer = BearerSettings(self.bearer_keys, self.bearer_issuer, self.bearer_audience, self.bearer_claim)
+        return Gate(Path(self.users_file) if self.users_file is not None else None, bearer)
+
+    def token_key(self, folder: Path) -> TokenKey | None:
+        """The key for delegation tokens; None where nobody is asked who they are."""
+        if not self.asks:
+            return None
+        if self.signing_key_file is not None:
+            return TokenKey.in_file(Path(self.signing_key_file), self.token_lifetime_s)
+        folder.mkdir(parents=True, exist_ok=True)
+        return TokenKey.in_folder(folder, self.token_lifetime_s)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on `host`.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("")
+    (True, False, False)
+    """
+    if not host:
+        return False
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_loopback for address in found)
+
+
+def is_any_address(host: str) -> bool:
+    """Whether `host` stands for all addresses of the machine, and so is none that a client could use."""
+    return host in ("", "0.0.0.0", "::", "[::]")

@@ -1,0 +1,78 @@
+"""What the tests of access control share: users of each kind, a certificate, a server with both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trustme
+
+import nadi
+from nadi.access.passwords import hash_password
+from nadi.access.permissions import Permissions
+from nadi.access.users import User, write_users
+from nadi.standalone import EmbeddedServer, ServerSecurity
+
+PASSWORD = "correct horse"
+GRANTS = {
+    "root": "prn::*,READ_UPDATE",
+    "reader": "prn::/,READ;prn::/scope:home,READ;prn::/scope:home/*,READ",
+    "writer": "prn::/scope:home,READ;prn::/scope:home/*,READ_UPDATE",
+    "stranger": "prn::/scope:other,READ_UPDATE;prn::/scope:other/*,READ_UPDATE",
+}
+
+
+@functools.cache
+def password_hash() -> str:
+    return hash_password(PASSWORD)
+
+
+def users_file(folder: Path, grants: dict[str, str] | None = None) -> Path:
+    """A users file; everybody's password is PASSWORD."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "users"
+    users = {name: User(name, password_hash(), Permissions.parse(text)) for name, text in (grants or GRANTS).items()}
+    write_users(path, users)
+    return path
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """PEM files of a server's certificate and of the authority that signed it."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
+def certificate(folder: Path, *names: str) -> Certificate:
+    folder.mkdir(parents=True, exist_ok=True)
+    authority = trustme.CA()
+    issued = authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
+    made = Certificate(folder / "server.pem", folder / "server.key", folder / "authority.pem")
+    issued.private_key_pem.write_to_path(made.key)
+    for blob in issued.cert_chain_pems:
+        blob.write_to_path(made.certificate, append=True)
+    authority.cert_pem.write_to_path(made.authority)
+    return made
+
+
+@contextmanager
+def guarded(folder: Path, *, tls: Certificate | None = None, **more: Any) -> Iterator[EmbeddedServer]:
+    """A server that asks who comes; it has the users of GRANTS."""
+    security = ServerSecurity(
+        users_file=str(users_file(folder / "settings")),
+        tls_certificate=str(tls.certificate) if tls else None,
+        tls_key=str(tls.key) if tls else None,
+        **more,
+    )
+    with nadi.embedded(folder / "data", security=security, host="127.0.0.1") as server:
+        yield server
+
+
+def user(name: str) -> nadi.Basic:
+    return nadi.Basic(name, PASSWORD)

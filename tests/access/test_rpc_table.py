@@ -1,0 +1,380 @@
+"""Every RPC, asked by everybody, over gRPC: who is let in, who is told what, which token comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from nadi.access.gate import Gate
+from nadi.access.permissions import Permission
+from nadi.access.tokens import TokenKey
+from nadi.controller.access import RULES, ControllerAccess
+from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.wire.commands import Command
+from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc.service import METHODS, path
+from tests.controller.fake_store import FakeStore
+from tests.controller.support import new_controller
+
+from .support import GRANTS, PASSWORD, users_file
+
+READ, UPDATE = "READ", "READ_UPDATE"
+KEY = TokenKey(b"k" * 64)
+
+# what Pravega's controller asks for: on which kind of resource, which permission, whose token is in the reply
+EXPECTED: dict[str, tuple[str, str, str | None]] = {
+    "getControllerServerList": ("none", "", None),
+    "getControllerToBucketMapping": ("cluster", UPDATE, None),
+    "createScope": ("cluster", UPDATE, None),
+    "deleteScope": ("cluster", UPDATE, None),
+    "deleteScopeRecursive": ("cluster", UPDATE, None),
+    "listScopes": ("cluster", READ, None),
+    "checkScopeExists": ("scope", READ, None),
+    "listStreamsInScope": ("scope", READ, None),
+    "listStreamsInScopeForTag": ("scope", READ, None),
+    "listKeyValueTablesInScope": ("scope", READ, None),
+    "createStream": ("scope", UPDATE, None),
+    "createKeyValueTable": ("scope", UPDATE, None),
+    "createReaderGroup": ("scope", READ, None),
+    "updateReaderGroup": ("scope", READ, None),
+    "deleteReaderGroup": ("scope", READ, None),
+    "getReaderGroupConfig": ("reader-group", READ, None),
+    "updateStream": ("stream", UPDATE, None),
+    "truncateStream": ("stream", UPDATE, None),
+    "sealStream": ("stream", UPDATE, None),
+    "deleteStream": ("stream", UPDATE, None),
+    "scale": ("stream", UPDATE, None),
+    "checkScale": ("stream", READ, None),
+    "checkStreamExists": ("stream", READ, None),
+    "getStreamConfiguration": ("stream", READ, None),
+    "getCurrentSegments": ("stream", UPDATE, UPDATE),
+    "getSegments": ("stream", UPDATE, UPDATE),
+    "getEpochSegments": ("stream", UPDATE, UPDATE),
+    "getSegmentsBetween": ("stream", READ, READ),
+    "getDelegationToken": ("stream", UPDATE, UPDATE),
+    "getSegmentsImmediatlyFollowing": ("stream", READ, None),
+    "getSegmentsImmediatelyFollowing": ("stream", READ, None),
+    "getURI": ("stream", READ, None),
+    "isSegmentValid": ("stream", READ, None),
+    "isStreamCutValid": ("stream", READ, None),
+    "createTransaction": ("stream", UPDATE, UPDATE),
+    "commitTransaction": ("stream", UPDATE, None),
+    "abortTransaction": ("stream", UPDATE, None),
+    "pingTransaction": ("stream", UPDATE, None),
+    "checkTransactionState": ("stream", READ, None),
+    "listCompletedTransactions": ("stream", READ, None),
+    "noteTimestampFromWriter": ("stream", UPDATE, None),
+    "removeWriter": ("stream", UPDATE, None),
+    "listSubscribers": ("stream", UPDATE, None),
+    "updateSubscriberStreamCut": ("stream", UPDATE, None),
+    "getCurrentSegmentsKeyValueTable": ("table", UPDATE, None),
+    "deleteKeyValueTable": ("table", UPDATE, None),
+    "getKeyValueTableConfiguration": ("table", READ, None),
+}
+HELD = {  # what the users of GRANTS hold, by kind of resource, in the scope home
+    "root": dict.fromkeys(("cluster", "scope", "stream", "reader-group", "table"), UPDATE),
+    "reader": dict.fromkeys(("cluster", "scope", "stream", "reader-group", "table"), READ),
+    "writer": {"scope": READ, "stream": UPDATE, "reader-group": UPDATE, "table": UPDATE},
+    "stranger": {},
+}
+LEVELS = {"": 0, READ: 1, UPDATE: 2}
+
+
+class CountingStore(FakeStore):
+    """Counts what it is asked."""
+
+    count = 0
+
+    async def exchange(self, command: Command) -> Command:
+        self.count += 1
+        return await super().exchange(command)
+
+
+@dataclass
+class Asker:
+    channel: grpc.aio.Channel
+    store: CountingStore
+    gate: Gate
+
+    async def ask(self, rpc: str, request: Any, user: str | None, password: str = PASSWORD) -> Any:
+        header = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        return await self.send(rpc, request, header if user is not None else None)
+
+    async def send(self, rpc: str, request: Any, header: str | None) -> Any:
+        kind, reply = METHODS[rpc]
+        call = self.channel.unary_unary(
+            path(rpc), request_serializer=kind.SerializeToString, response_deserializer=reply.FromString
+        )
+        metadata = (("authorization", header),) if header is not None else None
+        return await call(request, timeout=20, metadata=metadata)
+
+    async def code(self, rpc: str, request: Any, user: str | None, password: str = PASSWORD) -> tuple[str, str]:
+        try:
+            await self.ask(rpc, request, user, password)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name, error.details() or ""
+        return "OK", ""
+
+
+@asynccontextmanager
+async def asking(folder: Path, grants: dict[str, str] | None = None) -> AsyncIterator[Asker]:
+    store = CountingStore()
+    controller = new_controller(store)
+    await controller.start()
+    gate = Gate(users_file(folder, grants))
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_controller(server, controller, ControllerAccess(gate, KEY))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield Asker(channel, store, gate)
+    finally:
+        await server.stop(None)
+        await controller.stop()
+        gate.close()
+
+
+def request_for(rpc: str, stream: str) -> Any:
+    """A request of that RPC about `stream` (or a scope, group or table of that name) in the scope home."""
+    request: Any = METHODS[rpc][0]()
+    fill(request, "missing" if rpc in ("createScope", "deleteScope", "deleteScopeRecursive") else "home", stream)
+    return request
+
+
+def fill(message: Any, scope: str, stream: str) -> None:
+    for field in message.DESCRIPTOR.fields:
+        if field.name == "scope" and field.type == field.TYPE_STRING:
+            message.scope = scope
+        elif field.name in ("stream", "kvtName", "readerGroup", "readerGroupName") and field.type == field.TYPE_STRING:
+            setattr(message, field.name, stream)
+        elif field.type == field.TYPE_MESSAGE and not field.is_repeated:
+            fill(getattr(message, field.name), scope, stream)
+        elif field.name == "minNumSegments":
+            message.minNumSegments = 1
+
+
+async def prepare(asker: Asker) -> None:
+    await asker.ask("createScope", pb.ScopeInfo(scope="home"), "root")
+    for name in ("meters", "other"):
+        info = pb.StreamInfo(scope="home", stream=name)
+        config = pb.StreamConfig(streamInfo=info, scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
+        assert (await asker.ask("createStream", config, "root")).status == pb.CreateStreamStatus.SUCCESS
+
+
+def over_grpc(folder: Path, test: Callable[[Asker], Awaitable[None]], grants: dict[str, str] | None = None) -> None:
+    async def main() -> None:
+        async with asking(folder, grants) as asker:
+            await test(asker)
+
+    asyncio.run(main())
+
+
+def test_every_rpc_has_a_rule_and_an_expectation() -> None:
+    assert set(RULES) == set(METHODS)
+    assert set(EXPECTED) == set(METHODS)
+
+
+def test_every_rpc_by_everybody(tmp_path: Path) -> None:
+    async def test(asker: Asker) -> None:
+        await prepare(asker)
+        for rpc, (kind, permission, _) in EXPECTED.items():
+            for user in (None, "unknown", "wrong", *GRANTS):
+                if kind == "none":
+                    expected = None
+                elif user is None or user not in GRANTS:
+                    expected = "UNAUTHENTICATED"
+                elif LEVELS[HELD[user].get(kind, "")] < LEVELS[permission]:
+                    expected = "PERMISSION_DENIED"
+                else:
+                    expected = None
+                if expected is None and kind != "none" and user != "root":
+                    continue  # asked below, in an order that does no harm
+                before = asker.store.count
+                name, password = ("root", "no") if user == "wrong" else (user, PASSWORD)
+                if expected is None:
+                    stream = "absent"
+                    code, details = await asker.code(rpc, request_for(rpc, stream), name, password)
+                    assert code not in ("UNAUTHENTICATED", "PERMISSION_DENIED", "INTERNAL"), (rpc, user, details)
+                    continue
+                there = await asker.code(rpc, request_for(rpc, "meters"), name, password)
+                absent = await asker.code(rpc, request_for(rpc, "absent"), name, password)
+                assert there[0] == expected, (rpc, user, there)
+                assert (there[0], there[1].replace("meters", "absent")) == absent, "it tells what exists"
+                assert asker.store.count == before, f"{rpc} looked something up for {user}"
+
+    over_grpc(tmp_path, test)
+
+
+@pytest.mark.parametrize("user", ["reader", "writer"])
+def test_what_a_user_may_do_works(tmp_path: Path, user: str) -> None:
+    async def test(asker: Asker) -> None:
+        await prepare(asker)
+        for rpc, (kind, permission, _) in EXPECTED.items():
+            if kind != "none" and LEVELS[HELD[user].get(kind, "")] >= LEVELS[permission]:
+                code, details = await asker.code(rpc, request_for(rpc, "absent"), user)
+                assert code not in ("UNAUTHENTICATED", "PERMISSION_DENIED", "INTERNAL"), (rpc, user, details)
+
+    over_grpc(tmp_path, test)
+
+
+def test_tokens_in_replies(tmp_path: Path) -> None:
+    async def test(asker: Asker) -> None:
+        await prepare(asker)
+        for rpc, (_, _, token) in EXPECTED.items():
+            if "delegationToken" not in METHODS[rpc][1].DESCRIPTOR.fields_by_name or rpc.endswith("KeyValueTable"):
+                continue
+            request = request_for(rpc, "meters")
+            if rpc == "createTransaction":
+                request.lease = 10_000
+            if rpc == "getSegmentsBetween":
+                getattr(request, "from")[0] = 0
+            text = (await asker.ask(rpc, request, "root")).delegationToken
+            if token is None:
+                assert text == "", rpc
+            else:
+                assert KEY.check(text).streams == {"home/meters": Permission[token]}, rpc
+
+    over_grpc(tmp_path, test)
+
+
+OPERATION = pb.StreamInfo.AccessOperation
+
+
+def test_the_access_operation_decides(tmp_path: Path) -> None:
+    async def test(asker: Asker) -> None:
+        await prepare(asker)
+
+        def info(operation: Any, stream: str = "meters") -> Any:
+            return pb.StreamInfo(scope="home", stream=stream, accessOperation=operation)
+
+        for operation in (OPERATION.READ, OPERATION.NONE, OPERATION.ANY):
+            text = (await asker.ask("getDelegationToken", info(operation), "reader")).delegationToken
+            assert KEY.check(text).streams == {"home/meters": Permission.READ}
+        for operation in (OPERATION.UNSPECIFIED, OPERATION.WRITE, OPERATION.READ_WRITE):
+            assert (await asker.code("getDelegationToken", info(operation), "reader"))[0] == "PERMISSION_DENIED"
+            text = (await asker.ask("getDelegationToken", info(operation), "writer")).delegationToken
+            assert KEY.check(text).streams == {"home/meters": Permission.READ_UPDATE}
+            # a reader changes the state of its group, and the stream's marks
+            for internal in ("_RGgroup", "_MARKmeters"):
+                text = (await asker.ask("getDelegationToken", info(operation, internal), "reader")).delegationToken
+                assert KEY.check(text).streams == {f"home/{internal}": Permission.READ_UPDATE}
+                assert (await asker.code("getDelegationToken", info(operation, internal), "stranger"))[0] == (
+                    "PERMISSION_DENIED"
+                )
+        looking = info(OPERATION.NONE)
+        for rpc, request in (
+            ("getCurrentSegments", looking),
+            ("getSegments", pb.GetSegmentsRequest(streamInfo=looking)),
+            ("getEpochSegments", pb.GetEpochSegmentsRequest(streamInfo=looking)),
+        ):
+            assert (await asker.ask(rpc, request, "reader")).delegationToken == ""
+
+    over_grpc(tmp_path, test)
+
+
+def test_the_controllers_own_tables_are_for_who_may_do_everything(tmp_path: Path) -> None:
+    async def test(asker: Asker) -> None:
+        request = pb.StreamInfo(scope="_system", stream="_tables")
+        assert (await asker.code("getDelegationToken", request, "all-scopes"))[0] == "PERMISSION_DENIED"
+        text = (await asker.ask("getDelegationToken", request, "root")).delegationToken
+        assert not KEY.check(text).permits("_system/_tables/scopes", Permission.READ)
+
+    over_grpc(tmp_path, test, {"root": "prn::*,READ_UPDATE", "all-scopes": "prn::/scope:*,READ_UPDATE"})
+
+
+def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.controller.controller.LIST_PAGE", 2)  # so that whole pages are hidden
+    names = [f"s{n}" for n in range(9)]
+
+    async def pages(asker: Asker, rpc: str, request: Any, field: str, user: str) -> list[str]:
+        found: list[str] = []
+        while True:
+            reply = await asker.ask(rpc, request, user)
+            page = [getattr(item, "stream", item) for item in getattr(reply, field)]
+            if not page:
+                return found
+            found += page
+            request.continuationToken.CopyFrom(reply.continuationToken)
+
+    async def test(asker: Asker) -> None:
+        for scope in ("home", "den", *names):
+            await asker.ask("createScope", pb.ScopeInfo(scope=scope), "root")
+        for name in names:
+            info = pb.StreamInfo(scope="home", stream=name)
+            config = pb.StreamConfig(
+                streamInfo=info, scalingPolicy=pb.ScalingPolicy(minNumSegments=1), tags=pb.Tags(tag=["t"])
+            )
+            await asker.ask("createStream", config, "root")
+        home = pb.ScopeInfo(scope="home")
+        everything = await pages(asker, "listStreamsInScope", pb.StreamsInScopeRequest(scope=home), "streams", "root")
+        assert sorted(name for name in everything if not name.startswith("_")) == names
+        for rpc, request in (
+            ("listStreamsInScope", pb.StreamsInScopeRequest(scope=home)),
+            ("listStreamsInScopeForTag", pb.StreamsInScopeWithTagRequest(scope=home, tag="t")),
+        ):
+            found = await pages(asker, rpc, request, "streams", "some")
+            assert {name for name in found if not name.startswith("_")} == {"s3", "s7"}
+            assert set(found) <= {"s3", "s7", "_MARKs3", "_MARKs7"}
+        assert await pages(asker, "listScopes", pb.ScopesRequest(), "scopes", "some") == ["home"]
+
+    grants = "prn::/,READ;prn::/scope:home,READ;prn::/scope:home/stream:s3,READ;prn::/scope:home/stream:s7,READ"
+    over_grpc(tmp_path, test, {"root": "prn::*,READ_UPDATE", "some": grants})
+
+
+def test_malformed_credentials_harm_their_own_request_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    wrong = (
+        "",
+        "Basic",
+        "Basic ???",
+        "Basic " + base64.b64encode(b"no colon").decode(),
+        "Basic " + base64.b64encode(b"\xff\xfe:x").decode(),
+        "Basic " + "A" * 20_000,
+        "Bearer a.b.c",
+        "Digest root",
+        "x",
+    )
+
+    async def test(asker: Asker) -> None:
+        await prepare(asker)
+        failed = asker.gate.failed_logins
+        for header in wrong:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await asker.send("listScopes", pb.ScopesRequest(), header)
+            assert caught.value.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.RESOURCE_EXHAUSTED), header
+        assert (await asker.code("listScopes", pb.ScopesRequest(), "root", "secret-guess"))[0] == "UNAUTHENTICATED"
+        assert asker.gate.failed_logins >= failed + len(wrong) - 1
+        assert (await asker.code("listScopes", pb.ScopesRequest(), "root"))[0] == "OK"
+
+    over_grpc(tmp_path, test)
+    assert "failed logins" in caplog.text
+    assert "secret-guess" not in caplog.text
+    assert PASSWORD not in caplog.text
+
+
+def test_names_that_are_none_reach_no_other_resource(tmp_path: Path) -> None:
+    async def test(asker: Asker) -> None:
+        await prepare(asker)
+        for scope, stream in (("home/stream:meters", "x"), ("other/../home", "meters"), ("*", "*"), ("", "")):
+            request = pb.StreamInfo(scope=scope, stream=stream)
+            code, _ = await asker.code("getDelegationToken", request, "one")
+            assert code == "PERMISSION_DENIED"
+
+    over_grpc(tmp_path, test, {"root": "prn::*,READ_UPDATE", "one": "prn::/scope:home/stream:meters/*,READ_UPDATE"})
+
+
+def test_an_rpc_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(RULES, "createScope")
+
+    async def test(asker: Asker) -> None:
+        assert (await asker.code("createScope", pb.ScopeInfo(scope="x"), "root"))[0] == "PERMISSION_DENIED"
+
+    over_grpc(tmp_path, test)

@@ -1,0 +1,400 @@
+"""Whole servers: where they refuse to start, TLS on both doors, and clients that outlive their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import ssl
+import stat
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import nadi
+from nadi.access.tokens import KEY_FILE
+from nadi.cli.app import app
+from nadi.client import aio
+from nadi.errors import (
+    InvalidArgumentError,
+    NotAuthenticatedError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    UnavailableError,
+)
+from nadi.limits import CONNECTION_SEND_HIGH_WATER_BYTES
+from nadi.segmentstore.connection import Connection
+from nadi.standalone import EmbeddedServer, Server, ServerSecurity
+from nadi.wire import commands as wire
+from nadi.wire.codec import encode
+from nadi.wire.decoder import Decoder
+
+from .support import Certificate, certificate, guarded, user, users_file
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
+def connected(server: EmbeddedServer, name: str, tls: Certificate | None = None) -> nadi.StreamManager:
+    """A client of that user."""
+    return nadi.StreamManager(server.controller_uri, credentials=user(name), trust_store=tls.authority if tls else None)
+
+
+# --- starting ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_open_to_everybody_it_does_not_start(tmp_path: Path, host: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="--insecure-public"):
+        nadi.embedded(tmp_path, host=host, advertised_host="127.0.0.1")
+    assert not (tmp_path / "format").exists()
+
+
+def test_open_to_everybody_if_told_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="--advertised-host"):
+        nadi.embedded(tmp_path, host="0.0.0.0", security=ServerSecurity(insecure_public=True))
+    security = ServerSecurity(insecure_public=True)
+    with nadi.embedded(tmp_path, host="0.0.0.0", advertised_host="127.0.0.1", security=security) as server:
+        assert server.store_address[0] == "127.0.0.1"
+        with nadi.StreamManager(server.controller_uri) as manager:
+            assert manager.create_scope("sc")
+            assert manager.create_stream("sc", "st")
+            manager.create_writer("sc", "st").write_event(b"x").result(10)
+
+
+def test_the_command_refuses_in_words() -> None:
+    result = CliRunner().invoke(app, ["up", "--host", "0.0.0.0", "--port", "0"])
+    assert result.exit_code == 1
+    assert "--insecure-public" in result.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tls_certificate": "missing.pem", "tls_key": "missing.key"}, "TLS can't be served"),
+        ({"tls_certificate": "missing.pem"}, "both a certificate and its private key"),
+        ({"users_file": "missing"}, "users file missing can't be read"),
+        ({"bearer_keys": "missing"}, "an issuer and an audience"),
+    ],
+)
+def test_settings_that_can_not_be(tmp_path: Path, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        nadi.embedded(tmp_path, security=ServerSecurity(**settings))
+
+
+def test_the_signing_key_stays(tmp_path: Path) -> None:
+    for _ in range(2):
+        with (
+            guarded(tmp_path) as server,
+            nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager,
+        ):
+            manager.create_scope("home")
+            key = (tmp_path / "data" / KEY_FILE).read_bytes()
+    assert stat.S_IMODE((tmp_path / "data" / KEY_FILE).stat().st_mode) == 0o600
+    assert (tmp_path / "data" / KEY_FILE).read_bytes() == key
+
+
+# --- who is let in ----------------------------------------------------------------------------------
+
+
+def test_what_each_user_may_do_with_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with guarded(tmp_path) as server:
+        uri = server.controller_uri
+        with nadi.StreamManager(uri, credentials=user("root")) as root:
+            root.create_scope("home")
+            root.create_stream("home", "meters", 2)
+        with nadi.StreamManager(uri, credentials=user("writer")) as writer:
+            with writer.create_writer("home", "meters") as output:
+                output.write_batch([b"a", b"b"], "k")
+                output.write_event(b"L" * (9 << 20), "k")
+            with writer.create_transaction_writer("home", "meters").begin_txn() as txn:
+                txn.write_event(b"c", "k")
+            txn_writer = writer.create_transaction_writer("home", "meters")
+            assert txn_writer.get_txn(txn.txn_id).status() in ("COMMITTING", "COMMITTED")
+            table = writer.table("home", "notes")
+            assert table.create()
+            table.put(b"k", b"v")
+            deadline = time.monotonic() + 20
+            while txn.status() != "COMMITTED" and time.monotonic() < deadline:
+                pass
+            tail = writer.stream_info("home", "meters").tail
+            with pytest.raises(PermissionDeniedError):
+                writer.create_scope("mine")
+        monkeypatch.setenv("pravega_client_auth_method", "Basic")
+        monkeypatch.setenv("pravega_client_auth_username", "reader")
+        monkeypatch.setenv("pravega_client_auth_password", user("reader").password)
+        with nadi.StreamManager(uri) as reader:
+            events = [event.data[:1] for event in reader.read_events("home", "meters", end=tail)]
+            assert events == [b"a", b"b", b"L", b"c"]
+            assert reader.list_scopes() == ["home"]
+            with pytest.raises(PermissionDeniedError):
+                reader.create_writer("home", "meters").write_event(b"x", "k").result(10)
+            with pytest.raises(PermissionDeniedError):
+                reader.table("home", "notes").put(b"k", b"w")
+            value = reader.table("home", "notes").get(b"k")
+            assert value is not None
+            assert value.value == b"v"
+        with nadi.StreamManager(uri, credentials=user("stranger")) as stranger:
+            for stream in ("meters", "absent"):
+                with pytest.raises(PermissionDeniedError):
+                    stranger.stream_info("home", stream)
+        with (
+            nadi.StreamManager(uri, credentials=nadi.Basic("root", "no")) as wrong,
+            pytest.raises(NotAuthenticatedError),
+        ):
+            wrong.list_scopes()
+        monkeypatch.delenv("pravega_client_auth_method")
+        with nadi.StreamManager(uri) as nobody, pytest.raises(NotAuthenticatedError):
+            nobody.list_scopes()
+
+
+# --- tokens that end --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["renewed before the end", "told of the end"])
+def test_a_writer_and_a_tailing_reader_across_expiries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: bool
+) -> None:
+    """Every event once and in order, whether the client renews in time or, misled, only when it is told."""
+    if not early:
+        monkeypatch.setattr("nadi.client.tokens._holds_s", lambda _: 3600.0)
+    lifetime_s, events = 2, 400
+    found: list[bytes] = []
+
+    def read(uri: str) -> None:
+        with (
+            nadi.StreamManager(uri, credentials=user("reader")) as manager,
+            manager.create_reader("home", "meters") as reader,
+        ):
+            while len(found) < events:
+                try:
+                    block = reader.next_block(30)
+                except RequestTimeoutError:
+                    return
+                assert block is not None
+                found.extend(block[1])
+
+    with guarded(tmp_path, token_lifetime_s=lifetime_s) as server, connected(server, "root") as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters", 1)
+        fetched = 0
+        delegation_token = manager._core.controller.delegation_token
+
+        async def counted(scope: str, stream: str, *, write: bool) -> str:
+            nonlocal fetched
+            fetched += 1
+            return await delegation_token(scope, stream, write=write)
+
+        monkeypatch.setattr(manager._core.controller, "delegation_token", counted)
+        reader = threading.Thread(target=read, args=(server.controller_uri,))
+        reader.start()
+        with manager.create_writer("home", "meters") as writer:
+            for number in range(events):
+                writer.write_event(b"%d" % number, "k")
+                time.sleep(4 * lifetime_s / events)
+        reader.join(60)
+        assert fetched >= 4, "it went through several tokens"
+    assert found == [b"%d" % number for number in range(events)]
+
+
+def test_a_table_and_a_large_event_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.client.tokens._holds_s", lambda _: 3600.0)
+    with guarded(tmp_path, token_lifetime_s=1) as server, connected(server, "root") as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters", 1)
+        table = manager.table("home", "notes")
+        table.create()
+        with manager.create_writer("home", "meters") as writer:
+            version = table.put(b"k", b"0")
+            for number in range(1, 4):
+                writer.write_event(bytes([number]) * (9 << 20), "k")
+                writer.flush(30)
+                time.sleep(1.2)  # the token ends
+                version = table.put(b"k", b"%d" % number, version)
+        tail = manager.stream_info("home", "meters").tail
+        assert [event.data[0] for event in manager.read_events("home", "meters", end=tail)] == [1, 2, 3]
+
+
+# --- TLS --------------------------------------------------------------------------------------------
+
+
+def test_tls_needs_no_authentication(tmp_path: Path, tls: Certificate) -> None:
+    security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
+    with nadi.embedded(tmp_path, security=security) as server:
+        assert server.controller_uri.startswith("tls://127.0.0.1:")
+        with nadi.StreamManager(server.controller_uri, trust_store=tls.authority) as manager:
+            assert manager.create_scope("home")
+            assert manager.create_stream("home", "meters")
+            manager.create_writer("home", "meters").write_event(b"x").result(10)
+        plain = server.controller_uri.replace("tls://", "tcp://")
+        with nadi.StreamManager(plain) as manager, pytest.raises(UnavailableError):
+            asyncio.run_coroutine_threadsafe(
+                manager._core.controller._send("listScopes", wire_request(), 3.0), manager._thread._loop
+            ).result(10)
+
+
+def wire_request() -> object:
+    from nadi.wire.rpc import controller_pb2 as pb
+
+    return pb.ScopesRequest()
+
+
+def test_host_names_and_trust(tmp_path: Path) -> None:
+    named = certificate(tmp_path / "named", "nadi.example")
+    stranger = certificate(tmp_path / "stranger")
+    security = ServerSecurity(tls_certificate=str(named.certificate), tls_key=str(named.key))
+
+    async def listed(uri: str, **more: object) -> list[str]:
+        async with aio.StreamManager(uri, **more) as manager:  # type: ignore[arg-type]
+            async with asyncio.timeout(2.5):
+                await manager.create_scope("home")
+                await manager.create_stream("home", "meters")
+                await (await manager.create_writer("home", "meters")).write_event(b"x")
+                return await manager.list_scopes()
+
+    with nadi.embedded(tmp_path / "data", security=security) as server:
+        uri = server.controller_uri
+        assert asyncio.run(listed(uri, trust_store=named.authority, validate_host_name=False)) == ["home"]
+        folder = named.authority.parent  # of PEM files, as the official clients take one too
+        assert asyncio.run(listed(uri, trust_store=folder, validate_host_name=False)) == ["home"]
+        for trusted, checked in ((named.authority, True), (stranger.authority, True), (stranger.authority, False)):
+            with pytest.raises((UnavailableError, TimeoutError)):
+                asyncio.run(listed(uri, trust_store=trusted, validate_host_name=checked))
+    with pytest.raises(InvalidArgumentError, match="no PEM certificate"):
+        nadi.StreamManager(uri, trust_store=named.key).close()
+    with pytest.raises(InvalidArgumentError, match="can't be read"):
+        nadi.StreamManager(uri, trust_store=tmp_path / "missing").close()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_old_versions_are_refused(tmp_path: Path, tls: Certificate, version: ssl.TLSVersion) -> None:
+    security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
+    with nadi.embedded(tmp_path, security=security) as server:
+        for port in (server.store_address[1], int(server.controller_uri.rpartition(":")[2])):
+            context = ssl.create_default_context(cafile=str(tls.authority))
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            context.minimum_version = ssl.TLSVersion.TLSv1
+            context.maximum_version = version
+            with socket.create_connection(("127.0.0.1", port), 10) as plain:
+                if version is ssl.TLSVersion.TLSv1_1:
+                    with pytest.raises((ssl.SSLError, ConnectionError)):
+                        context.wrap_socket(plain, server_hostname="localhost")
+                else:
+                    with context.wrap_socket(plain, server_hostname="localhost") as sealed:
+                        assert sealed.version() == version.name.replace("_", ".")
+
+
+def test_bytes_that_are_no_tls_harm_their_own_connection_only(tmp_path: Path, tls: Certificate) -> None:
+    with guarded(tmp_path, tls=tls) as server, connected(server, "root", tls) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters")
+        writer = manager.create_writer("home", "meters")
+        writer.write_event(b"a").result(10)
+        for junk in (encode(wire.Hello(17, 5)), os.urandom(5000), b""):
+            with socket.create_connection(server.store_address, 10) as peer:
+                peer.sendall(junk)
+                peer.shutdown(socket.SHUT_WR)
+                try:
+                    while peer.recv(1 << 16):
+                        pass
+                except ConnectionError:
+                    pass
+        writer.write_event(b"b").result(10)
+        tail = manager.stream_info("home", "meters").tail
+        assert [event.data for event in manager.read_events("home", "meters", end=tail)] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate, loop: str) -> None:
+    """A peer that asks for far more than it reads: the server holds back, and every byte arrives in the end."""
+    import uvloop
+
+    size = 12 << 20
+    wanted = 4 * CONNECTION_SEND_HIGH_WATER_BYTES
+    payload = random.Random(1).randbytes(1 << 20)
+    security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
+
+    async def main() -> None:
+        server = Server(tmp_path, store_port=0, controller_port=0, security=security)
+        async with server:
+            uri = server.controller_uri
+            async with aio.StreamManager(uri, trust_store=tls.authority) as manager:
+                await manager.create_scope("home")
+                await manager.create_stream("home", "meters")
+                writer = await manager.create_writer("home", "meters")
+                for _ in range(size >> 20):
+                    await writer.write(payload, "k")
+                await writer.flush(60)
+                tail = (await manager.stream_info("home", "meters")).tail
+                count = 0
+                async for event in manager.read_events("home", "meters", end=tail):
+                    assert event.data == payload
+                    count += 1
+                assert count == size >> 20
+            context = ssl.create_default_context(cafile=str(tls.authority))
+            host, port = server.store_address
+            reader, peer = await asyncio.open_connection(host, port, ssl=context)
+            peer.write(encode(wire.Hello(17, 5)))
+            segment = "home/meters/0.#epoch.0"
+            asked = wanted // (1 << 20)
+            offsets = [(number % (size >> 20)) << 20 for number in range(asked)]
+            for number, offset in enumerate(offsets):
+                peer.write(encode(wire.ReadSegment(segment, offset, 1 << 20, "", number)))
+            await peer.drain()
+            connection = await held_back(server)
+            assert connection._transport is not None
+            assert connection._transport.get_write_buffer_size() < 2 * CONNECTION_SEND_HIGH_WATER_BYTES
+            decoder, got = Decoder(), dict.fromkeys(range(asked), 0)
+            whole = (b"\0\0\0\0" + len(payload).to_bytes(4, "big") + payload) * (size >> 20)
+            answered = 0
+            while answered < asked:
+                for command in decoder.receive(await asyncio.wait_for(reader.read(1 << 18), 20)):
+                    if isinstance(command, wire.SegmentRead):
+                        answered += 1
+                        got[command.request_id] = len(command.data)
+                        start = command.offset
+                        assert bytes(command.data) == whole[start : start + len(command.data)]
+            assert all(got.values())
+            peer.close()
+
+    async def held_back(server: Server) -> Connection:
+        """The server's connection, once it writes no more because its peer doesn't read."""
+        async with asyncio.timeout(30):
+            while True:
+                for connection in server.store._connections:
+                    if not connection._writable.is_set():
+                        return connection
+                await asyncio.sleep(0.01)
+
+    if loop == "uvloop":
+        uvloop.run(main())
+    else:
+        asyncio.run(main())
+
+
+def test_grpc_over_tls_offers_http2(tmp_path: Path, tls: Certificate) -> None:
+    with guarded(tmp_path, tls=tls) as server:
+        port = int(server.controller_uri.rpartition(":")[2])
+        context = ssl.create_default_context(cafile=str(tls.authority))
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as sealed,
+        ):
+            assert sealed.selected_alpn_protocol() == "h2"
+
+
+def test_a_users_file_that_changes_under_a_server(tmp_path: Path) -> None:
+    with guarded(tmp_path) as server, nadi.StreamManager(server.controller_uri, credentials=user("new")) as manager:
+        with pytest.raises(NotAuthenticatedError):
+            manager.list_scopes()
+        users_file(tmp_path / "settings", {"new": "prn::*,READ_UPDATE"})
+        assert manager.create_scope("home")

@@ -1,0 +1,254 @@
+"""The segment store's door: each command without a token, with wrong ones, with one that has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+
+from nadi.access.commands import PERMISSIONS, segments_of
+from nadi.access.permissions import Permission
+from nadi.access.tokens import TokenKey
+from nadi.model.event import frame_events
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from nadi.wire.commands import CODES
+from nadi.wire.fields import AttributeUpdate, TableEntry, TableKey
+from tests.segmentstore.harness import WRITER, Peer, connect, open_store
+
+SEGMENT = "home/meters/0.#epoch.0"
+TABLE = "home/table_kvtable/0.#epoch.0"
+READ, UPDATE = Permission.READ, Permission.READ_UPDATE
+REFUSED, EXPIRED = 0, 1
+
+
+class Time:
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class World:
+    """A store that checks tokens, by a clock of the test's."""
+
+    def __init__(self, store: SegmentStore, peer: Peer, key: TokenKey, time: Time) -> None:
+        self.store, self.peer, self.key, self.time = store, peer, key, time
+
+    def token(self, permission: Permission = UPDATE, scope: str = "home", stream: str = "meters") -> str:
+        return self.key.issue(scope, stream, permission)
+
+
+def with_store(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        time = Time()
+        key = TokenKey(b"k" * 64, 600, time)
+        async with open_store(folder, tokens=key) as (store, peer):
+            made = await peer.ask(wire.CreateSegment(1, SEGMENT, 0, 0, key.master()))
+            assert isinstance(made, wire.SegmentCreated)
+            made = await peer.ask(wire.CreateTableSegment(2, TABLE, key.master()))
+            assert isinstance(made, wire.SegmentCreated)
+            await test(World(store, peer, key, time))
+
+    asyncio.run(main())
+
+
+def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any]:
+    """One of each kind, in an order in which all but the last few can be carried out."""
+    any_key = ((b"", b"", b""),)
+    entry, key = TableEntry(b"k", -(1 << 63), b"v"), TableKey(b"k")
+    return [
+        wire.GetStreamSegmentInfo(7, segment, token),
+        wire.GetSegmentAttribute(7, segment, WRITER, token),
+        wire.UpdateSegmentAttribute(7, segment, WRITER, 1, -(1 << 63), token),
+        wire.UpdateSegmentPolicy(7, segment, 0, 0, token),
+        wire.ReadSegment(segment, 0, 100, token, 7),
+        wire.LocateOffset(7, segment, 0, token),
+        wire.SetupAppend(7, WRITER, segment, token),
+        wire.CreateTransientSegment(7, WRITER, segment, token),
+        wire.CreateSegment(7, segment, 0, 0, token),
+        wire.TruncateSegment(7, segment, 0, token),
+        wire.MergeSegments(7, segment, segment + "#transient.x", token, (AttributeUpdate(WRITER, 0, 0, 0),)),
+        wire.MergeSegmentsBatch(7, segment, (segment + "#transaction.x",), token),
+        wire.GetTableSegmentInfo(7, table, token),
+        wire.UpdateTableEntries(7, table, token, (entry,)),
+        wire.ReadTable(7, table, token, (key,)),
+        wire.ReadTableKeys(7, table, token, 10, *any_key),
+        wire.ReadTableEntries(7, table, token, 10, *any_key),
+        wire.ReadTableEntriesDelta(7, table, token, 0, 10),
+        wire.RemoveTableKeys(7, table, token, (key,)),
+        wire.CreateTableSegment(7, table, token),
+        wire.DeleteTableSegment(7, table, False, token),
+        wire.SealSegment(7, segment, token),
+        wire.DeleteSegment(7, segment, token),
+    ]
+
+
+def test_every_command_with_a_token_is_in_the_table(tmp_path: Path) -> None:
+    admin = {wire.FlushToStorage}
+    with_tokens = {kind for kind in CODES.values() if "token" in get_type_hints(kind)} - admin
+    assert with_tokens == set(PERMISSIONS)
+    assert {type(command) for command in commands("")} == set(PERMISSIONS)
+
+    async def test(world: World) -> None:
+        assert set(world.store._service._handlers) <= set(PERMISSIONS)
+
+    with_store(tmp_path, test)
+
+
+def test_every_command_without_a_right_token(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        ended = world.token()
+        ended_table = world.token(stream="table")
+        world.time.now += 600
+        wrong = {
+            "": REFUSED,
+            "a.b.c": REFUSED,
+            TokenKey(b"x" * 64, now_s=world.time).issue("home", "meters", UPDATE): REFUSED,
+            world.token(stream="other"): REFUSED,
+            world.token(scope="other"): REFUSED,
+            ended: EXPIRED,
+            ended_table: EXPIRED,
+        }
+        for token, code in wrong.items():
+            for segment, table in ((SEGMENT, TABLE), ("home/absent/0.#epoch.0", "home/absent_kvtable/0.#epoch.0")):
+                for command in commands(token, segment, table):
+                    reply = await world.peer.ask(command)
+                    assert reply == wire.AuthTokenCheckFailed(7, "", code), (type(command), token, reply)
+        info = await world.peer.ask(wire.GetStreamSegmentInfo(8, SEGMENT, world.token(READ)))
+        assert info.exists
+        assert not info.is_sealed
+
+    with_store(tmp_path, test)
+
+
+def test_every_command_with_a_token_to_read(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        for command in commands(world.token(READ)):
+            if TABLE in segments_of(command):
+                command = msgspec.structs.replace(command, token=world.token(READ, stream="table_kvtable"))
+            if isinstance(command, wire.ReadSegment):
+                continue  # it would wait at the tail
+            reply = await world.peer.ask(command)
+            refused = isinstance(reply, wire.AuthTokenCheckFailed)
+            assert refused is (PERMISSIONS[type(command)] is UPDATE), (command, reply)
+
+    with_store(tmp_path, test)
+
+
+def test_every_command_with_a_token_to_write(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        setup = await world.peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token()))
+        assert isinstance(setup, wire.AppendSetup)
+        assert isinstance(await world.peer.append([b"x"], 1), wire.DataAppended)
+        for command in commands(world.token()):
+            if TABLE in segments_of(command):
+                command = msgspec.structs.replace(command, token=world.token(stream="table"))  # as Java has it
+            reply = await world.peer.ask(command)
+            assert not isinstance(reply, wire.AuthTokenCheckFailed), command
+
+    with_store(tmp_path, test)
+
+
+def test_a_merge_needs_both_ends(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        theirs = "home/diary/0.#epoch.0"
+        await world.peer.ask(wire.CreateSegment(3, theirs, 0, 0, world.key.master()))
+        for command in (
+            wire.MergeSegments(7, SEGMENT, theirs, world.token()),
+            wire.MergeSegments(7, theirs, SEGMENT, world.token()),
+            wire.MergeSegmentsBatch(7, SEGMENT, (SEGMENT + "#transaction.x", theirs), world.token()),
+        ):
+            assert await world.peer.ask(command) == wire.AuthTokenCheckFailed(7, "", REFUSED)
+
+    with_store(tmp_path, test)
+
+
+def test_a_session_that_outlives_its_token(tmp_path: Path) -> None:
+    """What came before the end is stored and acknowledged; what comes after is refused, and the connection ends."""
+
+    async def test(world: World) -> None:
+        peer = world.peer
+        assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
+        data = frame_events([b"x"])
+        world.time.now += 599
+        for number in (1, 2):
+            peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, number, 9))
+        assert [(await peer.receive()).event_number for _ in range(2)] == [1, 2]
+        world.time.now += 1
+        for number in (3, 4):
+            peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, number, 9))
+        assert await peer.receive() == wire.AuthTokenCheckFailed(9, "", EXPIRED)
+        try:
+            while True:
+                assert isinstance(await peer.receive(), wire.AuthTokenCheckFailed)
+        except ConnectionError:
+            pass  # the connection has ended
+        again = await connect(world.store._server.sockets[0].getsockname())  # type: ignore[union-attr]
+        setup = await again.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token()))
+        assert setup.last_event_number == 2
+        info = await again.ask(wire.GetStreamSegmentInfo(8, SEGMENT, world.token(READ)))
+        assert info.write_offset == 2 * len(data)
+        again.close()
+
+    with_store(tmp_path, test)
+
+
+def test_a_refused_setup_leaves_no_session(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = world.peer
+        assert isinstance(await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token())), wire.AppendSetup)
+        refused = await peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token(READ)))
+        assert refused == wire.AuthTokenCheckFailed(7, "", REFUSED)
+        data = frame_events([b"x"])
+        peer.send(wire.AppendBlockEnd(WRITER, len(data), data, 1, 1, 9))
+        assert await peer.closed()
+
+    with_store(tmp_path, test)
+
+
+def test_a_wrong_token_harms_its_own_request_only(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        peer = world.peer
+        strange = ["x" * 60_000, "é" * 20_000, "..", "\x00", "[" * 60_000]
+        peer.send(*(wire.GetStreamSegmentInfo(n, SEGMENT, token) for n, token in enumerate(strange)))
+        peer.send(wire.GetStreamSegmentInfo(99, SEGMENT, world.token(READ)))
+        for number in range(len(strange)):
+            assert await peer.receive() == wire.AuthTokenCheckFailed(number, "", REFUSED)
+        assert (await peer.receive()).request_id == 99
+
+    with_store(tmp_path, test)
+
+
+def test_the_door_inside_the_process_checks_as_well(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        reply = await world.store.exchange(wire.GetStreamSegmentInfo(1, SEGMENT, ""))
+        assert reply == wire.AuthTokenCheckFailed(1, "", REFUSED)
+
+    with_store(tmp_path, test)
+
+
+def test_tokens_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.segmentstore.access.TOKENS_KEPT", 3)
+
+    async def test(world: World) -> None:
+        for number in range(10):
+            world.time.now += 1
+            await world.peer.ask(wire.GetStreamSegmentInfo(number, SEGMENT, world.token()))
+        assert len(world.store._service.access._good) <= 3
+
+    with_store(tmp_path, test)
+
+
+def test_without_a_key_nothing_is_checked(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_store(tmp_path) as (_, peer):
+            for token in ("", "nonsense"):
+                reply = await peer.ask(wire.GetStreamSegmentInfo(1, SEGMENT, token))
+                assert isinstance(reply, wire.NoSuchSegment)
+
+    asyncio.run(main())

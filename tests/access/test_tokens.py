@@ -1,0 +1,134 @@
+"""Delegation tokens: their form, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import stat
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nadi.access.permissions import Permission
+from nadi.access.tokens import KEY_FILE, TokenKey
+from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
+
+SECRET = bytes(range(64))
+NOW = 1_700_000_000
+READ, UPDATE = Permission.READ, Permission.READ_UPDATE
+
+
+class Time:
+    now = float(NOW)
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_form_is_pravegas() -> None:
+    token = TokenKey(SECRET, 600, Time()).issue("s", "t", UPDATE)
+    assert jwt.get_unverified_header(token)["alg"] == "HS512"
+    assert jwt.decode(token, options={"verify_signature": False}) == {
+        "sub": "segmentstoreresource",
+        "aud": "segmentstore",
+        "iat": NOW,
+        "exp": NOW + 600,
+        "prn::/scope:s/stream:t": "READ_UPDATE",
+    }
+
+
+@given(st.text(max_size=20), st.text(max_size=20), st.integers(0, 1 << 33), st.integers(1, 1 << 30))
+def test_the_rust_client_can_read_it(scope: str, stream: str, now: int, lifetime: int) -> None:
+    token = TokenKey(SECRET, lifetime, lambda: now).issue(scope, stream, READ)
+    payload = token.split(".")[1]
+    text = base64.b64decode(payload + "=" * (-len(payload) % 4), validate=True).decode()
+    assert f'"exp":{now + lifetime}' in text
+    assert json.loads(text)["iat"] == now
+
+
+def test_what_a_token_permits() -> None:
+    key = TokenKey(SECRET, now_s=Time())
+    token = key.check(key.issue("s", "t", READ))
+    assert token.expires_at == NOW + 600
+    assert token.permits("s/t/0.#epoch.0", READ)
+    assert token.permits("s/t/0.#epoch.0#transient.ab", READ)
+    assert not token.permits("s/t/0.#epoch.0", UPDATE)
+    for other in ("s/u/0.#epoch.0", "r/t/0.#epoch.0", "s/t", "s/tt/0", "s", "", "s/_RGt/0.#epoch.0", "s/t_x/0"):
+        assert not token.permits(other, READ), other
+    assert token.permits("s/t_kvtable/0.#epoch.0", READ)  # a table's clients ask for it by its plain name
+    master = key.check(key.master())
+    assert master.expires_at == math.inf
+    assert master.permits("_system/_tables/scopes", UPDATE)
+    assert not key.check(key.issue("_system", "_tables", UPDATE)).permits("_system/_tables/scopes", READ)
+
+
+def test_its_end() -> None:
+    time = Time()
+    key = TokenKey(SECRET, 600, time)
+    token = key.issue("s", "t", READ)
+    time.now = NOW + 599.9
+    key.check(token)
+    time.now = NOW + 600
+    with pytest.raises(TokenExpiredError):
+        key.check(token)
+
+
+def forged(header: dict[str, Any], claims: dict[str, Any], key: bytes = b"") -> str:
+    def part(value: bytes) -> str:
+        return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+    return f"{part(json.dumps(header).encode())}.{part(json.dumps(claims).encode())}.{part(key)}"
+
+
+CLAIMS = {"sub": "segmentstoreresource", "aud": "segmentstore", "*": "READ_UPDATE"}
+WRONG = {
+    "empty": "",
+    "text": "token",
+    "parts": "a.b.c",
+    "unsigned": forged({"alg": "none"}, CLAIMS),
+    "claims to be signed": forged({"alg": "HS512", "typ": "JWT"}, CLAIMS, b"x" * 64),
+    "another key": jwt.encode(CLAIMS, b"o" * 64, "HS512"),
+    "another algorithm": jwt.encode(CLAIMS, SECRET, "HS256"),
+    "another audience": jwt.encode({**CLAIMS, "aud": "somebody"}, SECRET, "HS512"),
+    "no audience": jwt.encode({"*": "READ_UPDATE"}, SECRET, "HS512"),
+    "strange end": jwt.encode({**CLAIMS, "exp": [1]}, SECRET, "HS512"),
+    "deep header": base64.urlsafe_b64encode(b"[" * 30_000).decode().rstrip("=") + ".e30.x",
+    "not ASCII": "é.ü.ß",
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+def test_what_is_no_token(text: str) -> None:
+    with pytest.raises(PermissionDeniedError):
+        TokenKey(SECRET).check(text)
+
+
+def test_strange_claims_permit_nothing() -> None:
+    claims = {"aud": "segmentstore", "prn::/scope:s/stream:t": "ALL", "*": ["READ"], "prn::/scope:s": "READ_UPDATE"}
+    token = TokenKey(SECRET).check(jwt.encode(claims, SECRET, "HS512"))
+    assert not token.permits("s/t/0", READ)
+
+
+def test_the_folders_key(tmp_path: Path) -> None:
+    first = TokenKey.in_folder(tmp_path)
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+    assert TokenKey.in_folder(tmp_path).check(first.issue("s", "t", READ))
+    (tmp_path / KEY_FILE).chmod(0o644)
+    with pytest.raises(DataFolderError, match="others may read"):
+        TokenKey.in_folder(tmp_path)
+
+
+def test_wrong_settings(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="needs 64"):
+        TokenKey(b"short")
+    with pytest.raises(InvalidArgumentError, match="lifetime"):
+        TokenKey(SECRET, 0)
+    with pytest.raises(InvalidArgumentError, match="can't be read"):
+        TokenKey.in_file(tmp_path / "missing")
+    (tmp_path / "key").write_bytes(SECRET + b"\n")
+    assert TokenKey.in_file(tmp_path / "key").check(TokenKey(SECRET).master())

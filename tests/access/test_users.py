@@ -1,0 +1,163 @@
+"""Passwords, the users file, and the command that writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nadi.access import gate as gate_module
+from nadi.access.gate import Gate
+from nadi.access.passwords import hash_password, is_password
+from nadi.access.permissions import Permission, Permissions
+from nadi.access.users import User, read_users, write_users
+from nadi.cli.app import app
+from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
+
+from .support import PASSWORD, password_hash, users_file
+
+
+def basic(user: str, password: str = PASSWORD) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def with_gate(path: Path, test: Callable[[Gate], Awaitable[None]]) -> None:
+    async def main() -> None:
+        gate = Gate(path)
+        try:
+            await test(gate)
+        finally:
+            gate.close()
+
+    asyncio.run(main())
+
+
+def test_passwords() -> None:
+    kept = hash_password("pässword:with colon")
+    assert ":" not in kept
+    assert kept != hash_password("pässword:with colon"), "each has a salt of its own"
+    assert is_password("pässword:with colon", kept)
+    assert not is_password("password:with colon", kept)
+    assert not is_password("", kept)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ann",
+        "ann:secret:prn::/,READ",
+        "ann:scrypt$40$8$3$YQ==$YQ==:prn::/,READ",  # would take a terabyte
+        "ann:scrypt$15$8$3$!$YQ==:prn::/,READ",
+        f"ann:{hash_password('x')}:prn::/,WRITE",
+        f":{hash_password('x')}:prn::/,READ",
+    ],
+)
+def test_a_wrong_line_is_named_without_its_secret(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "users"
+    path.write_text(f"# users\n\n{line}\n")
+    with pytest.raises(InvalidArgumentError, match="line 3 of the users file") as caught:
+        read_users(path)
+    assert "scrypt$" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_the_file_round_trip(tmp_path: Path) -> None:
+    users = {"ann": User("ann", password_hash(), Permissions.parse("prn::/scope:a/*,READ;prn::/,NONE"))}
+    write_users(tmp_path / "users", users)
+    assert read_users(tmp_path / "users") == users
+    assert stat.S_IMODE((tmp_path / "users").stat().st_mode) == 0o600
+    assert password_hash() not in repr(users["ann"])
+
+
+def test_changes_are_taken_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = users_file(tmp_path, {"ann": "prn::/,READ", "bob": "prn::/,READ"})
+
+    async def test(gate: Gate) -> None:
+        await gate.authorized(basic("ann"), "prn::/", Permission.READ)
+        with pytest.raises(PermissionDeniedError):
+            await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
+        users_file(tmp_path, {"ann": "prn::/,READ_UPDATE"})
+        await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
+        with pytest.raises(NotAuthenticatedError):
+            await gate.caller(basic("bob"))
+        path.write_text("half an ed")
+        await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
+        os.unlink(path)
+        await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
+        users_file(tmp_path, {"ann": "prn::/,READ"})
+        with pytest.raises(PermissionDeniedError):
+            await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
+        assert (gate.failed_logins, gate.refusals) == (1, 2)
+
+    with_gate(path, test)
+    assert "the users stay as they were" in caplog.text
+
+
+def test_a_right_password_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = 0
+
+    def counted(password: str, kept: str) -> bool:
+        nonlocal checks
+        checks += 1
+        return is_password(password, kept)
+
+    monkeypatch.setattr(gate_module, "is_password", counted)
+
+    async def test(gate: Gate) -> None:
+        await asyncio.gather(*(gate.caller(basic("ann")) for _ in range(20)))
+        await gate.caller(basic("ann"))
+        assert checks == 1
+        for _ in range(2):
+            with pytest.raises(NotAuthenticatedError):
+                await gate.caller(basic("ann", "wrong"))
+        assert checks == 3
+
+    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
+
+
+def test_logins_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_module, "LOGINS_WAITING", 3)
+
+    async def test(gate: Gate) -> None:
+        found = await asyncio.gather(
+            *(gate.caller(basic("ann", f"guess {n}")) for n in range(10)), return_exceptions=True
+        )
+        kinds = [type(error) for error in found]
+        assert kinds.count(NotAuthenticatedError) == 3
+        assert kinds.count(UnavailableError) == 7
+        assert (await gate.caller(basic("ann"))).name == "ann"
+
+    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
+
+
+def test_nadi_passwd(tmp_path: Path) -> None:
+    path = tmp_path / "users"
+    run = CliRunner().invoke
+
+    def passwd(*more: str, password: str = "first\n") -> int:
+        return run(app, ["passwd", str(path), *more], input=password).exit_code
+
+    grants = ("--grant", "prn::/scope:home/*,READ_UPDATE", "--grant", "prn::/,READ")
+    assert passwd("ann", "--password-stdin", *grants) == 0
+    ann = read_users(path)["ann"]
+    assert is_password("first", ann.password_hash)
+    assert str(ann.permissions) == "prn::/scope:home/*,READ_UPDATE;prn::/,READ"
+    assert passwd("ann", password="second\nsecond\n") == 0, "asked for twice, and the grants are kept"
+    assert is_password("second", read_users(path)["ann"].password_hash)
+    assert read_users(path)["ann"].permissions == ann.permissions
+    assert passwd("ann", "--keep-password", "--grant", "prn::/,READ") == 0
+    assert is_password("second", read_users(path)["ann"].password_hash)
+    assert str(read_users(path)["ann"].permissions) == "prn::/,READ"
+    assert passwd("bob", "--password-stdin", "--grant", "nonsense") != 0
+    assert passwd("b:b", "--password-stdin") != 0
+    assert passwd("bob", "--password-stdin", password="\n") != 0
+    assert passwd("bob", "--remove") != 0
+    assert set(read_users(path)) == {"ann"}
+    assert passwd("ann", "--remove") == 0
+    assert read_users(path) == {}

@@ -1,0 +1,66 @@
+"""Spark against a server that asks for credentials and speaks TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.errors import InvalidArgumentError
+from nadi.spark.options import Options
+from tests.access.support import PASSWORD, certificate, guarded, user
+
+
+def options(**more: str) -> Options:
+    return Options.from_spark({"scope": "home", "stream": "meters", **more})
+
+
+def test_options() -> None:
+    plain = options().controller
+    assert (plain.credentials, plain.trust_store, plain.validate_host_name) == (None, None, True)
+    ann = options(auth_user="ann", auth_password="secret", trust_store="ca.pem", validate_host_name="False")
+    assert ann.controller.credentials == nadi.Basic("ann", "secret")
+    assert (ann.controller.trust_store, ann.controller.validate_host_name) == ("ca.pem", False)
+    assert "secret" not in repr(ann)
+    assert options(auth_token="secret").controller.credentials == nadi.Bearer("secret")
+    for wrong, word in (
+        ({"auth_user": "ann"}, "auth_password"),
+        ({"auth_user": "ann", "auth_password": "x", "auth_token": "y"}, "exclude each other"),
+        ({"validate_host_name": "maybe"}, "true or false"),
+        ({"auth_pasword": "x"}, "did you mean"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=word):
+            options(**wrong)
+
+
+@pytest.mark.spark
+def test_spark_with_credentials_over_tls(spark: Any, tmp_path: Path) -> None:
+    tls = certificate(tmp_path / "tls")
+    with guarded(tmp_path, tls=tls) as server:
+        uri = server.controller_uri
+        with nadi.StreamManager(uri, credentials=user("root"), trust_store=tls.authority) as manager:
+            manager.create_scope("home")
+            for stream in ("meters", "copy"):
+                manager.create_stream("home", stream, 2)
+            with manager.create_writer("home", "meters") as writer:
+                writer.write_batch([b"%d" % number for number in range(100)])
+
+            def home(name: str, stream: str) -> dict[str, str]:
+                shown = {"auth_user": name, "auth_password": PASSWORD, "trust_store": str(tls.authority)}
+                return {"controller": uri, "scope": "home", "stream": stream, **shown}
+
+            rows = spark.readStream.format("nadi").options(**home("reader", "meters")).load().select("event")
+            query = (
+                rows.writeStream.format("nadi")
+                .options(**home("writer", "copy"))
+                .option("checkpointLocation", str(tmp_path / "checkpoint"))
+                .trigger(availableNow=True)
+                .start()
+            )
+            query.awaitTermination()
+            copied = spark.read.format("nadi").options(**home("reader", "copy")).load().collect()
+            assert sorted(int(bytes(row.event)) for row in copied) == list(range(100))
+            with pytest.raises(Exception, match="READ on prn::/scope:home/stream:meters is needed"):
+                spark.read.format("nadi").options(**home("stranger", "meters")).load().collect()
