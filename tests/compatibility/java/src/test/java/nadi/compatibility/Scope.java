@@ -64,12 +64,17 @@ final class Scope implements AutoCloseable {
     }
 
     ClientConfig client() {
+        return client(System.getProperty("nadi.username"), System.getProperty("nadi.password"));
+    }
+
+    /** A client of the same server for somebody else; nobody if there is no user. */
+    ClientConfig client(String user, String password) {
         ClientConfig.ClientConfigBuilder config = ClientConfig.builder().controllerURI(URI.create(uri()));
         if (System.getProperty("nadi.truststore") != null) {
             config.trustStore(property("nadi.truststore"));
         }
-        if (System.getProperty("nadi.username") != null) {
-            config.credentials(new DefaultCredentials(property("nadi.password"), property("nadi.username")));
+        if (user != null) {
+            config.credentials(new DefaultCredentials(password, user));
         }
         return config.build();
     }
