@@ -8,6 +8,7 @@ command is still carried out, so only its answer is lost. `revive` brings it bac
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from nadi.errors import UnavailableError
@@ -41,6 +42,7 @@ class FakeStore:
         self.die_after: int | None = None
         self.lose_reply = False
         self.dead = asyncio.Event()
+        self.before: Callable[[Command], Awaitable[None]] | None = None  # what is to happen before a command
 
     def die_at(self, commands: int, *, lose_reply: bool = False) -> None:
         """Die at the `commands`-th command from now, counted from 0."""
@@ -54,6 +56,8 @@ class FakeStore:
     async def exchange(self, command: Command) -> Command:
         encode(command)  # it must fit the wire
         await asyncio.sleep(0)
+        if self.before is not None:
+            await self.before(command)
         if self.dead.is_set():
             raise UnavailableError("the fake store is dead")
         if self.die_after is not None:
@@ -200,8 +204,10 @@ class FakeStore:
         table = self.tables.get(c.segment)
         if table is None:
             return wire.NoSuchSegment(c.request_id, c.segment)
-        after = c.range[0][1:] if c.range[0] else b""
-        keys = sorted(k for k in table.entries if k > after)[: min(c.suggested_count, 7)]
+        token, low, high = c.range
+        after = token[1:]
+        keys = sorted(k for k in table.entries if k > after and low <= k and (not high or k <= high))
+        keys = keys[: min(c.suggested_count, 7)]
         page = tuple(TableEntry(k, *table.entries[k]) for k in keys)
-        token = b"!" + keys[-1] if keys else c.range[0]
+        token = b"!" + keys[-1] if keys else token
         return wire.TableEntriesRead(c.request_id, c.segment, page, token)

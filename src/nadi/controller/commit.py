@@ -9,7 +9,10 @@ more, sealed as soon as all is merged, and then the present ranges again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nadi.controller.history import copy_id
+from nadi.controller.marks import note_commits
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import RollWork, SegmentRange, StreamState, TxnState
 from nadi.controller.scale import seal_and_measure, switch
@@ -31,14 +34,28 @@ async def commit_pass(flow: Workflows, transactions: Transactions, name: StreamN
         stream = (await flow.metadata.stream(name)).value
         assert stream.state is not StreamState.SEALED, "sealing waits for committing transactions"
         if stream.reference == epoch:
-            await together(
-                flow.segments.merge(name.segment(s.id), _sources(name, s, epoch, batch)) for s in stream.segments
-            )
+            positions = await _merge(flow, name, stream.segments, epoch, batch)
+            await note_commits(flow, name, {text: committing[text] for text in batch}, positions)
             await transactions.complete(name, batch, TxnState.COMMITTED)
             continue
         history = await flow.metadata.history(name)
         merge, restore = history.plan_roll(stream.epoch, epoch, flow.clock.now_ms())
         await flow.within(name, RollWork(epoch, tuple(batch), merge, restore))
+
+
+async def _merge(
+    flow: Workflows, name: StreamName, targets: Sequence[SegmentRange], epoch: int, batch: list[str]
+) -> dict[str, dict[int, int]]:
+    """Merge the batch into the targets; gives for each transaction where it ends in each."""
+    positions: dict[str, dict[int, int]] = {text: {} for text in batch}
+
+    async def merge_into(target: SegmentRange) -> None:
+        ends = await flow.segments.merge(name.segment(target.id), _sources(name, target, epoch, batch))
+        for text, end in zip(batch, ends, strict=True):
+            positions[text][target.id] = end
+
+    await together(merge_into(target) for target in targets)
+    return positions
 
 
 def _sources(name: StreamName, target: SegmentRange, epoch: int, batch: list[str]) -> list[str]:
@@ -65,4 +82,14 @@ async def roll_steps(flow: Workflows, transactions: Transactions, name: StreamNa
         await seal_and_measure(flow, name, merge.removed, f"{merge.epoch}")
         await seal_and_measure(flow, name, restore.removed, f"{restore.epoch}")
         await switch(flow, name, restore)
+    await _note_roll(flow, transactions, name, work)
     await transactions.complete(name, batch, TxnState.COMMITTED)
+
+
+async def _note_roll(flow: Workflows, transactions: Transactions, name: StreamName, work: RollWork) -> None:
+    """Note commit times at the ends of the segments of the merge: no later than there do all its events lie."""
+    live = transactions.live(name, TxnState.COMMITTING)
+    batch = {text: live[text] for text in work.txn_ids if text in live}
+    if any(txn.commit_time is not None for txn in batch.values()):
+        ends = {s.id: await flow.segments.length(name.segment(s.id)) for s in work.merge.added}
+        await note_commits(flow, name, batch, dict.fromkeys(batch, ends))

@@ -1,0 +1,158 @@
+"""Writer marks: what writers and commits tell of time, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import WriterMark
+from nadi.errors import StreamNotFoundError
+from nadi.naming import segment_id, transaction_segment_name
+from nadi.standalone.server import Server
+from nadi.wire import commands as wire
+from nadi.wire.rpc import controller_pb2 as pb
+
+from .fake_store import FakeStore
+from .rpc import Call, code_of, over_grpc, over_server
+from .support import STREAM, scaled, until, with_stream
+from .test_reader_groups import METERS, prepare
+
+NOTED = pb.TimestampResponse
+REMOVED = pb.RemoveWriterResponse
+NAME = StreamName("home", "meters")
+
+
+async def note(call: Call, time: int, position: dict[int, int], writer: str = "w") -> int:
+    cut = pb.StreamCut(streamInfo=METERS, cut=position)
+    request = pb.TimestampFromWriter(writer=writer, position=cut, timestamp=time)
+    return int((await call("noteTimestampFromWriter", request)).result)
+
+
+async def remove(call: Call, writer: str, stream: str = "meters") -> int:
+    request = pb.RemoveWriterRequest(writer=writer, stream=pb.StreamInfo(scope="home", stream=stream))
+    return int((await call("removeWriter", request)).result)
+
+
+async def marks(server: Server) -> dict[str, WriterMark]:
+    return {writer: record.value async for writer, record in server.controller.metadata.marks(NAME).scan()}
+
+
+def test_time_and_position_of_a_writer_only_move_on(tmp_path: Path) -> None:
+    async def test(call: Call, server: Server) -> None:
+        await prepare(call)
+        assert await note(call, -5, {0: 10, 1: 0}) == NOTED.SUCCESS
+        assert await note(call, -5, {0: 10, 1: 3}) == NOTED.SUCCESS
+        assert await note(call, -6, {0: 20, 1: 4}) == NOTED.INVALID_TIME
+        assert await note(call, 7, {0: 9, 1: 4}) == NOTED.INVALID_POSITION
+        assert await note(call, 7, {0: 11, 5: 4}) == NOTED.INVALID_POSITION
+        assert await note(call, 1, {0: 1}, "other") == NOTED.SUCCESS
+        assert await note(call, 7, {0: 11}) == NOTED.SUCCESS
+        assert await marks(server) == {"w": WriterMark(7, {0: 11}), "other": WriterMark(1, {0: 1})}
+        missing = pb.StreamCut(streamInfo=pb.StreamInfo(scope="home", stream="none"))
+        request = pb.TimestampFromWriter(writer="w", position=missing)
+        assert await code_of(call("noteTimestampFromWriter", request)) is grpc.StatusCode.NOT_FOUND
+        for writer in ("", "w" * 256):
+            assert await code_of(note(call, 1, {}, writer)) is grpc.StatusCode.INVALID_ARGUMENT
+
+    over_server(tmp_path, test)
+
+
+def test_a_removed_writer_may_come_back(tmp_path: Path) -> None:
+    async def test(call: Call, server: Server) -> None:
+        await prepare(call)
+        assert await remove(call, "w") == REMOVED.UNKNOWN_WRITER
+        assert await remove(call, "") == REMOVED.UNKNOWN_WRITER
+        assert await remove(call, "w", "none") == REMOVED.STREAM_DOES_NOT_EXIST
+        await note(call, 5, {0: 1})
+        assert await remove(call, "w") == REMOVED.SUCCESS
+        assert (await marks(server))["w"] == WriterMark(5, {0: 1}, alive=False)
+        assert await note(call, 4, {0: 1}) == NOTED.INVALID_TIME
+        assert await note(call, 6, {0: 1}) == NOTED.SUCCESS
+        assert (await marks(server))["w"].alive
+
+    over_server(tmp_path, test)
+
+
+def test_a_deleted_stream_takes_its_marks_along(tmp_path: Path) -> None:
+    async def test(call: Call, server: Server) -> None:
+        await prepare(call)
+        await note(call, 5, {0: 1})
+        await call("sealStream", METERS)
+        await call("deleteStream", METERS)
+        gone = await server.store.exchange(wire.GetTableSegmentInfo(1, "_system/_tables/marks/home/meters", ""))
+        assert isinstance(gone, wire.NoSuchSegment)
+        await prepare(call)
+        assert await note(call, 1, {2: 0}) == NOTED.SUCCESS
+
+    over_server(tmp_path, test)
+
+
+def test_a_commit_notes_its_time_where_it_was_merged() -> None:
+    async def main() -> None:
+        async with with_stream(2) as (controller, store, _):
+
+            async def commit(writer: str, time: int | None, sizes: dict[int, int]) -> None:
+                begun = await controller.create_transaction(STREAM, 600_000)
+                for number, size in sizes.items():
+                    store.append(transaction_segment_name(STREAM.segment(number), begun.txn_id), b"x" * size)
+                await controller.commit_transaction(STREAM, begun.txn_id, writer, time)
+
+                async def done() -> bool:
+                    return (await controller.transaction_state(STREAM, begun.txn_id)).name == "COMMITTED"
+
+                await until(done)
+
+            async def stored() -> dict[str, WriterMark]:
+                return {writer: record.value async for writer, record in controller.metadata.marks(STREAM).scan()}
+
+            await commit("a", 50, {0: 10, 1: 1})
+            await commit("b", None, {0: 5})
+            assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
+            await commit("a", 40, {0: 1})  # an earlier time says nothing new; the commit stands
+            await commit("", 99, {0: 1})
+            assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
+            begun = await controller.create_transaction(STREAM, 600_000)
+            store.append(transaction_segment_name(STREAM.segment(0), begun.txn_id), b"y" * 7)
+            await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
+            await controller.commit_transaction(STREAM, begun.txn_id, "c", 60)
+
+            async def rolled() -> bool:
+                return "c" in await stored()
+
+            await until(rolled)
+            assert (await stored())["c"] == WriterMark(60, {segment_id(0, 2): 7, segment_id(1, 2): 0})
+
+    asyncio.run(main())
+
+
+def test_a_mark_noted_while_its_stream_is_deleted_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with with_stream(1) as (controller, store, _):
+            await controller.seal_stream(STREAM)
+            table, deleted = "_system/_tables/marks/home/meters", asyncio.Event()
+
+            async def delete_before_the_mark_is_stored(command: wire.Command) -> None:
+                if isinstance(command, wire.UpdateTableEntries) and command.segment == table:
+                    store.before = None
+                    await controller.delete_stream(STREAM)
+                    deleted.set()
+
+            store.before = delete_before_the_mark_is_stored
+            with pytest.raises(StreamNotFoundError):
+                await controller.note_time(STREAM, "w", 1, {0: 0})
+            assert deleted.is_set()
+            assert table not in store.tables
+
+    asyncio.run(main())
+
+
+def test_the_bucket_mapping_names_this_controller() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        reply = await call("getControllerToBucketMapping", pb.ControllerToBucketMappingRequest())
+        assert {host: list(buckets.id) for host, buckets in reply.mapping.items()} == {"127.0.0.1:9090": [0]}
+
+    over_grpc(test)
