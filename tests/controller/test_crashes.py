@@ -46,7 +46,7 @@ async def nothing(controller: Controller, store: FakeStore) -> None:
 
 async def two_segments(controller: Controller, store: FakeStore) -> None:
     await controller.create_scope(STREAM.scope)
-    await controller.create_stream(STREAM, Config(min_segments=2))
+    await controller.create_stream(STREAM, Config(min_segments=2, tags=("old", "kept")))
     store.append(STREAM.segment(0), b"a" * 10)
     store.append(STREAM.segment(1), b"b" * 10)
 
@@ -109,13 +109,13 @@ async def create_scope(controller: Controller, store: FakeStore) -> None:
 
 async def create(controller: Controller, store: FakeStore) -> None:
     with contextlib.suppress(AlreadyExistsError):
-        await controller.create_stream(OTHER, Config(min_segments=3))
+        await controller.create_stream(OTHER, Config(min_segments=3, tags=("new",)))
     assert len(await controller.current_segments(OTHER)) == 3
     assert len(await controller.current_segments(OTHER.mark)) == 1
 
 
 async def update(controller: Controller, store: FakeStore) -> None:
-    await controller.update_stream(STREAM, Config(min_segments=4, tags=("new",)))
+    await controller.update_stream(STREAM, Config(min_segments=4, tags=("kept", "new")))
     assert len(await controller.current_segments(STREAM)) == 4
     assert (await controller.stream(STREAM)).epoch == 1
 
@@ -323,7 +323,7 @@ async def check_tables(controller: Controller, store: FakeStore) -> None:
         streams |= {f"{scope}/{name}": set() async for name, _ in controller.metadata.streams(scope).scan()}
     for table, held in store.tables.items():
         kind, _, owner = table.removeprefix("_system/_tables/").partition("/")
-        if kind in ("groups", "kvtables", "scope") and not await controller.scope_exists(owner):
+        if kind in ("groups", "kvtables", "tags", "scope") and not await controller.scope_exists(owner):
             assert kind == "scope", table
             assert not held.entries  # a scope whose creation was cut off: the next one finds it made
         if kind in ("subscribers", "marks", "stream"):
@@ -337,6 +337,11 @@ async def check_tables(controller: Controller, store: FakeStore) -> None:
         async for name, table_record in controller.metadata.tables(scope).scan():
             stream = TableName(scope, name).stream
             expected |= {stream.segment(segment.id) for segment in table_record.value.segments}
+        tags = {tag async for tag, _ in controller.metadata.tags(scope).scan()}
+        async for name, stream_record in controller.metadata.streams(scope).scan():
+            for tag in stream_record.value.config.tags:
+                tags.remove(f"{tag.encode().hex()}/{name}")
+        assert not tags
     assert {table for table in store.tables if not table.startswith("_system/_tables/")} == expected
     for key, groups in streams.items():
         found = controller.metadata.subscribers(StreamName(*key.split("/"))).scan()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError, tiles
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Config, ScaleType
@@ -263,5 +266,86 @@ def test_a_scope_is_deleted_with_all_it_holds() -> None:
             await task
             assert not store.segments
             assert not await controller.scope_exists("home")
+
+    asyncio.run(main())
+
+
+async def listed(controller: Controller, tag: str) -> list[str]:
+    found: list[str] = []
+    token = ""
+    while True:
+        page, token = await controller.list_streams("home", token, tag=tag)
+        if not page:
+            return found
+        found += page
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c"]),
+            st.one_of(st.none(), st.frozensets(st.sampled_from(["", "x", "x/", "x/y", "xa", "\0", "ä"]))),
+        ),
+        max_size=12,
+    )
+)
+def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, frozenset[str] | None]]) -> None:
+    """None deletes the stream; tags create it, or replace those it has."""
+
+    async def main() -> None:
+        async with running(FakeStore(), FakeClock()) as controller:
+            await controller.create_scope("home")
+            streams: dict[str, frozenset[str]] = {}
+            for name, tags in steps:
+                stream = StreamName("home", name)
+                if tags is None:
+                    if streams.pop(name, None) is not None:
+                        await controller.seal_stream(stream)
+                        await controller.delete_stream(stream)
+                elif name in streams:
+                    await controller.update_stream(stream, Config(tags=tuple(tags)))
+                    streams[name] = tags
+                else:
+                    await controller.create_stream(stream, Config(tags=tuple(tags)))
+                    streams[name] = tags
+            for tag in ("", "x", "x/", "x/y", "xa", "\0", "ä", "none"):
+                assert sorted(await listed(controller, tag)) == sorted(n for n, tags in streams.items() if tag in tags)
+
+    asyncio.run(main())
+
+
+def test_listing_by_tag_costs_what_it_finds() -> None:
+    async def main() -> None:
+        async with with_stream(1) as (controller, store, _):
+            for number in range(60):
+                tags = ("rare",) if number == 30 else ("common",)
+                await controller.create_stream(StreamName("home", f"s{number}"), Config(tags=tags))
+            store.log.clear()
+            assert await listed(controller, "rare") == ["s30"]
+            assert len(store.log) == 2
+
+    asyncio.run(main())
+
+
+def test_a_scope_under_deletion_is_taken() -> None:
+    async def main() -> None:
+        async with with_stream(1) as (controller, store, clock):
+            started = asyncio.Event()
+
+            async def tell(command: object) -> None:
+                started.set()
+
+            store.before = tell
+            deleting = asyncio.create_task(controller.delete_scope("home", recursive=True))
+            await started.wait()
+            with pytest.raises(AlreadyExistsError):
+                await controller.create_scope("home")
+            with pytest.raises(ScopeNotFoundError):
+                await controller.create_stream(StreamName("home", "late"), Config())
+            while not deleting.done():
+                await clock.advance(100)
+            await deleting
+            await controller.create_scope("home")
 
     asyncio.run(main())

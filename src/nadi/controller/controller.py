@@ -22,6 +22,7 @@ from nadi.controller import (
     seal,
     subscribers,
     tables,
+    tags,
     truncate,
     update,
 )
@@ -129,7 +130,7 @@ class Controller:
     # --- scopes ----------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> None:
-        await scopes.create_scope(self._flow, scope)
+        await scopes.create_scope(self._flow, self._deleting, scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
         if recursive and scope in self._deleting:
@@ -154,17 +155,15 @@ class Controller:
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
         await self.metadata.scope(scope)
-        table, position = self.metadata.streams(scope), _token(token)
-        while True:
-            try:
-                found, position = await table.page(position, LIST_PAGE)
-            except SegmentNotFoundError as error:
-                raise ScopeNotFoundError(scope) from error
-            if not found:
-                return [], token
-            names = [name for name, stream in found if tag is None or tag in stream.value.config.tags]
-            if names:
-                return names, position.hex()
+        position = _token(token)
+        if tag is not None:
+            names, position = await tags.page(self._flow, scope, tag, position, LIST_PAGE)
+            return names, position.hex() if names else token
+        try:
+            found, position = await self.metadata.streams(scope).page(position, LIST_PAGE)
+        except SegmentNotFoundError as error:
+            raise ScopeNotFoundError(scope) from error
+        return [name for name, _ in found], position.hex() if found else token
 
     # --- streams ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ no segment name is ever used twice.
 
 from __future__ import annotations
 
+from nadi.controller import tags
 from nadi.controller.history import first_epoch
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Config, CreateWork, SegmentRange, Stream, StreamState
@@ -41,6 +42,7 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
         for owner, stream in streams
         for segment in stream.segments
     )
+    await tags.change(flow, name, (), work.config.tags)
     table = flow.metadata.streams(name.scope)
     try:
         await table.put_all([(owner.stream, stream, ABSENT) for owner, stream in streams])

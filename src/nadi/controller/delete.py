@@ -5,6 +5,7 @@ The last segment number is kept for ever, so that a new stream of this name reus
 
 from __future__ import annotations
 
+from nadi.controller import tags
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import DeleteWork, Stream, StreamState
 from nadi.controller.segments import together
@@ -36,6 +37,8 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         ids = history.between(found.value.head or history.head_of_time(), {})
         segments.extend(owner.segment(segment) for segment in ids)
     if gone:
+        for owner, stream in gone:
+            await tags.change(flow, owner, stream.config.tags, ())
         await together(flow.segments.delete(segment) for segment in segments)
         await flow.metadata.keep_last_numbers((owner, _last_number(stream)) for owner, stream in gone)
         await flow.metadata.streams(name.scope).remove([owner.stream for owner, _ in gone])

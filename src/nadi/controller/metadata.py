@@ -4,6 +4,7 @@
     _system/_tables/scope/<scope>           stream -> Stream, mark streams included
     _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes;
                                             made by the first scale: before it, `Stream` tells all
+    _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Tagged; made by the first one
     _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
     _system/_tables/subscribers/<scope>/<stream>
                                             scope/reader group -> Subscriber; made by the first one, dropped
@@ -39,6 +40,7 @@ from nadi.controller.records import (
     SealedSizes,
     Stream,
     Subscriber,
+    Tagged,
     Transaction,
     WriterMark,
 )
@@ -134,6 +136,9 @@ class Metadata:
 
     def epochs(self, name: StreamName) -> Table[EpochChange | SealedSizes]:
         return self._store.table(f"{_PREFIX}/stream/{name.key}", EpochChange | SealedSizes)
+
+    def tags(self, scope: str) -> Table[Tagged]:
+        return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
 
     def groups(self, scope: str) -> Table[ReaderGroup]:
         return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)

@@ -162,6 +162,10 @@ class Subscriber(Record, frozen=True):
     published_ms: int = 0
 
 
+class Tagged(Record, frozen=True):
+    """That a stream has a tag; both stand in the key."""
+
+
 class WriterMark(Record, frozen=True):
     """What a writer noted last: all its events up to `time` lie before `position`, a segment's offset each.
 

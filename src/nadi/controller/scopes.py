@@ -34,8 +34,10 @@ def scope_name(scope: str) -> StreamName:
     return StreamName(scope, "")
 
 
-async def create_scope(flow: Workflows, scope: str) -> None:
+async def create_scope(flow: Workflows, deleting: set[str], scope: str) -> None:
     check_name("scope", scope, internal=True)
+    if scope in deleting:  # that may take long: no reason to let the client wait
+        raise AlreadyExistsError("scope", scope)
     async with flow.lock(scope_name(scope)):
         if await flow.metadata.find_scope(scope) is not None:
             raise AlreadyExistsError("scope", scope)
@@ -82,7 +84,7 @@ async def delete_steps(flow: Workflows, deleting: set[str], name: StreamName, wo
     deleting.add(scope)
     if work.recursive:
         await _delete_contents(flow, scope)
-    for table in _contents(flow, scope):
+    for table in (*_contents(flow, scope), flow.metadata.tags(scope)):
         await table.drop()
     await flow.metadata.scopes.remove([scope])
     deleting.discard(scope)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from nadi.controller import tags
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Config, ScaleType, ScaleWork, Stream, StreamState, UpdateWork
 from nadi.controller.segments import together
@@ -22,6 +23,7 @@ async def begin(flow: Workflows, name: StreamName, config: Config) -> UpdateWork
 async def steps(flow: Workflows, name: StreamName, work: UpdateWork) -> None:
     stream, version = await flow.metadata.stream(name)
     if stream.config != work.config:
+        await tags.change(flow, name, stream.config.tags, work.config.tags)
         stream = replace(stream, config=work.config)
         await flow.metadata.put_stream(name, stream, version)
     await together(flow.segments.update_policy(name.segment(s.id), work.config) for s in stream.segments)
