@@ -40,19 +40,28 @@ RPC_NOTES = {
     "isStreamCutValid": "no client's feature asks it",
     "getControllerToBucketMapping": "for operators of Pravega's controllers; no client asks it",
     "removeWriter": "no client's feature asks it",
-    "listSubscribers": "no client's feature asks it",
+    "listSubscribers": "Java, by its internal interface alone",
+    "pingTransaction": "Python asks first after 90 s, longer than its tests last",
+    "noteTimestampFromWriter": "Java",
+    "getReaderGroupConfig": "Java, where two set up one group differently",
+    "scale": "Java, by its internal interface alone; Python not at all",
+    "checkScale": "as `scale`",
     "listStreamsInScope": "Python does not look at SCOPE_NOT_FOUND: an absent scope is an empty one to it",
     "commitTransaction": "too late is TRANSACTION_NOT_FOUND, which no client repeats",
     "abortTransaction": "too late is TRANSACTION_NOT_FOUND, which no client repeats",
     "createTransaction": "of a sealed stream INVALID_ARGUMENT, which no client repeats",
 }
+# What a client sees or misses by chance: states passed through, and replies to whoever comes too late.
+BY_CHANCE = {"IN_PROGRESS", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED", "CANCELLED"}
+BY_CHANCE |= {"NoSuchSegment", "SegmentIsSealed", "SegmentIsTruncated", "SegmentAlreadyExists", "KeepAlive"}
+BY_CHANCE |= {"ConditionalCheckFailed", "TableKeyBadVersion"}
 COMMAND_NOTES = {
     "KeepAlive": "Java, on a quiet connection; answered",
     "AppendBlock": "Java; the others send a whole append as AppendBlockEnd",
     "ConditionalAppend": "Java, for the state of its reader groups",
     "WrongHost": "never sent: there is one segment store",
     "AuthTokenCheckFailed": "sent where authentication is on",
-    "LocateOffset": "Java from version 17",
+    "LocateOffset": "Java from version 17 of the protocol, after 0.13.0",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",
@@ -73,16 +82,16 @@ def by_client(recorded: Record) -> dict[str, Served]:
 
 
 def missing(recorded: Record, known: dict[str, Served]) -> list[str]:
-    """What a run recorded that `known` does not have."""
+    """What a run recorded that `known` does not have, other than what comes by chance."""
     found: list[str] = []
     for client, served in by_client(recorded).items():
         if client not in KEPT:
             continue
         before = known.get(client, Served())
         for rpc, outcomes in served.rpcs.items():
-            found += [f"{client}: {rpc} {outcome}" for outcome in outcomes - before.rpcs.get(rpc, set())]
-        found += [f"{client}: receives {name}" for name in served.received - before.received]
-        found += [f"{client}: sends {name}" for name in served.sent - before.sent]
+            found += [f"{client}: {rpc} {outcome}" for outcome in outcomes - before.rpcs.get(rpc, set()) - BY_CHANCE]
+        found += [f"{client}: receives {name}" for name in served.received - before.received - BY_CHANCE]
+        found += [f"{client}: is sent {name}" for name in served.sent - before.sent - BY_CHANCE]
     return sorted(found)
 
 

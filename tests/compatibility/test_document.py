@@ -14,6 +14,10 @@ def test_the_tables_are_those_of_the_record() -> None:
 
 def test_what_is_new_is_missed() -> None:
     known = {"nadi": Served({"createScope": {"SUCCESS"}}, {"Hello"}, {"Hello"})}
-    run = {"nadi": {"test": Served({"createScope": {"SUCCESS", "SCOPE_EXISTS"}}, {"Hello", "KeepAlive"}, {"Hello"})}}
-    assert table.missing(run, known) == ["nadi: createScope SCOPE_EXISTS", "nadi: receives KeepAlive"]
+    run = {
+        "nadi": {
+            "test": Served({"createScope": {"SUCCESS", "SCOPE_EXISTS"}}, {"Hello", "ReadTable"}, {"Hello", "KeepAlive"})
+        }
+    }
+    assert table.missing(run, known) == ["nadi: createScope SCOPE_EXISTS", "nadi: receives ReadTable"]
     assert table.missing({"somebody": run["nadi"]}, known) == []
