@@ -104,7 +104,7 @@ def _is_java_test(item: pytest.Item) -> TypeGuard[pytest.Function]:
 
 @pytest.mark.compatibility
 @pytest.mark.timeout(FIRST_DOWNLOAD_TIMEOUT_S + JAVA_TIMEOUT_S)
-@pytest.mark.parametrize("name", _java_tests())
+@pytest.mark.parametrize("name", list(_java_tests()))
 def test_java(name: str, java_run: JavaRun) -> None:
     assert name in java_run.outcomes, "no report names this test: it did not run"
     assert not java_run.outcomes[name], java_run.outcomes[name]

@@ -100,8 +100,11 @@ def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
             await settle()
             store.held = asyncio.Event()
             await controller.delete_stream(STREAM)
-            await controller.delete_scope("home")
+            deletion = asyncio.create_task(controller.delete_scope("home"))
+            await settle()
             store.held.set()
+            await deletion
+            assert not await controller.scope_exists("home")
 
     asyncio.run(main())
 
