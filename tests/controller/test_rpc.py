@@ -6,12 +6,17 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
+from uuid import UUID
 
 import grpc
+import pytest
 from google.protobuf import descriptor_pb2
 
 import nadi.wire.rpc
+from nadi.controller import workflows
+from nadi.wire.commands import Command, CreateSegment
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS
 
@@ -202,6 +207,108 @@ def test_no_rpc_answers_unknown() -> None:
         for rpc in ("getCurrentSegments", "getStreamConfiguration"):
             assert await code_of(call(rpc, missing)) is grpc.StatusCode.NOT_FOUND
 
+    over_grpc(test)
+
+
+_TEXTS = [
+    "",
+    "home",
+    "meters",
+    "readers",
+    "home/readers",
+    "_RGx",
+    "a_b",
+    "a/b",
+    "x" * 300,
+    "\0",
+    "ä",
+    "zz",
+    str(UUID(int=7)),
+]
+_USUAL = {"scope": "home", "stream": "meters", "readerGroup": "readers", "readerGroupName": "readers", "kvtName": "x"}
+_INTS = [0, 1, 2, 3, -1, 7, 1 << 32]
+_DOUBLES = [0.0, 0.25, 0.5, 1.0, -1.0, float("nan"), float("inf")]
+
+
+def _fill(message: Any, random: Random) -> Any:
+    """Set fields to what they may well hold, and to what they shouldn't."""
+    for field in message.DESCRIPTOR.fields:
+        if random.random() < 0.1:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            getattr(message, field.name).update({random.choice(_INTS): random.choice(_INTS) for _ in range(3)})
+        elif field.message_type is not None and field.is_repeated:
+            for _ in range(random.randrange(3)):
+                _fill(getattr(message, field.name).add(), random)
+        elif field.message_type is not None:
+            _fill(getattr(message, field.name), random)
+        else:
+            value = _value(field, random)
+            if field.is_repeated:
+                getattr(message, field.name).extend([value] * random.randrange(3))
+            else:
+                setattr(message, field.name, value)
+    return message
+
+
+def _value(field: Any, random: Random) -> Any:
+    if field.enum_type is not None:
+        return random.choice([value.number for value in field.enum_type.values] + [99])
+    if field.type == field.TYPE_STRING:
+        return _USUAL[field.name] if field.name in _USUAL and random.random() < 0.9 else random.choice(_TEXTS)
+    if field.type == field.TYPE_DOUBLE:
+        return random.choice(_DOUBLES)
+    if field.type == field.TYPE_BOOL:
+        return random.random() < 0.5
+    wide = field.type == field.TYPE_INT64
+    return random.choice([*_INTS[:-1], (1 << 63) - 1 if wide else (1 << 31) - 1, -(1 << 63) if wide else -(1 << 31)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_asked_has_an_answer(seed: int) -> None:
+    """Half-sensible requests to all RPCs in any order: no code that makes a client wait or retry for nothing."""
+
+    async def test(call: Call, store: FakeStore) -> None:
+        random = Random(seed)
+        for _ in range(20):
+            await call("createScope", pb.ScopeInfo(scope="home"))  # where it was deleted
+            await call("createStream", config())
+            for rpc in random.sample(sorted(METHODS), len(METHODS)):
+                request = _fill(METHODS[rpc][0](), random)
+                code = grpc.StatusCode.OK
+                try:
+                    await call(rpc, request)
+                    answered.add(rpc)
+                except grpc.aio.AioRpcError as error:
+                    code = error.code()
+                assert code in allowed, f"{code} for {rpc}: {request}"
+        assert len(answered) > 40, f"not once: {set(METHODS) - answered}"
+
+    answered: set[str] = set()
+    allowed = grpc.StatusCode.OK, grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT
+    over_grpc(test)
+
+
+def test_a_workflow_that_takes_too_long_is_told_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        store.before = stop_at_segments
+        other = config()
+        other.streamInfo.stream = "other"
+        assert await code_of(call("createStream", other)) is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert (await call("checkStreamExists", other.streamInfo)).exists
+        assert await code_of(call("getCurrentSegments", other.streamInfo)) is grpc.StatusCode.UNAVAILABLE
+        go_on.set()
+        monkeypatch.undo()
+        assert (await call("createStream", other)).status == pb.CreateStreamStatus.STREAM_EXISTS
+        assert len((await call("getCurrentSegments", other.streamInfo)).segmentRanges) == 2
+
+    async def stop_at_segments(command: Command) -> None:
+        if isinstance(command, CreateSegment):
+            await go_on.wait()
+
+    go_on = asyncio.Event()
+    monkeypatch.setattr(workflows, "WORKFLOW_WAIT_S", 0.3)
     over_grpc(test)
 
 

@@ -1,4 +1,5 @@
-"""Many workflows at once over a store that keeps dying: transactions stay all or nothing, exactly once."""
+"""Many workflows at once over a store that keeps dying: transactions stay all or nothing, exactly once, and
+groups, tables and tags are whole."""
 
 from __future__ import annotations
 
@@ -6,21 +7,25 @@ import asyncio
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.records import Config, ScaleType
+from nadi.controller.records import Config, GroupRetention, ScaleType, TableConfig
 from nadi.errors import NadiError
 from nadi.model.keyspace import equal_ranges
 from nadi.naming import transaction_segment_name
 
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, new_controller, settle
-from .test_crashes import OTHER, check
+from .test_crashes import GROUP, ID, OTHER, TABLE, check, group_config
+
+TAGS: list[tuple[str, ...]] = [(), ("a",), ("a", "b"), ("b", "c")]
 
 
 class Storm:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
+        self.actions = [self.transact, self.transact, self.scale, self.update, self.other, self.group, self.table]
         self.store = FakeStore()
         self.clock = FakeClock()
         self.written: dict[bytes, int] = {}  # tag of a transaction -> on how many segments
@@ -50,7 +55,9 @@ class Storm:
         await controller.scale(STREAM, [s.id for s in sealed], ranges)
 
     async def update(self, controller: Controller) -> None:
-        await controller.update_stream(STREAM, Config(ScaleType.EVENTS_PER_SECOND, 5, 2, 1))
+        await controller.update_stream(
+            STREAM, Config(ScaleType.EVENTS_PER_SECOND, 5, 2, 1, tags=self.random.choice(TAGS))
+        )
 
     async def other(self, controller: Controller) -> None:
         if await controller.stream_exists(OTHER):
@@ -59,8 +66,26 @@ class Storm:
         else:
             await controller.create_stream(OTHER, Config(min_segments=2))
 
+    async def group(self, controller: Controller) -> None:
+        """Create, change or delete a reader group of one or both streams."""
+        config = group_config(*self.random.choice([(STREAM,), (OTHER,), (STREAM, OTHER)]))
+        if self.random.random() < 0.3:
+            config = replace(config, retention_type=GroupRetention.NONE)
+        held = await controller.create_reader_group(GROUP, config, ID)
+        await settle(self.random.randrange(20))
+        if self.random.random() < 0.5:
+            await controller.update_reader_group(GROUP, config, ID, held.generation)
+        elif self.random.random() < 0.5:
+            await controller.delete_reader_group(GROUP, ID)
+
+    async def table(self, controller: Controller) -> None:
+        if (await controller.list_tables(TABLE.scope, ""))[0]:
+            await controller.delete_table(TABLE)
+        else:
+            await controller.create_table(TABLE, TableConfig(3, 8, 4))
+
     async def attempt(self, controller: Controller) -> None:
-        action = self.random.choice([self.transact, self.transact, self.scale, self.update, self.other])
+        action = self.random.choice(self.actions)
         try:
             await action(controller)
         except NadiError:
@@ -94,10 +119,10 @@ class Storm:
             controller = new_controller(self.store, self.clock)
             await controller.start()
             await settle(1_200)
-            await check(controller, self.store)
+            await check(controller, self.store, recreated=True)
         await controller.seal_stream(STREAM)
         await settle()
-        await check(controller, self.store)
+        await check(controller, self.store, recreated=True)
         await controller.stop()
         data = b"".join(bytes(s.data) for s in self.store.segments.values())
         for tag, segments in self.written.items():

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import grpc
+
 from nadi.controller.metadata import StreamName
 from nadi.naming import segment_id
 from nadi.standalone.server import Server
 from nadi.wire.rpc import controller_pb2 as pb
 
-from .rpc import Call, over_server
+from .rpc import Call, code_of, over_server
 from .support import until
 from .test_reader_groups import ID, METERS, group_config, info, prepare
 
@@ -145,5 +147,17 @@ def test_a_deleted_stream_takes_its_subscribers_along(tmp_path: Path) -> None:
         assert await subscribers(call, METERS) == []
         assert await publish(call, {2: 8, 3: 8}) == STATUS.SUBSCRIBER_NOT_FOUND
         assert (await call("deleteReaderGroup", info())).status == pb.DeleteReaderGroupStatus.SUCCESS
+
+    over_server(tmp_path, test)
+
+
+def test_no_group_subscribes_to_a_groups_own_stream(tmp_path: Path) -> None:
+    async def test(call: Call, server: Server) -> None:
+        await prepare(call)
+        await call("createReaderGroup", group_config())
+        state = pb.StreamInfo(scope="home", stream="_RGreaders")
+        update = group_config(retentionType=1, startingStreamCuts=cuts(state))
+        assert await code_of(call("updateReaderGroup", update)) is grpc.StatusCode.INVALID_ARGUMENT
+        assert (await call("updateReaderGroup", group_config(startingStreamCuts=cuts(state)))).generation == 1
 
     over_server(tmp_path, test)

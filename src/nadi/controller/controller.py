@@ -65,8 +65,11 @@ from nadi.errors import (
     NotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
+    StreamNotFoundError,
+    UnavailableError,
 )
 from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+from nadi.naming import check_name
 
 _I64_MAX = (1 << 63) - 1
 
@@ -133,9 +136,10 @@ class Controller:
         await scopes.create_scope(self._flow, self._deleting, scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
-        if recursive and scope in self._deleting:
-            return
         name = scopes.scope_name(scope)
+        running = self._flow.pending(name, "scope")
+        if recursive and isinstance(running, DeleteScopeWork) and running.recursive:
+            return
         try:
             await self._flow.run(
                 name, lambda: scopes.begin_delete(self._flow, self._deleting, scope, recursive=recursive)
@@ -169,6 +173,7 @@ class Controller:
 
     async def create_stream(self, name: StreamName, config: Config) -> None:
         """Create a stream: when this returns, all its segments exist."""
+        check_name("stream", name.stream, internal=True)
         _check_config(config)
         await self._flow.run(name, lambda: create.begin(self._flow, self._deleting, name, config))
 
@@ -186,7 +191,13 @@ class Controller:
         await self._flow.run(name, lambda: delete.begin(self._flow, name))
 
     async def stream(self, name: StreamName) -> Stream:
-        return (await self.metadata.stream(name)).value
+        """UnavailableError while it is being created: clients try that again."""
+        found = await self.metadata.find_stream(name)
+        if found is None and self._flow.pending(name, "create") is not None:
+            raise UnavailableError(f"{name} is being created: try again")
+        if found is None:
+            raise StreamNotFoundError(*name)
+        return found.value
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None

@@ -38,7 +38,7 @@ from nadi.errors import (
     ScopeNotFoundError,
 )
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, READER_GROUP_MAX_BYTES, READER_GROUP_ROLLOVER_BYTES
-from nadi.naming import check_name
+from nadi.naming import READER_GROUP_PREFIX, check_name
 
 
 def check_config(config: GroupConfig) -> None:
@@ -50,6 +50,9 @@ def check_config(config: GroupConfig) -> None:
             check_name("stream", stream, internal=True)
         except InvalidNameError as error:  # the name that is asked about is the group's
             raise InvalidArgumentError(f"a stream cut of the reader group is for {key!r}: {error}") from error
+    for subscription in subscribed(config):  # its lock is a group's, and to take two of them could never end
+        if subscription.stream.startswith(READER_GROUP_PREFIX):
+            raise InvalidArgumentError(f"{subscription} holds the state of a reader group: none can subscribe to it")
     size = len(msgspec.msgpack.encode(config))
     checks: list[tuple[bool, str]] = [
         (bool(config.starts), "a starting stream cut for at least one stream"),

@@ -16,7 +16,8 @@ from nadi.controller.metadata import StreamName
 from nadi.controller.records import EpochChange, ScaleWork, Stream, StreamState
 from nadi.controller.segments import together
 from nadi.controller.workflows import Workflows
-from nadi.errors import StreamSealedError
+from nadi.errors import InvalidArgumentError, StreamSealedError
+from nadi.limits import STREAM_MAX_SEGMENTS
 
 
 async def begin(
@@ -27,6 +28,8 @@ async def begin(
         raise StreamSealedError(name.key)
     history = await flow.metadata.history(name)
     now = flow.clock.now_ms()
+    if len(stream.segments) - len(sealed) + len(ranges) > STREAM_MAX_SEGMENTS:
+        raise InvalidArgumentError(f"a stream has at most {STREAM_MAX_SEGMENTS:,} segments: ask for fewer key ranges")
     return ScaleWork(
         history.plan_scale(
             stream.epoch,

@@ -208,12 +208,12 @@ class Table(Generic[T]):
         found = [(e.key.decode(), Versioned[T](decode(e.value), e.version)) for e in mine]
         return found, reply.continuation_token
 
-    async def scan(self) -> AsyncIterator[tuple[str, Versioned[T]]]:
-        """All records; none if the table doesn't exist."""
+    async def scan(self, prefix: str = "") -> AsyncIterator[tuple[str, Versioned[T]]]:
+        """All records whose keys begin with `prefix`; none if the table doesn't exist."""
         token = b""
         while True:
             try:
-                found, token = await self.page(token)
+                found, token = await self.page(token, prefix=prefix)
             except SegmentNotFoundError:
                 return
             if not found:

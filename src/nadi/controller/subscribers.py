@@ -1,7 +1,8 @@
 """Subscribers of a stream: the reader groups whose published stream cuts hold retention back.
 
 A group subscribes to each of its streams while it is created or updated, and publishes a cut whenever
-its readers are done with what lies before. Subscriptions belong to the stream: they are dropped with it.
+its readers are done with what lies before. Subscriptions belong to the stream: they are dropped with it, and
+a new stream of that name gets them when the group is updated.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _NAME_MAX_CHARS = 2 * NAME_MAX_CHARS + 1  # "scope/reader group"
 async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group: ReaderGroup) -> None:
     """Make the group a subscriber, or bring its subscription to the group's generation; its cut stays.
 
-    The caller holds the group's lock, under which no workflow of a stream ever waits.
+    The caller holds the group's lock, for which no workflow of a stream with subscribers ever waits.
     """
     async with flow.lock(stream):  # a stream under deletion takes its subscribers along
         if await flow.metadata.find_stream(stream) is None:

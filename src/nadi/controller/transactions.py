@@ -192,14 +192,15 @@ class Transactions:
         now = self._flow.clock.now_ms()
         since = max(now - TXN_COMPLETED_KEEP_MS, stream.created_ms)
         today = self._flow.metadata.day(now)
-        found: list[tuple[int, int, TxnState]] = []
+        found: list[tuple[int, int, TxnState]] = []  # a heap of the newest ones
         for day in (today, today - 1):
-            async for key, record in self._flow.metadata.completed(day).scan():
-                owner, _, text = key.rpartition("/")
-                if owner == name.key and record.value.finished_ms >= since:
-                    found.append((record.value.finished_ms, int(text, 16), record.value.state))
-        found.sort(reverse=True)
-        return [(txn_id, state) for _, txn_id, state in found[:TXN_COMPLETED_LIST]]
+            async for key, record in self._flow.metadata.completed(day).scan(f"{name.key}/"):
+                if record.value.finished_ms < since:
+                    continue
+                heapq.heappush(found, (record.value.finished_ms, int(key.rpartition("/")[2], 16), record.value.state))
+                if len(found) > TXN_COMPLETED_LIST:
+                    heapq.heappop(found)
+        return [(txn_id, state) for _, txn_id, state in sorted(found, reverse=True)]
 
     # --- changes ---------------------------------------------------------------------------------
 
