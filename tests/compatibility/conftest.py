@@ -1,6 +1,7 @@
 """One recording server for all compatibility tests, and doors to it.
 
-NADI_COMPATIBILITY_RECORD names a file into which the record of the run is written as JSON.
+NADI_COMPATIBILITY_RECORD names a file into which the record of the run is written as JSON (script/compatibility
+sets it); without it, the run may record nothing that docs/compatibility.md does not have.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import nadi
-from tests.compatibility import record
+from tests.compatibility import record, table
 from tests.compatibility.official_python import OfficialPython, installed
 from tests.compatibility.recording_main import Opened
 from tests.compatibility.recording_server import RecordingServer
@@ -22,6 +23,7 @@ from tests.compatibility.recording_server import RecordingServer
 NADI = "nadi"
 OFFICIAL_PYTHON = "official Python"
 OFFICIAL_JAVA = "official Java"
+DIRECT = "direct calls"  # each RPC, without a client around it
 
 Server = Callable[[str], Opened]
 
@@ -52,6 +54,9 @@ def recording_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recor
     server.stop()
     if target := os.environ.get("NADI_COMPATIBILITY_RECORD"):
         Path(target).write_bytes(record.encode(server.record))
+    else:
+        new = table.missing(server.record, table.load())
+        assert not new, f"docs/compatibility.md does not have this yet: run script/compatibility\n{new}"
 
 
 @pytest.fixture
