@@ -39,7 +39,7 @@ RPC_NOTES = {
     "isSegmentValid": "no client's feature asks it",
     "isStreamCutValid": "no client's feature asks it",
     "getControllerToBucketMapping": "for operators of Pravega's controllers; no client asks it",
-    "removeWriter": "no client's feature asks it",
+    "removeWriter": "Java, by its internal interface alone",
     "listSubscribers": "Java, by its internal interface alone",
     "pingTransaction": "Python asks first after 90 s, longer than its tests last",
     "noteTimestampFromWriter": "Java",

@@ -2,6 +2,7 @@ package nadi.compatibility;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.pravega.client.stream.EventRead;
@@ -12,6 +13,8 @@ import io.pravega.client.stream.ReaderGroup;
 import io.pravega.client.stream.ReaderGroupConfig;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.TimeWindow;
+import io.pravega.client.stream.impl.WriterPosition;
+import java.util.concurrent.CompletionException;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -57,6 +60,18 @@ class EventTimeTest {
             assertNull(window.getLowerTimeBound());
             assertNull(window.getUpperTimeBound());
         }
+    }
+
+    @Test
+    void aWritersTimesOnlyGrow() {
+        Stream stream = scope.create("noted", 1);
+        scope.write("noted", Event.numbered(1, 0, 10));
+        WriterPosition position = new WriterPosition(scope.tail("noted").asImpl().getPositions());
+        scope.controller.noteTimestampFromWriter("writer", stream, 2_000, position).join();
+        var earlier = scope.controller.noteTimestampFromWriter("writer", stream, 1_000, position);
+        assertThrows(CompletionException.class, earlier::join);
+        scope.controller.noteTimestampFromWriter("other", stream, 1_000, position).join();
+        scope.controller.removeWriter("other", stream).join();
     }
 
     @Test

@@ -145,7 +145,7 @@ final class Scope implements AutoCloseable {
         return events;
     }
 
-    /** All events up to the present tail. The end has to be said, for a slice without one waits for more. */
+    /** All events up to the present tail. */
     List<String> read(String stream) {
         return read(stream, StreamCut.UNBOUNDED, tail(stream));
     }

@@ -6,7 +6,9 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.pravega.client.ClientConfig;
 import io.pravega.client.admin.StreamInfo;
+import io.pravega.client.admin.StreamManager;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.InvalidStreamException;
 import io.pravega.client.stream.NoSuchScopeException;
@@ -18,6 +20,7 @@ import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.StreamCut;
 import io.pravega.client.tables.KeyValueTableConfiguration;
 import io.pravega.common.Exceptions;
+import java.net.URI;
 import java.time.Duration;
 import java.util.HashSet;
 import java.util.List;
@@ -100,6 +103,15 @@ class StreamsTest {
             doomed.groups.createReaderGroup("group", ReaderGroupConfig.builder().stream(stream).build());
             assertTrue(doomed.streams.deleteScope(doomed.name, true));
             assertFalse(doomed.streams.checkScopeExists(doomed.name));
+        }
+    }
+
+    @Test
+    void aClientFindsTheControllerByDiscovery() {
+        ClientConfig plain = scope.client();
+        String uri = plain.getControllerURI().toString().replaceFirst("^tcp:", "pravega:").replaceFirst("^tls:", "pravegas:");
+        try (StreamManager streams = StreamManager.create(plain.toBuilder().controllerURI(URI.create(uri)).build())) {
+            assertTrue(streams.checkScopeExists(scope.name));
         }
     }
 
