@@ -89,6 +89,10 @@ class Extras:
             task.cancel()  # one may wait at the tail
         return found
 
+    def write_bytes(self, stream: Any, data: bytes) -> None:
+        stream.write(data)
+        stream.flush()
+
     def read_bytes(self, stream: Any, count: int) -> bytes:
         """`count` bytes of a byte stream from where it stands."""
         buffer = bytearray(count)
