@@ -63,7 +63,10 @@ def over_server(folder: Path, test: Callable[[Call, Server], Awaitable[None]]) -
     """Run a test over a whole server with its data in `folder`."""
 
     async def main() -> None:
-        async with Server(folder, store_port=0, controller_port=0) as server, calls(_address(server)) as call:
+        async with (
+            Server(folder, store_port=0, controller_port=0, containers=1) as server,
+            calls(_address(server)) as call,
+        ):
             await test(call, server)
 
     asyncio.run(main())
