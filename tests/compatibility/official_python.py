@@ -1,48 +1,107 @@
-"""What the official Python client is asked to do; run in a process of its own by the test beside it."""
+"""The official package `pravega`, in processes of its own, used as though it were in this one.
 
-import asyncio
-import faulthandler
+`OfficialPython().package.StreamManager(uri)` gives a stand-in for the package's object; its methods take
+and give stand-ins and plain values. A call that takes longer than the time limit is a failure: the
+package stalls for 61 s on answers which it did not expect.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
 import sys
+from multiprocessing.connection import Connection
+from typing import Any
 
-import pravega_client
+import pytest
 
-faulthandler.dump_traceback_later(90, exit=True)
-SCOPE, STREAM = "compatibility", "official"
+from tests.compatibility.official_process import EXTRAS, PACKAGE, Failed, Reference
+from tests.compatibility.recording_server import ROOT
 
-
-async def read(manager: object, count: int) -> list[str]:
-    group = manager.create_reader_group("readers", SCOPE, STREAM)  # type: ignore[attr-defined]
-    reader = group.create_reader("reader-1")
-    found: list[str] = []
-    while len(found) < count:
-        segment = await reader.get_segment_slice_async()
-        for event in segment:
-            found.append(event.data().decode())
-        reader.release_segment(segment)
-    reader.reader_offline()
-    return found
+# The package may leave a reply unread until a long poll of its own times out after 30 s; on answers that it
+# did not expect it stalls for 61 s.
+CALL_TIMEOUT_S = 50.0
 
 
-def main() -> None:
-    manager = pravega_client.StreamManager(sys.argv[1])
-    assert manager.create_scope(SCOPE) is True
-    assert manager.create_scope(SCOPE) is False
-    assert manager.create_stream(SCOPE, STREAM, 2) is True
-    writer = manager.create_writer(SCOPE, STREAM)
-    for number in range(200):
-        writer.write_event(f"event {number}", routing_key=f"key {number % 7}")
-    writer.flush()
-    transactions = manager.create_transaction_writer(SCOPE, STREAM, 7)
-    kept = transactions.begin_txn()
-    for number in range(50):
-        kept.write_event(f"kept {number}", routing_key=f"key {number % 7}")
-    kept.commit()
-    dropped = transactions.begin_txn()
-    dropped.write_event("dropped", routing_key="key 1")
-    dropped.abort()
-    found = asyncio.run(read(manager, 250))
-    print("\n".join(found))
-    assert SCOPE in manager.list_scope()
+class OfficialError(Exception):
+    """What the package raised: the kind of exception and its message."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
 
 
-main()
+class StandIn:
+    """An object in the package's process; every method can be called."""
+
+    def __init__(self, process: OfficialPython, number: int) -> None:
+        self._process, self._number = process, number
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self._process, self, name)
+
+
+class Method:
+    """A function of an object in the package's process, or of what the object holds."""
+
+    def __init__(self, process: OfficialPython, target: StandIn, path: str) -> None:
+        self._process, self._target, self._path = process, target, path
+
+    def __getattr__(self, name: str) -> Method:
+        return Method(self._process, self._target, f"{self._path}.{name}")
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        self._process.begin(self._target, self._path, *arguments, **keywords)
+        return self._process.result()
+
+
+class OfficialPython:
+    """One process with the package in it. `package` is the module, `extras` what is beside it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        program = "from tests.compatibility.official_process import main; main()"  # not as __main__: it pickles
+        command = [sys.executable, "-c", program, str(theirs.fileno())]
+        settings = {**os.environ, "RUST_BACKTRACE": "0"}
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, env=settings)
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        self.package = StandIn(self, PACKAGE)
+        self.extras = StandIn(self, EXTRAS)
+        self._receive()
+
+    def begin(self, target: StandIn, name: str, *arguments: Any, **keywords: Any) -> None:
+        """Start a call, for whose `result` is asked later."""
+        self._connection.send(
+            (target._number, name, [_sent(a) for a in arguments], {k: _sent(v) for k, v in keywords.items()})
+        )
+
+    def result(self) -> Any:
+        found = self._receive()
+        if isinstance(found, Failed):
+            raise OfficialError(found.kind, found.message)
+        return StandIn(self, found.number) if isinstance(found, Reference) else found
+
+    def _receive(self) -> Any:
+        if not self._connection.poll(CALL_TIMEOUT_S):
+            self.close()
+            pytest.fail(f"the official package did not answer within {CALL_TIMEOUT_S:.0f} s")
+        return self._connection.recv()
+
+    def close(self) -> None:
+        """End the process as it stands; nothing in it needs an orderly end."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+
+def _sent(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_sent(each) for each in value]
+    return Reference(value._number) if isinstance(value, StandIn) else value
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("pravega_client") is not None

@@ -25,9 +25,10 @@ from nadi.errors import (
     StreamSealedError,
 )
 from nadi.naming import segment_id, segment_number
+from nadi.wire import commands as wire
 
 from .fake_store import FakeStore
-from .support import STREAM, FakeClock, running, scaled, with_stream
+from .support import STREAM, FakeClock, running, scaled, settle, with_stream
 
 
 def test_a_scope_is_created_listed_and_deleted() -> None:
@@ -72,6 +73,39 @@ def test_a_stream_is_ready_when_create_returns() -> None:
                 await controller.create_stream(StreamName("home", "x"), Config(min_segments=0))
             with pytest.raises(NotEmptyError):
                 await controller.delete_scope("home")
+
+    asyncio.run(main())
+
+
+def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
+    class HoldingStore(FakeStore):
+        """Keeps the records of finished work for as long as it is told to."""
+
+        held: asyncio.Event | None = None
+
+        async def exchange(self, command: wire.Command) -> wire.Command:
+            if (
+                isinstance(command, wire.RemoveTableKeys)
+                and command.segment.endswith("/work")
+                and self.held is not None
+            ):
+                await self.held.wait()
+            return await super().exchange(command)
+
+    async def main() -> None:
+        store = HoldingStore()
+        async with running(store, FakeClock()) as controller:
+            await controller.create_scope("home")
+            await controller.create_stream(STREAM, Config())
+            await controller.seal_stream(STREAM)
+            await settle()
+            store.held = asyncio.Event()
+            await controller.delete_stream(STREAM)
+            deletion = asyncio.create_task(controller.delete_scope("home"))
+            await settle()
+            store.held.set()
+            await deletion
+            assert not await controller.scope_exists("home")
 
     asyncio.run(main())
 

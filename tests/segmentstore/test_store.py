@@ -141,6 +141,21 @@ def test_merge_keeps_order_and_survives_restart(tmp_path: Path) -> None:
     uvloop.run(run())
 
 
+def test_a_large_event_for_a_sealed_segment_is_refused_at_its_first_piece(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (_, peer):
+            await peer.create(S)
+            made = await peer.ask(wire.CreateTransientSegment(1, WRITER, S, ""))
+            await peer.setup(made.segment)
+            first = await peer.ask(wire.ConditionalBlockEnd(WRITER, 0, 0, b"first", 2))
+            assert isinstance(first, wire.DataAppended)
+            await peer.ask(wire.SealSegment(3, S, ""))
+            second = await peer.ask(wire.ConditionalBlockEnd(WRITER, 1, 5, b"second", 4))
+            assert second == wire.SegmentIsSealed(4, S, "", 1)
+
+    uvloop.run(run())
+
+
 def test_transient_segments_go_with_their_connection(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_store(tmp_path) as (store, peer):

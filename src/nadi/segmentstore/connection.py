@@ -22,6 +22,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import CONNECTION_READS_WAITING, CONNECTION_SEND_HIGH_WATER_BYTES, KIB
+from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
@@ -43,10 +44,12 @@ _LARGE_READ_BYTES = 64 * KIB
 class _Session:
     """One writer on one segment on this connection."""
 
-    __slots__ = ("acknowledged", "container", "ends_at", "error", "segment", "stored")
+    __slots__ = ("acknowledged", "container", "ends_at", "error", "parent", "segment", "stored")
 
     def __init__(self, segment: str, container: Container, ends_at: float) -> None:
         self.segment = segment
+        parent, transient, _ = segment.partition(TRANSIENT_DELIMITER)
+        self.parent = parent if transient else None  # into which the segment will be merged
         self.ends_at = ends_at  # of its token, in seconds since 1970
         self.container = container
         self.stored = NO_VERSION  # the writer's number once everything before is written
@@ -151,6 +154,9 @@ class _Append:
         record = find(state, session.segment, Kind.STREAM)
         if record.sealed:
             raise StreamSealedError(session.segment)
+        if session.parent is not None and find(state, session.parent).sealed:
+            # said now: the Rust client looks for it here, and would repeat a refused merge for ever
+            raise StreamSealedError(session.parent)
         stored = state.attribute(record, self.writer)
         if (NO_VERSION if stored is None else stored) != session.stored or self.last < session.stored:
             raise WriterConflictError(f"another connection writes with the id {self.writer.hex()}")

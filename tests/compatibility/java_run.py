@@ -1,0 +1,77 @@
+"""One run of the JUnit tests in `java`, by Maven in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+PROJECT = Path(__file__).with_name("java")
+SOURCES = sorted((PROJECT / "src/test/java").rglob("*Test.java"))
+JAVA_TIMEOUT_S = 270  # some more than Surefire's own, which is in pom.xml
+FIRST_DOWNLOAD_TIMEOUT_S = 400
+
+# What Maven says where the local repository lacks something, and where Maven Central is out of reach.
+NOT_CACHED = "in offline mode"
+OUT_OF_REACH = "Could not transfer artifact"
+
+
+def java_tests() -> list[str]:
+    """`Class.method` of each JUnit test in the sources."""
+    method = re.compile(r"@Test\s+(?:@\S.*\s+)*void (\w+)\(")
+    return [f"{source.stem}.{name}" for source in SOURCES for name in method.findall(source.read_text())]
+
+
+class JavaRun:
+    """`outcomes` has for each test that ran the text of its failure, or "" for none.
+
+    properties: what `Scope.java` asks for, without their prefix. Skips where Java or its client is not to be had.
+    """
+
+    def __init__(self, names: Iterable[str], properties: Mapping[str, str], reports: Path) -> None:
+        if shutil.which("mvn") is None or shutil.which("javac") is None:
+            pytest.skip("the official Java client is tested where a JDK and Maven (`mvn`) are installed")
+        methods: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            test, method = name.split(".")
+            methods[test].append(method)
+        command = ["mvn", "--batch-mode", "--quiet", "test", f"-Dnadi.reports={reports}"]
+        command.append("-Dtest=" + ",".join(f"{test}#{'+'.join(found)}" for test, found in methods.items()))
+        command += [f"-Dnadi.{name}={value}" for name, value in properties.items()]
+        run = _maven([*command, "--offline"], JAVA_TIMEOUT_S)
+        if NOT_CACHED in run.stdout:
+            run = _maven(command, FIRST_DOWNLOAD_TIMEOUT_S)
+            if OUT_OF_REACH in run.stdout:
+                pytest.skip("the official Java client is not in Maven's local repository, and Maven Central is away")
+        self.outcomes: dict[str, str] = {}
+        for report in reports.glob("TEST-*.xml"):
+            for case in ElementTree.parse(report).iter("testcase"):
+                name = f"{case.attrib['classname'].rpartition('.')[2]}.{case.attrib['name'].removesuffix('()')}"
+                problems = [found for found in case if found.tag in ("failure", "error", "skipped")]
+                self.outcomes[name] = "\n".join(found.text or found.tag for found in problems)
+        assert self.outcomes, f"no Java test ran; Maven said:\n{run.stdout[-4000:]}"
+
+    def check(self, name: str) -> None:
+        """Fail as the Java test did."""
+        assert name in self.outcomes, "no report names this test: it did not run"
+        assert not self.outcomes[name], self.outcomes[name]
+
+
+def _maven(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=PROJECT,
+        env={**os.environ, "MAVEN_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},  # starts sooner
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )

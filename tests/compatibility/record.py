@@ -1,0 +1,59 @@
+"""What a server served: to which client, in which test, which RPCs and which wire commands.
+
+`recording_main` fills it, the fixture `server` collects it, docs/compatibility.md is written from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from google.protobuf.message import Message
+
+OK = "OK"  # the outcome of an RPC whose reply has no status
+
+
+class Served(msgspec.Struct):
+    """What one client was served in one test: what happened, not how often, for that differs from run to run."""
+
+    rpcs: dict[str, set[str]] = msgspec.field(default_factory=dict)  # the RPC's name, and its outcomes
+    received: set[str] = msgspec.field(default_factory=set)  # names of wire commands
+    sent: set[str] = msgspec.field(default_factory=set)
+
+    def add_rpc(self, rpc: str, outcome: str) -> None:
+        self.rpcs.setdefault(rpc, set()).add(outcome)
+
+    def add(self, other: Served) -> None:
+        for rpc, outcomes in other.rpcs.items():
+            self.rpcs.setdefault(rpc, set()).update(outcomes)
+        self.received |= other.received
+        self.sent |= other.sent
+
+
+Record = dict[str, dict[str, Served]]  # by client, then by test
+
+
+def outcome_of(reply: Message) -> str:
+    """The name of the status in a reply; OK for a reply without one."""
+    for field in reply.DESCRIPTOR.fields:
+        if field.name in ("status", "state", "result") and field.enum_type is not None:
+            number = getattr(reply, field.name)
+            value = field.enum_type.values_by_number.get(number)
+            return value.name if value is not None else str(number)
+    return OK
+
+
+def together(served: Iterable[Served]) -> Served:
+    total = Served()
+    for each in served:
+        total.add(each)
+    return total
+
+
+def encode(record: Record) -> bytes:
+    """JSON in which equal records are equal bytes."""
+    return msgspec.json.format(msgspec.json.encode(record, order="deterministic"), indent=1) + b"\n"
+
+
+def decode(text: bytes) -> Record:
+    return msgspec.json.decode(text, type=Record)

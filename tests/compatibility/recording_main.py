@@ -1,0 +1,211 @@
+"""A real nadi server in a process of its own that records what it serves, and to whom.
+
+Each client of each test enters by a *door* of its own: a port for the controller and a port for the
+segment store. Whoever comes through a door is that client in that test, so nothing has to be guessed
+from addresses or names. The server behind all doors is nadi's, unchanged; only its outermost calls
+(an RPC's handler, a connection's commands) are looked at, in this process alone.
+
+Run as `python -m tests.compatibility.recording_main FOLDER RECORD`. On standard input comes one `Order`
+a line, on standard output goes one `Opened` for each. When the input ends, or on SIGTERM, the server
+stops and writes the record, as JSON, to the file RECORD.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import msgspec
+import uvloop
+
+import nadi.standalone.server
+from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.segmentstore.connection import Connection
+from nadi.segmentstore.store import SegmentStore
+from nadi.standalone.server import Server
+from nadi.wire import commands as wire
+from nadi.wire.rpc import controller_pb2 as pb
+from tests.compatibility import record
+from tests.compatibility.record import Record, Served
+
+HOST = "127.0.0.1"
+CONTROLLER = "nadi's controller, in the server"  # it reaches the segment store without a connection
+
+
+class Order(msgspec.Struct):
+    """Open a door for a client in a test, or close those of a test."""
+
+    test: str
+    client: str = ""  # empty: close
+
+
+class Opened(msgspec.Struct):
+    controller_uri: str = ""
+    store_host: str = ""
+    store_port: int = 0
+
+
+def _noting(connection: Connection, served: Served) -> Connection:
+    """The connection, noting the names of the commands that it receives and sends."""
+    receive, send = connection._receive, connection.send
+
+    def noting_receive(command: wire.Command) -> None:
+        served.received.add(type(command).__name__)
+        receive(command)
+
+    def noting_send(command: wire.Command) -> None:
+        served.sent.add(type(command).__name__)
+        send(command)
+
+    connection._receive = noting_receive  # type: ignore[method-assign]
+    connection.send = noting_send  # type: ignore[method-assign]
+    return connection
+
+
+class _NotingStore(SegmentStore):
+    """The segment store, noting what the controller asks of it."""
+
+    served = Served()
+
+    async def exchange(self, command: wire.Command) -> wire.Command:
+        self.served.received.add(type(command).__name__)
+        reply = await super().exchange(command)
+        self.served.sent.add(type(reply).__name__)
+        return reply
+
+
+class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+    """Notes each RPC's outcome, and names the door's own addresses where the reply has addresses."""
+
+    def __init__(self, served: Served, store_port: int) -> None:
+        self._served = served
+        self._store_port = store_port
+        self.controller_port = 0
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        inner = await continuation(details)
+        rpc = details.method.rsplit("/", 1)[-1]
+        if inner is None:
+            self._served.add_rpc(rpc, grpc.StatusCode.UNIMPLEMENTED.name)
+            return inner
+
+        async def handle(request: Any, context: Any) -> Any:
+            try:
+                reply = await inner.unary_unary(request, context)
+            except BaseException:
+                self._served.add_rpc(rpc, _code_name(context.code()))
+                raise
+            self._served.add_rpc(rpc, record.outcome_of(reply))
+            if isinstance(reply, pb.NodeUri):
+                reply.port = self._store_port
+            elif isinstance(reply, pb.ServerResponse):
+                reply.nodeURI[0].port = self.controller_port
+            return reply
+
+        return grpc.unary_unary_rpc_method_handler(handle, inner.request_deserializer, inner.response_serializer)
+
+
+def _code_name(code: Any) -> str:
+    """grpcio gives the code of an aborted call as an enum or as its number."""
+    if isinstance(code, int):
+        code = next((each for each in grpc.StatusCode if each.value[0] == code), None)
+    return cast("str", code.name) if code is not None else "CANCELLED"
+
+
+class _Door:
+    def __init__(self, server: Server, served: Served) -> None:
+        self._server = server
+        self._served = served
+        self._connections: list[Connection] = []
+
+    async def open(self) -> Opened:
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._connection, HOST, 0)
+        store_port = self._listener.sockets[0].getsockname()[1]
+        interceptor = _NotingInterceptor(self._served, store_port)
+        self._rpc = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[interceptor])
+        add_controller(self._rpc, self._server.controller)
+        interceptor.controller_port = self._rpc.add_insecure_port(f"{HOST}:0")
+        await self._rpc.start()
+        return Opened(f"tcp://{HOST}:{interceptor.controller_port}", HOST, store_port)
+
+    def _connection(self) -> Connection:
+        connection = _noting(self._server.store._connection(), self._served)
+        self._connections.append(connection)
+        return connection
+
+    async def close(self) -> None:
+        self._listener.close()
+        await self._rpc.stop(0)
+        for connection in self._connections:
+            connection.close()
+
+
+class RecordingServer(Server):
+    """nadi's server, with doors that record."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, host=HOST, store_port=0, controller_port=0)
+        self.record: Record = {CONTROLLER: {"": _NotingStore.served}}
+        self._doors: dict[str, list[_Door]] = {}  # by test
+
+    async def stop(self) -> None:
+        for test in list(self._doors):
+            await self.close_doors(test)
+        await super().stop()
+
+    def _served(self, client: str, test: str) -> Served:
+        return self.record.setdefault(client, {}).setdefault(test, Served())
+
+    async def open_door(self, client: str, test: str) -> Opened:
+        door = _Door(self, self._served(client, test))
+        self._doors.setdefault(test, []).append(door)
+        return await door.open()
+
+    async def close_doors(self, test: str) -> None:
+        for door in self._doors.pop(test, []):
+            await door.close()
+
+
+async def _orders() -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    return reader
+
+
+def _say(opened: Opened) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(opened) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def _serve(folder: Path) -> Record:
+    orders = await _orders()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, orders.feed_eof)
+    server = RecordingServer(folder)
+    async with server:
+        _say(Opened(server.controller_uri, *server.store_address))
+        while line := await orders.readline():
+            order = msgspec.json.decode(line, type=Order)
+            if order.client:
+                _say(await server.open_door(order.client, order.test))
+            else:
+                await server.close_doors(order.test)
+                _say(Opened())
+    return server.record
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="nadi %(levelname)s %(message)s")
+    nadi.standalone.server.SegmentStore = _NotingStore  # type: ignore[attr-defined]
+    folder, target = map(Path, sys.argv[1:3])
+    target.write_bytes(record.encode(uvloop.run(_serve(folder))))
+
+
+if __name__ == "__main__":
+    main()
