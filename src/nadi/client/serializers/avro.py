@@ -33,9 +33,8 @@ class Avro:
             parsed = json.loads(schema) if isinstance(schema, str) else schema
             self.definition = json.dumps(parsed, sort_keys=True, separators=(",", ":")).encode()
             self._schema = fastavro.parse_schema(json.loads(self.definition))
-            avro.schema.parse(
-                self.definition.decode()
-            )  # it refuses some that fastavro takes, as a default of a wrong type
+            # Apache's package refuses some that fastavro takes, as a default of a wrong type
+            avro.schema.parse(self.definition.decode())
         except (ValueError, TypeError, KeyError, AvroException, fastavro.schema.SchemaParseException) as error:
             raise InvalidArgumentError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
 

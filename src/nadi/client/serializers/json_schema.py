@@ -21,6 +21,8 @@ _STRUCTURE = {
     "type", "anyOf", "enum", "properties", "required", "additionalProperties", "items", "prefixItems", "minItems",
     "maxItems",
 }  # fmt: skip
+_ANY: Schema = {}
+_NOTHING: Schema = {"enum": []}
 _LOWER = {"minimum", "exclusiveMinimum", "minLength", "minProperties"}
 _UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxProperties"}
 
@@ -36,29 +38,19 @@ class _Comparison:
     def __init__(self, reader: Schema, writer: Schema) -> None:
         self._reader_types: dict[str, Schema] = reader.get("$defs", {})
         self._writer_types: dict[str, Schema] = writer.get("$defs", {})
-        self._pairs: set[tuple[str, str]] = set()
+        self._pairs: set[tuple[int, int]] = set()  # by identity, which is unique while both schemas live
 
     def compare(self, reader: Any, writer: Any, path: str) -> list[str]:
-        pair = (_reference(reader), _reference(writer))
+        reader, writer = _resolve(reader, self._reader_types), _resolve(writer, self._writer_types)
+        pair = (id(reader), id(writer))
         if pair in self._pairs:
             return []
         before = set(self._pairs)
-        if all(pair):
-            self._pairs.add(pair)
-        found = self._compare(self._resolve(reader, True), self._resolve(writer, False), path)
+        self._pairs.add(pair)
+        found = self._compare(reader, writer, path)
         if found:
             self._pairs = before  # what was found good on the way may rest on this pair
         return found
-
-    def _resolve(self, schema: Any, is_reader: bool) -> Schema:
-        if schema is True:
-            return {}
-        if schema is False:
-            return {"enum": []}
-        types = self._reader_types if is_reader else self._writer_types
-        while "$ref" in schema:
-            schema = types[schema["$ref"].rpartition("/")[2]]
-        return schema  # type: ignore[no-any-return]
 
     def _compare(self, reader: Schema, writer: Schema, path: str) -> list[str]:
         if not reader.keys() - _NOTES:
@@ -88,14 +80,14 @@ class _Comparison:
             return [
                 f"{path}: {value!r} is written and not read"
                 for value in writer["enum"]
-                if not any(_accepts(self._resolve(branch, True), value) for branch in branches)
+                if not any(_accepts(_resolve(branch, self._reader_types), value) for branch in branches)
             ]
         tried: list[list[str]] = []
         for branch in branches:
             found = self.compare(branch, writer, path)
             if not found:
                 return []
-            if self._resolve(branch, True).get("type") == writer.get("type"):
+            if _resolve(branch, self._reader_types).get("type") == writer.get("type"):
                 tried.append(found)
         return min(tried, key=len, default=[f"{path}: {_name(writer)} was written and is none of what is read"])
 
@@ -145,8 +137,13 @@ class _Comparison:
         return found
 
 
-def _reference(schema: Any) -> str:
-    return schema.get("$ref", "") if isinstance(schema, dict) else ""
+def _resolve(schema: Any, types: dict[str, Schema]) -> Schema:
+    """The schema that is meant, always the same object for the same place."""
+    if isinstance(schema, bool):
+        return _ANY if schema else _NOTHING
+    while "$ref" in schema:
+        schema = types[schema["$ref"].rpartition("/")[2]]
+    return schema  # type: ignore[no-any-return]
 
 
 def _item(schema: Schema, index: int) -> Any:

@@ -56,7 +56,7 @@ def _compare_fields(field: Any, written: Any, place: str, pairs: set[tuple[str, 
     if field.message_type is not None:
         return _compare(field.message_type, written.message_type, place, pairs)
     if field.enum_type is not None and field.enum_type.is_closed:
-        lost = sorted(written.enum_type.values_by_number.keys() - field.enum_type.values_by_number.keys())
+        lost = sorted({*written.enum_type.values_by_number} - {*field.enum_type.values_by_number})
         if lost or not written.enum_type.is_closed:
             return [
                 f"{place}: the closed enum {field.enum_type.name} lacks what may be written {lost or '(any number)'}"
