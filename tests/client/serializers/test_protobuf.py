@@ -176,4 +176,4 @@ def test_errors_name_the_value() -> None:
     with pytest.raises(SerializationError, match="f1"):
         Protobuf(required).deserialize(b"")
     with pytest.raises(InvalidArgumentError, match="protoc generated"):
-        Protobuf(int)  # type: ignore[type-var]
+        Protobuf(int)

@@ -80,11 +80,11 @@ Kind = tuple[Any, st.SearchStrategy[Any]]
 
 def containers(inner: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     return st.one_of(
-        inner.map(lambda k: (list[k[0]], st.lists(k[1], max_size=3))),  # type: ignore[misc, valid-type]
-        inner.map(lambda k: (dict[str, k[0]], st.dictionaries(st.text(max_size=3), k[1], max_size=3))),  # type: ignore[misc, valid-type]
-        inner.map(lambda k: (dict[int, k[0]], st.dictionaries(INTS, k[1], max_size=3))),  # type: ignore[misc, valid-type]
-        inner.map(lambda k: (tuple[k[0], int], st.tuples(k[1], INTS))),  # type: ignore[misc, valid-type]
-        inner.map(lambda k: (tuple[k[0], ...], st.lists(k[1], max_size=3).map(tuple))),  # type: ignore[misc, valid-type]
+        inner.map(lambda k: (list[k[0]], st.lists(k[1], max_size=3))),  # type: ignore[valid-type]
+        inner.map(lambda k: (dict[str, k[0]], st.dictionaries(st.text(max_size=3), k[1], max_size=3))),  # type: ignore[valid-type]
+        inner.map(lambda k: (dict[int, k[0]], st.dictionaries(INTS, k[1], max_size=3))),  # type: ignore[valid-type]
+        inner.map(lambda k: (tuple[k[0], int], st.tuples(k[1], INTS))),  # type: ignore[valid-type]
+        inner.map(lambda k: (tuple[k[0], ...], st.lists(k[1], max_size=3).map(tuple))),  # type: ignore[valid-type]
         inner.map(lambda k: (k[0] | None, k[1] | st.none()) if k[0] is not Any else k),
     )
 
@@ -174,7 +174,7 @@ def fields(**kinds: Any) -> Any:
     ("reader", "writer", "told"),
     [
         (fields(a=int), fields(b=int), "$.a: is required"),
-        (fields(a=str), fields(a=int), "$.a: a string is read where integer was written"),
+        (fields(a=str), fields(a=int), "$.a: string is read where integer was written"),
         (fields(a=int), fields(a=int | None), "null"),
         (fields(a=dt.datetime), fields(a=str), "any-date-time"),
         (fields(a=dict[int, int]), fields(a=dict[str, int]), "propertyNames"),

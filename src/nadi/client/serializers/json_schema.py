@@ -7,7 +7,7 @@ writer has to fit one branch of the reader whole.
 >>> old = {"type": "object", "properties": {"wh": {"type": "integer"}}, "required": ["wh"]}
 >>> new = {"type": "object", "properties": {"wh": {"type": "string"}, "at": {"type": "integer"}}, "required": ["at"]}
 >>> differences(new, old)
-['$.wh: a string is read where integer was written', "$.at: is required, and isn't always written"]
+['$.wh: string is read where integer was written', "$.at: is required, and isn't always written"]
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Comparison:
             return [f"{path}: only {reader['enum']} are read, and {_name(writer)} was written"]
         wanted, given = reader.get("type"), writer.get("type")
         if wanted != given and (wanted, given) != ("number", "integer"):
-            return [f"{path}: a {wanted} is read where {_name(writer)} was written"]
+            return [f"{path}: {wanted} is read where {_name(writer)} was written"]
         found = _constraints(reader, writer, path)
         if wanted == "object":
             found += self._compare_objects(reader, writer, path)
