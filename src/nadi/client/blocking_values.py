@@ -22,7 +22,7 @@ class ValueWriter(Values[T]):
     """EventWriter's methods, for values."""
 
     def __init__(self, thread: LoopThread, core: values.ValueWriter[T]) -> None:
-        super().__init__(core.events, core._encode)
+        super().__init__(core.events, core.encode)
         self._thread, self._core = thread, core
 
     def flush(self, timeout: float | None = None) -> None:
@@ -46,7 +46,7 @@ class ValueTransaction(Values[T]):
     """Transaction's methods, for values."""
 
     def __init__(self, thread: LoopThread, core: values.ValueTransaction[T]) -> None:
-        super().__init__(core.events, core._encode)
+        super().__init__(core.events, core.encode)
         self._thread, self._core = thread, core
 
     @property

@@ -66,15 +66,15 @@ class Values(Generic[T]):
     """The writing of values, the same for writers and transactions of both faces."""
 
     def __init__(self, taker: _Taker, encode: Callable[[T], bytes]) -> None:
-        self._taker, self._encode = taker, encode
+        self._taker, self.encode = taker, encode
 
     def write_event(self, value: T, routing_key: str | None = None) -> Ack:
         """Take one value; SerializationError, before anything is taken, if it can't be written."""
-        return self._taker.write_event(self._encode(value), routing_key)
+        return self._taker.write_event(self.encode(value), routing_key)
 
     def write_batch(self, values: Iterable[T], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
         """Take many values, with one key for all or one each; none if one of them can't be written."""
-        return self._taker.write_batch([self._encode(value) for value in values], routing_keys)
+        return self._taker.write_batch([self.encode(value) for value in values], routing_keys)
 
 
 class ValueWriter(Values[T]):
@@ -146,15 +146,15 @@ class TransactionalValueWriter(Generic[T]):
     """TransactionalEventWriter's methods, for values."""
 
     def __init__(self, writer: TransactionalEventWriter, encode: Callable[[T], bytes]) -> None:
-        self.events, self._encode = writer, encode
+        self.events, self.encode = writer, encode
 
     async def begin_txn(self, lease_ms: int | None = None) -> ValueTransaction[T]:
         """A new transaction, which times out if the controller hears nothing of it for the lease."""
-        return ValueTransaction(await self.events.begin_txn(lease_ms), self._encode)
+        return ValueTransaction(await self.events.begin_txn(lease_ms), self.encode)
 
     async def get_txn(self, txn_id: UUID) -> ValueTransaction[T]:
         """A transaction begun elsewhere or earlier, by its id."""
-        return ValueTransaction(await self.events.get_txn(txn_id), self._encode)
+        return ValueTransaction(await self.events.get_txn(txn_id), self.encode)
 
     async def close(self) -> None:
         """Let go of the open transactions; each ends with its lease."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -62,7 +63,7 @@ def plain(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data())
 def test_what_is_called_readable_is_read(data: st.DataObject) -> None:
     old, changes = data.draw(columns()), data.draw(columns())
@@ -92,6 +93,46 @@ def test_what_is_called_readable_is_read(data: st.DataObject) -> None:
             for given, found in zip(batch.column(name).to_pylist(), read.column(name).to_pylist(), strict=True):
                 assert (given is None) == (found is None)
                 assert given is None or all(given[key] == found[key] for key in given.keys() & found.keys())
+
+
+def edges(kind: Any) -> list[Any]:
+    if pa.types.is_integer(kind):
+        bits, signed = kind.bit_width, pa.types.is_signed_integer(kind)
+        return [0, 1, -(2 ** (bits - 1)) if signed else 0, 2 ** (bits - signed) - 1, None]
+    for matches, values in EDGES.items():
+        if getattr(pa.types, f"is_{matches}")(kind):
+            return values
+    return [None]
+
+
+EDGES: dict[str, list[Any]] = {
+    "boolean": [True, False, None],
+    "floating": [0.5, -(2.0**100), None],
+    "string": ["", "ä", None],
+    "large_string": ["", "ä", None],
+    "binary": [b"", b"\xff", None],
+    "large_binary": [b"", b"\xff", None],
+    "decimal": [Decimal("-9.99"), Decimal("999.99"), None],
+}
+
+
+def test_each_type_read_as_each_other() -> None:
+    """Of all pairs of types, those called compatible keep the values at the edges."""
+    kinds = [kind for kind, _ in KINDS] + [pa.uint16(), pa.int32(), pa.float16(), pa.decimal128(9, 3)]
+    compatible = 0
+    for old in kinds:
+        batch = pa.record_batch({"a": pa.array(edges(old), old)})
+        writer = Arrow(batch.schema)
+        for new in kinds:
+            reader = Arrow(pa.schema([("a", new)]))
+            if reader.incompatibilities(reader.definition, writer.definition):
+                assert old != new
+                continue
+            compatible += 1
+            read = reader.decoder(writer.definition)(writer.serialize(batch)).column("a")
+            assert read.type == new
+            assert [plain(v) for v in read.to_pylist()] == [plain(v) for v in batch.column(0).to_pylist()], (old, new)
+    assert compatible > 2 * len(kinds)
 
 
 def test_what_is_incompatible_is_named() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -59,7 +61,6 @@ KINDS: st.SearchStrategy[Kind] = st.recursive(
     ),
     max_leaves=3,
 )
-PLAIN = (str, int, float, bool, bytes, type(None), list, dict)
 
 
 @st.composite
@@ -112,6 +113,65 @@ def test_what_is_called_readable_is_read(data: st.DataObject) -> None:
             assert read[name] == value[name]
 
 
+def named(kind: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "name": "N", **more}
+
+
+TYPES: list[tuple[Any, list[Any]]] = [
+    ("null", [None]),
+    ("boolean", [True, False]),
+    ("int", [0, 2**31 - 1, -(2**31)]),
+    ("long", [0, 2**40]),
+    ("float", [0.5]),
+    ("double", [0.25]),
+    ("bytes", [b"", b"\xff"]),
+    ("string", ["", "ä"]),
+    (["null", "int"], [None, 7]),
+    (["null", "long"], [None, 2**40]),
+    (["string", "null", "double"], ["x", None, 0.5]),
+    (named("enum", symbols=["A", "B"]), ["A", "B"]),
+    (named("enum", symbols=["A", "B", "C"]), ["A", "C"]),
+    (named("enum", symbols=["A"], default="A"), ["A"]),
+    (named("fixed", size=2), [b"ab"]),
+    (named("fixed", size=3), [b"abc"]),
+    ({"type": "array", "items": "int"}, [[], [1]]),
+    ({"type": "array", "items": "string"}, [["a"]]),
+    ({"type": "map", "values": "long"}, [{"k": 1}]),
+    ({"type": "long", "logicalType": "timestamp-millis"}, [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]),
+    ({"type": "long", "logicalType": "timestamp-micros"}, [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, [Decimal("1.25")]),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}, [Decimal("1.5")]),
+    (named("record", fields=[{"name": "x", "type": "int"}]), [{"x": 1}]),
+    (named("record", fields=[{"name": "x", "type": "long"}, {"name": "y", "type": "int", "default": 5}]), [{"x": 1}]),
+]
+
+
+def test_each_type_read_as_each_other() -> None:
+    """Of all pairs of types, those called compatible keep their values."""
+    compatible = 0
+    for old, values in TYPES:
+        writer = Avro(record({"name": "a", "type": old}))
+        for new, _ in TYPES:
+            reader = Avro(record({"name": "a", "type": new}))
+            if reader.incompatibilities(reader.definition, writer.definition):
+                assert old != new
+                continue
+            compatible += 1
+            for value in values:
+                read = reader.decoder(writer.definition)(writer.serialize({"a": value}))["a"]
+                if isinstance(value, dict) and "x" in value:
+                    assert read["x"] == value["x"]
+                elif new == named("enum", symbols=["A"], default="A"):
+                    assert read == "A"
+                else:
+                    assert plain(read) == plain(value), (old, new)
+    assert compatible > len(TYPES) + 10
+
+
+def plain(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
 def problems(reader: Any, writer: Any) -> str:
     of_reader, of_writer = Avro(reader), Avro(writer)
     return "; ".join(of_reader.incompatibilities(of_reader.definition, of_writer.definition))
@@ -138,6 +198,18 @@ def test_resolution_by_the_readers_schema() -> None:
     old = Avro(record({"name": "a", "type": "int"}, {"name": "gone", "type": "string"}))
     new = Avro(record({"name": "a", "type": "long"}, {"name": "b", "type": "string", "default": "x"}))
     assert new.decoder(old.definition)(old.serialize({"a": 1, "gone": "y"})) == {"a": 1, "b": "x"}
+
+
+def test_recursive_schemas() -> None:
+    def node(*more: dict[str, Any]) -> dict[str, Any]:
+        link = {"name": "next", "type": ["null", "Node"]}
+        return {"type": "record", "name": "Node", "fields": [{"name": "x", "type": "int"}, link, *more]}
+
+    assert not problems(node({"name": "y", "type": "int", "default": 7}), node())
+    assert problems(node({"name": "y", "type": "int"}), node())
+    old, new = Avro(node()), Avro(node({"name": "y", "type": "int", "default": 7}))
+    read = new.decoder(old.definition)(old.serialize({"x": 1, "next": {"x": 2, "next": None}}))
+    assert read == {"x": 1, "next": {"x": 2, "next": None, "y": 7}, "y": 7}
 
 
 def test_equal_schemas_have_equal_definitions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ SCALARS: dict[int, st.SearchStrategy[Any]] = {
     F.TYPE_BYTES: st.binary(max_size=5),
     F.TYPE_ENUM: st.sampled_from([0, 1, 2]),
 }
+ONE, MANY, MUST = F.LABEL_OPTIONAL, F.LABEL_REPEATED, F.LABEL_REQUIRED
 Spec = dict[int, tuple[int, int, bool]]  # number: type, label, in the oneof
 
 SPECS: st.SearchStrategy[Spec] = st.dictionaries(
@@ -95,7 +97,7 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.data(), st.sampled_from(["proto2", "proto3"]), st.sampled_from(["proto2", "proto3"]))
 def test_what_is_called_readable_is_read(data: st.DataObject, syntax: str, own_syntax: str) -> None:
     old_spec, changes = data.draw(SPECS), data.draw(SPECS)
@@ -122,12 +124,67 @@ def test_what_is_called_readable_is_read(data: st.DataObject, syntax: str, own_s
             assert plain(found.get(field.number, default)) == plain(written[field.number])
 
 
+EDGES: dict[int, list[Any]] = {
+    F.TYPE_INT32: [0, 1, -1, 2**31 - 1, -(2**31)],
+    F.TYPE_SINT32: [0, 1, -1, 2**31 - 1, -(2**31)],
+    F.TYPE_INT64: [0, 1, -1, 2**63 - 1, -(2**63)],
+    F.TYPE_SINT64: [0, 1, -1, 2**63 - 1, -(2**63)],
+    F.TYPE_SFIXED64: [0, 1, -1, 2**63 - 1, -(2**63)],
+    F.TYPE_UINT32: [0, 1, 2**32 - 1],
+    F.TYPE_FIXED32: [0, 1, 2**32 - 1],
+    F.TYPE_UINT64: [0, 1, 2**64 - 1],
+    F.TYPE_BOOL: [False, True],
+    F.TYPE_DOUBLE: [0.0, -0.5],
+    F.TYPE_STRING: ["", "ä"],
+    F.TYPE_BYTES: [b"", b"\xff"],
+    F.TYPE_ENUM: [0, 1, 2],
+}
+
+
+@pytest.mark.parametrize("label", [F.LABEL_OPTIONAL, F.LABEL_REPEATED])
+def test_each_type_read_as_each_other(label: int) -> None:
+    """Of all pairs of types and syntaxes, those called compatible keep the values at the edges."""
+    compatible = 0
+    for old, values in EDGES.items():
+        for syntax, own_syntax, own_symbols in itertools.product(("proto2", "proto3"), ("proto2", "proto3"), (2, 3)):
+            old_class = message_class({1: (old, label, False)}, syntax)
+            for new in EDGES:
+                if new != F.TYPE_ENUM and own_symbols == 2:
+                    continue
+                new_class = message_class({1: (new, label, False)}, own_syntax, own_symbols)
+                writer, reader = Protobuf(old_class), Protobuf(new_class)
+                if reader.incompatibilities(reader.definition, writer.definition):
+                    assert old != new or (new == F.TYPE_ENUM and own_syntax == "proto2")
+                    continue
+                compatible += 1
+                for value in [values] if label == F.LABEL_REPEATED else values:
+                    read = reader.deserialize(writer.serialize(old_class(f1=value)))
+                    assert plain(read.f1) == plain(value), (old, new, syntax, own_syntax)
+    assert compatible > 4 * len(EDGES)
+
+
+def test_all_ways_to_move_fields_into_a_oneof() -> None:
+    ways = list(itertools.product([False, True], repeat=3))
+    allowed = 0
+    for old, new in itertools.product(ways, ways):
+        old_class, new_class = (
+            message_class({i: (F.TYPE_INT32, ONE, in_oneof) for i, in_oneof in enumerate(way, 1)}, "proto2")
+            for way in (old, new)
+        )
+        writer, reader = Protobuf(old_class), Protobuf(new_class)
+        if reader.incompatibilities(reader.definition, writer.definition):
+            continue
+        allowed += 1
+        for numbers in itertools.product([None, 7], repeat=3):
+            given = old_class(**{f"f{i}": number for i, number in enumerate(numbers, 1)})
+            read = reader.deserialize(writer.serialize(given))
+            assert [field.number for field, _ in read.ListFields()] == [field.number for field, _ in given.ListFields()]
+    assert allowed > len(ways)
+
+
 def problems(reader: Any, writer: Any) -> str:
     of_reader, of_writer = Protobuf(reader), Protobuf(writer)
     return "; ".join(of_reader.incompatibilities(of_reader.definition, of_writer.definition))
-
-
-ONE, MANY, MUST = F.LABEL_OPTIONAL, F.LABEL_REPEATED, F.LABEL_REQUIRED
 
 
 @pytest.mark.parametrize(

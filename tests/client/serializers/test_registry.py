@@ -33,6 +33,7 @@ Step = Callable[[], Struct[Any]]
 def test_versions_are_kept_and_found_again(nadi_manager: StreamManager, nadi_scope: str) -> None:
     nadi_manager.create_stream(nadi_scope, "s")
     schemas = nadi_manager.schemas(nadi_scope, "s")
+    schemas.delete()
     assert schemas.versions() == []
     assert schemas.register(struct(A)) == 1
     assert schemas.register(struct(A, B_WITH_DEFAULT)) == 2

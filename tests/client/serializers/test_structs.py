@@ -149,6 +149,67 @@ def test_what_is_called_readable_is_read(data: st.DataObject, encoding: Encoding
             assert getattr(read, name) == getattr(value, name)
 
 
+EDGES: list[tuple[Any, list[Any]]] = [
+    (int, [0, -(2**63), 2**63 - 1]),
+    (float, [0.5, 2.0]),
+    (bool, [True, False]),
+    (str, ["", "ä", "2020-01-01", "1"]),
+    (bytes, [b"", b"\xff"]),
+    (type(None), [None]),
+    (int | None, [None, 5]),
+    (dt.datetime, [dt.datetime(2020, 1, 1), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]),
+    (Annotated[dt.datetime, msgspec.Meta(tz=True)], [dt.datetime(2020, 1, 1, tzinfo=dt.UTC)]),
+    (Annotated[dt.datetime, msgspec.Meta(tz=False)], [dt.datetime(2020, 1, 1)]),
+    (dt.date, [dt.date(2020, 1, 1)]),
+    (dt.time, [dt.time(1, 2)]),
+    (dt.timedelta, [dt.timedelta(seconds=1)]),
+    (uuid.UUID, [uuid.UUID(int=1)]),
+    (Decimal, [Decimal("1.5")]),
+    (Annotated[int, msgspec.Meta(ge=0)], [0, 2**63 - 1]),
+    (Annotated[int, msgspec.Meta(gt=0, lt=9)], [1, 8]),
+    (Annotated[str, msgspec.Meta(max_length=3)], ["", "abc"]),
+    (Annotated[str, msgspec.Meta(pattern="^a")], ["a"]),
+    (Literal["a", "b"], ["a", "b"]),
+    (Literal["a"], ["a"]),
+    (Literal[1, 2], [1, 2]),
+    (Literal["red", 1, None], ["red", 1, None]),
+    (Color, [Color.RED, Color.BLUE]),
+    (list[int], [[], [1, 2, 3]]),
+    (list[float], [[0.5]]),
+    (tuple[int, int], [(1, 2)]),
+    (tuple[int, str], [(1, "a")]),
+    (set[int], [{1, 2}]),
+    (dict[str, int], [{}, {"a": 1}]),
+    (dict[int, int], [{5: 1}]),
+    (dict[str, Any], [{"name": 1, "lives": "x"}]),
+    (Node, [Node("a", Node("b"))]),
+    (Point, [Point(1, 2)]),
+    (Point3, [Point3(1, 2, 0.5)]),
+    (Cat, [Cat(9)]),
+    (Cat | Dog, [Cat(9), Dog("rex")]),
+    (Cat | None, [Cat(9), None]),
+    (Any, [None, 5, "a", [1], {"a": 1}]),
+]
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_each_type_read_as_each_other(encoding: Encoding) -> None:
+    """Of all pairs of types, those called compatible read the values at the edges."""
+    compatible = 0
+    for old, values in EDGES:
+        old_type = msgspec.defstruct("S", [("a", old)])
+        writer = Struct(old_type, encoding)
+        for new, _ in EDGES:
+            reader = Struct(msgspec.defstruct("S", [("a", new)]), encoding)
+            if reader.incompatibilities(reader.definition, writer.definition):
+                assert old != new
+                continue
+            compatible += 1
+            for value in values:
+                reader.decoder(writer.definition)(writer.serialize(old_type(a=value)))
+    assert compatible > 2 * len(EDGES)
+
+
 @settings(max_examples=30)
 @given(st.data(), st.sampled_from(["json", "msgpack"]))
 def test_a_type_reads_itself(data: st.DataObject, encoding: Encoding) -> None:

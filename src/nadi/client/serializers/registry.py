@@ -150,12 +150,12 @@ class SchemaGroup:
 
     async def delete(self) -> None:
         """Forget all schemas and the rule, after the stream was deleted: events that name them can't be read."""
-        try:
-            for version in (await self._read())[0].versions:
-                await self._table.remove(self._definition_key(version.digest))
-            await self._table.remove(self._key)
-        except SegmentNotFoundError:
+        record, held = await self._read()
+        if held is None:
             return
+        await self._table.remove(self._key, held.version)  # first: definitions that no record names do no harm
+        for version in record.versions:
+            await self._table.remove(self._definition_key(version.digest))
 
     # --- inside -----------------------------------------------------------------------------
 
