@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 import pytest
@@ -16,6 +17,8 @@ from hypothesis import strategies as st
 from nadi.client.serializers import Struct
 from nadi.client.serializers.structs import Encoding
 from nadi.errors import InvalidArgumentError, SerializationError
+
+T = TypeVar("T")
 
 
 class Color(Enum):
@@ -267,6 +270,41 @@ def test_what_is_incompatible_is_named(reader: Any, writer: Any, told: str) -> N
 )
 def test_what_only_widens_is_compatible(reader: Any, writer: Any) -> None:
     assert problems(reader, writer) == []
+
+
+class Since(msgspec.Struct, Generic[T], tag="since"):
+    at: T
+
+
+class Until(msgspec.Struct, Generic[T], tag="until"):
+    at: T
+
+
+class Row(msgspec.Struct, Generic[T], array_like=True, tag=True):
+    at: T
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda kind: Since[kind] | None,  # type: ignore[valid-type]
+        lambda kind: Since[kind] | Until[str],  # type: ignore[valid-type]
+        lambda kind: Until[str] | Since[kind],  # type: ignore[valid-type]
+        lambda kind: Row[kind] | None,  # type: ignore[valid-type]
+        lambda kind: list[kind] | None,  # type: ignore[valid-type]
+        lambda kind: dict[str, kind] | int,  # type: ignore[valid-type]
+        lambda kind: tuple[int, kind],  # type: ignore[valid-type]
+        lambda kind: frozenset[kind],  # type: ignore[valid-type]
+        lambda kind: Annotated[kind, msgspec.Meta(title="t")],
+        lambda kind: dict[str, list[Since[kind] | None]],  # type: ignore[valid-type]
+    ],
+)
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_a_time_is_no_text_wherever_it_stands(shape: Callable[[Any], Any], encoding: Encoding) -> None:
+    of_text, of_times = Struct(fields(a=shape(str)), encoding), Struct(fields(a=shape(dt.datetime)), encoding)
+    assert b"any-date-time" in of_times.definition
+    assert of_times.incompatibilities(of_times.definition, of_text.definition)
+    assert of_times.incompatibilities(of_times.definition, of_times.definition) == []
 
 
 def test_errors_name_the_value() -> None:

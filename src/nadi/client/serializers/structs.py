@@ -144,10 +144,7 @@ class _Precision:
         if isinstance(member, inspect.Metadata):
             member = member.type
         if "$ref" in branch:
-            name = branch["$ref"].rpartition("/")[2]
-            return bool(
-                getattr(member, "cls", None) is not None and self._definitions[name].get("title") == _title(member)
-            )
+            return _is_of(member, self._definitions[branch["$ref"].rpartition("/")[2]])
         if isinstance(member, inspect.DateTimeType | inspect.TimeType):
             return branch.get("type") == "string" and "format" not in branch
         if isinstance(member, inspect.DictType):
@@ -155,5 +152,17 @@ class _Precision:
         return branch.get("type") == "array" and not hasattr(member, "fields")
 
 
-def _title(member: inspect.Type) -> str:
-    return str(getattr(member, "cls").__name__)  # noqa: B009  # not every kind of type has one
+def _is_of(member: inspect.Type, definition: dict[str, Any]) -> bool:
+    """Whether a named type's definition is the member's: of two in a union, the tags differ."""
+    if not hasattr(member, "fields"):
+        return False
+    names = {field.encode_name for field in member.fields}
+    tag = getattr(member, "tag", None)
+    if "prefixItems" in definition:
+        parts = definition["prefixItems"]
+        return len(parts) == len(names) + (tag is not None) and (tag is None or parts[0].get("enum") == [tag])
+    properties = definition.get("properties", {})
+    if tag is None:
+        return bool(properties.keys() == names)
+    tag_field = getattr(member, "tag_field", None)
+    return bool(properties.keys() == names | {tag_field} and properties[tag_field].get("enum") == [tag])
