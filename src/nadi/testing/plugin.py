@@ -23,13 +23,14 @@ def nadi_environment() -> Mapping[str, str]:
 
 
 @pytest.fixture(scope="session")
-def nadi_server(
-    tmp_path_factory: pytest.TempPathFactory, nadi_environment: Mapping[str, str]
-) -> Iterator[RestartableServer]:
-    """One server for all tests of the run, which may kill and restart it."""
+def nadi_server(nadi_environment: Mapping[str, str]) -> Iterator[RestartableServer]:
+    """One server for all tests of the run, which may kill and restart it.
+
+    Its folder goes with it: a server's log files take half a gigabyte, and pytest would keep those of three runs.
+    """
     from nadi.testing.server import RestartableServer
 
-    with RestartableServer(tmp_path_factory.mktemp("nadi"), environment=nadi_environment) as server:
+    with RestartableServer(environment=nadi_environment) as server:
         yield server
 
 

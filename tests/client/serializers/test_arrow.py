@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Arrow
@@ -63,7 +63,7 @@ def plain(value: Any) -> Any:
     return value.encode() if isinstance(value, str) else value
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
 @given(st.data())
 def test_what_is_called_readable_is_read(data: st.DataObject) -> None:
     old, changes = data.draw(columns()), data.draw(columns())

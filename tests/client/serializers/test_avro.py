@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Avro
@@ -92,7 +92,7 @@ def made(schema: Any) -> Avro:
         raise
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
 @given(st.data())
 def test_what_is_called_readable_is_read(data: st.DataObject) -> None:
     old, values, fields = data.draw(records())

@@ -10,7 +10,7 @@ from google.protobuf import duration_pb2, struct_pb2, timestamp_pb2
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from hypothesis import event, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Protobuf
@@ -97,7 +97,7 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value]
 
 
-@settings(max_examples=80)
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
 @given(st.data(), st.sampled_from(["proto2", "proto3"]), st.sampled_from(["proto2", "proto3"]))
 def test_what_is_called_readable_is_read(data: st.DataObject, syntax: str, own_syntax: str) -> None:
     old_spec, changes = data.draw(SPECS), data.draw(SPECS)

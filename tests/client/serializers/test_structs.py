@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 import pytest
-from hypothesis import assume, event, given, settings
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from nadi.client.serializers import Struct
@@ -131,7 +131,7 @@ def _safe(part: tuple[Any, ...]) -> tuple[Any, ...]:
     return part
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
 @given(st.data(), st.sampled_from(["json", "msgpack"]), st.sampled_from(["json", "msgpack"]))
 def test_what_is_called_readable_is_read(data: st.DataObject, encoding: Encoding, own_encoding: Encoding) -> None:
     old, values, fields = data.draw(struct_types())
@@ -213,7 +213,7 @@ def test_each_type_read_as_each_other(encoding: Encoding) -> None:
     assert compatible > 2 * len(EDGES)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
 @given(st.data(), st.sampled_from(["json", "msgpack"]))
 def test_a_type_reads_itself(data: st.DataObject, encoding: Encoding) -> None:
     made, values, _ = data.draw(struct_types())
