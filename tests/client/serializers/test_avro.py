@@ -191,7 +191,10 @@ def test_what_is_incompatible_is_named() -> None:
     assert "logical type" in problems({**millis, "logicalType": "timestamp-micros"}, millis)
     assert problems({"type": "string"}, {"type": "bytes"})
     assert not problems({"type": "bytes"}, {"type": "string"})
-    assert not problems(record({"name": "b", "type": "double", "aliases": ["a"]}), old)
+    renamed = {"name": "b", "type": "double", "aliases": ["a"]}
+    assert not problems(record(renamed), old)
+    assert "can't be told apart" in problems(record({"name": "a", "type": "long"}, renamed), old)
+    assert "can't be told apart" in problems(record(renamed), record(*old["fields"], {"name": "b", "type": "long"}))
 
 
 def test_resolution_by_the_readers_schema() -> None:

@@ -64,10 +64,10 @@ class Avro:
 
 
 class _Checker(apache.ReaderWriterCompatibilityChecker):
-    """Apache's check, stricter in two places where data would be read wrong or not at all.
+    """Apache's check, stricter in three places where data would be read wrong or not at all.
 
-    A logical type is part of a value's meaning (milliseconds read as microseconds), and bytes need not be a
-    string.
+    A logical type is part of a value's meaning (milliseconds read as microseconds); bytes need not be a string;
+    and with aliases two of a record's fields may answer to one name.
     """
 
     def __init__(self) -> None:
@@ -85,6 +85,20 @@ class _Checker(apache.ReaderWriterCompatibilityChecker):
         if meanings[0] != meanings[1]:
             message = f"reader's logical type: {meanings[0]}, writer's: {meanings[1]}"
             return apache.incompatible(apache.SchemaIncompatibilityType.type_mismatch, message, location)
+        return result
+
+    def check_reader_writer_record_fields(
+        self, reader: avro.schema.RecordSchema, writer: avro.schema.RecordSchema, location: list[str]
+    ) -> apache.SchemaCompatibilityResult:
+        result = super().check_reader_writer_record_fields(reader, writer, location)
+        claimed: set[str] = set()  # the writer's fields that one of the reader's takes
+        for field in reader.fields:
+            names = {field.name, *field.props.get("aliases", ())} & writer.fields_dict.keys()
+            if len(names) > 1 or not claimed.isdisjoint(names):
+                message = f"field {field.name} and its aliases: {', '.join(sorted(names))} can't be told apart"
+                kind = apache.SchemaIncompatibilityType.name_mismatch
+                return apache.merge(result, apache.incompatible(kind, message, [*location, "fields"]))
+            claimed |= names
         return result
 
 
