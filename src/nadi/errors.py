@@ -15,7 +15,8 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── SubscriberNotFoundError
     │   ├── KeyValueTableNotFoundError
     │   ├── WriterNotFoundError
-    │   └── TransactionNotFoundError
+    │   ├── TransactionNotFoundError
+    │   └── UnknownSchemaError      an event names a schema that its stream doesn't keep
     ├── ConflictError               somebody else was there first: look again, then decide
     │   ├── AlreadyExistsError
     │   ├── NotEmptyError
@@ -23,10 +24,12 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── StreamNotSealedError
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
     │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
-    │   └── TransactionFailedError  the transaction was aborted or has timed out
+    │   ├── TransactionFailedError  the transaction was aborted or has timed out
+    │   └── SchemaIncompatibleError a schema that may not follow, or can't read, an earlier one of its stream
     ├── AccessDeniedError           the server doesn't let this caller do that
     │   ├── NotAuthenticatedError   it doesn't know who asks: give credentials, or right ones
     │   └── PermissionDeniedError   it knows, and the permission is missing: ask whoever keeps the users file
+    ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
@@ -41,6 +44,8 @@ Each leaf says in its message what was wrong and what to do next, and carries th
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class NadiError(Exception):
@@ -124,6 +129,15 @@ class TransactionNotFoundError(NotFoundError):
         self.txn_id = txn_id
 
 
+class UnknownSchemaError(NotFoundError):
+    def __init__(self, scope: str, stream: str, schema_id: int) -> None:
+        super().__init__(
+            f"an event names schema {schema_id}, which stream {scope}/{stream} doesn't keep: read the stream that it "
+            "was written to, or register that stream's schemas again in their old order"
+        )
+        self.scope, self.stream, self.schema_id = scope, stream, schema_id
+
+
 class ConflictError(NadiError):
     """Somebody else was there first."""
 
@@ -176,6 +190,19 @@ class NotAuthenticatedError(AccessDeniedError):
 
 class PermissionDeniedError(AccessDeniedError):
     """The caller is known and may not do this; says nothing of what exists."""
+
+
+class SchemaIncompatibleError(ConflictError):
+    """`problems` says, place by place, what one schema writes that the other can't read."""
+
+    def __init__(self, what: str, problems: Sequence[str], advice: str) -> None:
+        shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+        super().__init__(f"{what}: {shown}. {advice}")
+        self.problems = tuple(problems)
+
+
+class SerializationError(NadiError, ValueError):
+    """A value the serializer can't write, or an event it can't read."""
 
 
 class TruncatedError(NadiError):

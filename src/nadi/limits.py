@@ -96,6 +96,9 @@ TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits
 READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight
+SCHEMA_MAX_BYTES = 512 * KIB  # one stored schema; half of what a table value may have
+SCHEMA_MAX_VERSIONS = 1_000  # of one stream; keeps the list of them well under a table value's limit
+SCHEMA_CACHE_DECODERS = 256  # of one reader, for the schemas its events were written with
 
 
 def override(limits: dict[str, Any], text: str) -> None:

@@ -14,12 +14,14 @@ from nadi.client.blocking import (
     Transaction,
     TransactionalEventWriter,
 )
+from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
 from nadi.client.controller import SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event
 from nadi.client.security import Basic, Bearer
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
+from nadi.client.values import ValueEvent
 
 __all__ = [
     "ABSENT",
@@ -31,6 +33,7 @@ __all__ = [
     "EventWriter",
     "RetentionPolicy",
     "ScalingPolicy",
+    "Schemas",
     "SegmentInfo",
     "SegmentRange",
     "SliceReader",
@@ -41,4 +44,9 @@ __all__ = [
     "TableValue",
     "Transaction",
     "TransactionalEventWriter",
+    "TransactionalValueWriter",
+    "ValueEvent",
+    "ValueReader",
+    "ValueTransaction",
+    "ValueWriter",
 ]

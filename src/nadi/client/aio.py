@@ -7,9 +7,11 @@ from nadi.client.controller import SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
 from nadi.client.security import Basic, Bearer
+from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.streams import SegmentInfo, StreamInfo, StreamManager
 from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue
 from nadi.client.transactions import Transaction, TransactionalEventWriter
+from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueTransaction, ValueWriter
 from nadi.client.writer import EventWriter
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "EventWriter",
     "RetentionPolicy",
     "ScalingPolicy",
+    "SchemaGroup",
     "SegmentInfo",
     "SegmentRange",
     "SliceReader",
@@ -32,4 +35,9 @@ __all__ = [
     "TableValue",
     "Transaction",
     "TransactionalEventWriter",
+    "TransactionalValueWriter",
+    "ValueEvent",
+    "ValueReader",
+    "ValueTransaction",
+    "ValueWriter",
 ]

@@ -9,22 +9,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
+from typing import TypeVar, overload
 from uuid import UUID
 
 from nadi.client import aio
 from nadi.client.batch import Ack
+from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueWriter
 from nadi.client.controller import SegmentRange
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, events_of
 from nadi.client.security import Credentials
+from nadi.client.serializers.protocol import Serializer
 from nadi.client.streams import DEFAULT_URI, SegmentInfo, StreamInfo
 from nadi.client.tables import ANY_VERSION, TableValue
 from nadi.client.transactions import DEFAULT_LEASE_MS
+from nadi.client.values import ValueEvent
 from nadi.client.writer import ACK_TIMEOUT_S
 from nadi.errors import ClosedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
+
+T = TypeVar("T")
 
 
 class EventWriter:
@@ -320,41 +326,125 @@ class StreamManager:
 
     # --- writers, readers, tables -----------------------------------------------------------
 
-    def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S) -> EventWriter:
-        """A writer; events that are not stored within `ack_timeout` seconds fail."""
-        core = self._thread.run(self._core.create_writer(scope, stream, ack_timeout=ack_timeout))
-        return EventWriter(self._thread, core)
+    @overload
+    def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ...) -> EventWriter: ...
+    @overload
+    def create_writer(
+        self, scope: str, stream: str, *, serializer: Serializer[T], ack_timeout: float = ...
+    ) -> ValueWriter[T]: ...
+    def create_writer(
+        self, scope: str, stream: str, *, serializer: Serializer[T] | None = None, ack_timeout: float = ACK_TIMEOUT_S
+    ) -> EventWriter | ValueWriter[T]:
+        """A writer of events, or of the serializer's values; what is not stored within `ack_timeout` seconds fails."""
+        core = self._core
+        if serializer is not None:
+            made = core.create_writer(scope, stream, serializer=serializer, ack_timeout=ack_timeout)
+            return ValueWriter(self._thread, self._thread.run(made))
+        return EventWriter(self._thread, self._thread.run(core.create_writer(scope, stream, ack_timeout=ack_timeout)))
 
+    @overload
+    def create_transaction_writer(
+        self, scope: str, stream: str, *, writer_id: str | None = ..., lease_ms: int = ..., ack_timeout: float = ...
+    ) -> TransactionalEventWriter: ...
+    @overload
     def create_transaction_writer(
         self,
         scope: str,
         stream: str,
         *,
+        serializer: Serializer[T],
+        writer_id: str | None = ...,
+        lease_ms: int = ...,
+        ack_timeout: float = ...,
+    ) -> TransactionalValueWriter[T]: ...
+    def create_transaction_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
         writer_id: str | None = None,
         lease_ms: int = DEFAULT_LEASE_MS,
         ack_timeout: float = ACK_TIMEOUT_S,
-    ) -> TransactionalEventWriter:
-        core = self._thread.run(
-            self._core.create_transaction_writer(
-                scope, stream, writer_id=writer_id, lease_ms=lease_ms, ack_timeout=ack_timeout
+    ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
+        create = self._core.create_transaction_writer
+        if serializer is not None:
+            made = create(
+                scope, stream, serializer=serializer, writer_id=writer_id, lease_ms=lease_ms, ack_timeout=ack_timeout
             )
-        )
+            return TransactionalValueWriter(self._thread, self._thread.run(made))
+        core = self._thread.run(create(scope, stream, writer_id=writer_id, lease_ms=lease_ms, ack_timeout=ack_timeout))
         return TransactionalEventWriter(self._thread, core)
 
+    @overload
     def create_reader(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
-    ) -> SliceReader:
-        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive)."""
+        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+    ) -> SliceReader: ...
+    @overload
+    def create_reader(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+    ) -> ValueReader[T]: ...
+    def create_reader(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+    ) -> SliceReader | ValueReader[T]:
+        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive)."""
+        if serializer is not None:
+            made = self._core.create_reader(scope, stream, serializer=serializer, start=start, end=end)
+            return ValueReader(self._thread, self._thread.run(made))
         core = self._thread.run(self._core.create_reader(scope, stream, start=start, end=end))
         return SliceReader(self._thread, core)
 
+    @overload
     def read_events(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
-    ) -> Iterator[Event]:
+        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+    ) -> Iterator[Event]: ...
+    @overload
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+    ) -> Iterator[ValueEvent[T]]: ...
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+    ) -> Iterator[Event] | Iterator[ValueEvent[T]]:
         """The events one by one, for ever unless `end` is given or the stream is sealed."""
+        if serializer is None:
+            return self._read_events(scope, stream, start, end)
+        return self._read_values(scope, stream, start, end, serializer)
+
+    def _read_events(self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None) -> Iterator[Event]:
         with self.create_reader(scope, stream, start=start, end=end) as reader:
             for segment_id, block in reader:
                 yield from events_of(segment_id, block)
+
+    def _read_values(
+        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None, serializer: Serializer[T]
+    ) -> Iterator[ValueEvent[T]]:
+        with self.create_reader(scope, stream, serializer=serializer, start=start, end=end) as reader:
+            for events in reader:
+                yield from events
 
     def read_segment_range(self, segment: str, start: int, end: int) -> Iterator[EventBlock]:
         """The events of one segment between two event boundaries, in blocks."""
@@ -369,6 +459,10 @@ class StreamManager:
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""
         return Table(self._thread, self._core.table(scope, name))
+
+    def schemas(self, scope: str, stream: str) -> Schemas:
+        """The schemas of a stream's serializers, and the rule for new ones."""
+        return Schemas(self._thread, self._core.schemas(scope, stream))
 
 
 async def _nothing() -> None:

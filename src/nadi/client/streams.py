@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar, overload
 
 from nadi.client import reader as readers
 from nadi.client.controller import ControllerClient, SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
 from nadi.client.security import Credentials, security_of, split_uri
+from nadi.client.serializers import codec
+from nadi.client.serializers.protocol import Serializer
+from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.stores import Backoff, SegmentStores
 from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
+from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError
 from nadi.model.event import EventBlock
@@ -27,6 +32,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
 
+T = TypeVar("T")
 DEFAULT_URI = "tcp://127.0.0.1:9090"
 
 
@@ -231,22 +237,51 @@ class StreamManager:
 
     # --- writers, readers, tables -----------------------------------------------------------
 
-    async def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S) -> EventWriter:
-        """A writer; events that are not stored within `ack_timeout` seconds fail."""
+    @overload
+    async def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ...) -> EventWriter: ...
+    @overload
+    async def create_writer(
+        self, scope: str, stream: str, *, serializer: Serializer[T], ack_timeout: float = ...
+    ) -> ValueWriter[T]: ...
+    async def create_writer(
+        self, scope: str, stream: str, *, serializer: Serializer[T] | None = None, ack_timeout: float = ACK_TIMEOUT_S
+    ) -> EventWriter | ValueWriter[T]:
+        """A writer of events, or of the serializer's values; what is not stored within `ack_timeout` seconds fails.
+
+        A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
+        """
+        encode = await self._encoder(scope, stream, serializer)
         writer = await open_writer(self.stores, scope, stream, ack_timeout_s=ack_timeout, blocking=self._blocking)
         self._writers = [known for known in self._writers if not known.is_closed]
         self._writers.append(writer)
-        return writer
+        return ValueWriter(writer, encode) if encode else writer
 
+    @overload
+    async def create_transaction_writer(
+        self, scope: str, stream: str, *, writer_id: str | None = ..., lease_ms: int = ..., ack_timeout: float = ...
+    ) -> TransactionalEventWriter: ...
+    @overload
     async def create_transaction_writer(
         self,
         scope: str,
         stream: str,
         *,
+        serializer: Serializer[T],
+        writer_id: str | None = ...,
+        lease_ms: int = ...,
+        ack_timeout: float = ...,
+    ) -> TransactionalValueWriter[T]: ...
+    async def create_transaction_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
         writer_id: str | None = None,
         lease_ms: int = DEFAULT_LEASE_MS,
         ack_timeout: float = ACK_TIMEOUT_S,
-    ) -> TransactionalEventWriter:
+    ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
+        encode = await self._encoder(scope, stream, serializer)
         writer = TransactionalEventWriter(
             self.stores,
             scope,
@@ -257,25 +292,84 @@ class StreamManager:
             blocking=self._blocking,
         )
         self._txn_writers.append(writer)
-        return writer
+        return TransactionalValueWriter(writer, encode) if encode else writer
 
+    @overload
     async def create_reader(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
-    ) -> SliceReader:
-        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive)."""
+        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+    ) -> SliceReader: ...
+    @overload
+    async def create_reader(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+    ) -> ValueReader[T]: ...
+    async def create_reader(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+    ) -> SliceReader | ValueReader[T]:
+        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive)."""
+        decoder = None if serializer is None else codec.decoder(self.stores, scope, stream, serializer)
         reader = await readers.open_reader(self.stores, scope, stream, start, end)
         self._readers = [known for known in self._readers if not known.is_closed]
         self._readers.append(reader)
-        return reader
+        return reader if decoder is None else ValueReader(reader, decoder)
 
-    async def read_events(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
-    ) -> AsyncIterator[readers.Event]:
+    @overload
+    def read_events(
+        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+    ) -> AsyncIterator[readers.Event]: ...
+    @overload
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+    ) -> AsyncIterator[ValueEvent[T]]: ...
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+    ) -> AsyncIterator[readers.Event] | AsyncIterator[ValueEvent[T]]:
         """The events one by one; use `create_reader` for blocks and for the position."""
+        if serializer is None:
+            return self._read_events(scope, stream, start, end)
+        return self._read_values(scope, stream, start, end, serializer)
+
+    async def _read_events(
+        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
+    ) -> AsyncIterator[readers.Event]:
         reader = await self.create_reader(scope, stream, start=start, end=end)
         try:
             async for segment_id, block in reader:
                 for event in readers.events_of(segment_id, block):
+                    yield event
+        finally:
+            reader.close()
+
+    async def _read_values(
+        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None, serializer: Serializer[T]
+    ) -> AsyncIterator[ValueEvent[T]]:
+        reader = await self.create_reader(scope, stream, serializer=serializer, start=start, end=end)
+        try:
+            async for events in reader:
+                for event in events:
                     yield event
         finally:
             reader.close()
@@ -287,3 +381,10 @@ class StreamManager:
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""
         return Table(self.stores, scope, name)
+
+    async def _encoder(self, scope: str, stream: str, serializer: Serializer[T] | None) -> Callable[[T], bytes] | None:
+        return None if serializer is None else await codec.encoder(self.stores, scope, stream, serializer)
+
+    def schemas(self, scope: str, stream: str) -> SchemaGroup:
+        """The schemas of a stream's serializers, and the rule for new ones."""
+        return SchemaGroup(self.stores, scope, stream)

@@ -1,0 +1,184 @@
+"""The blocking face of `nadi.client.values`, and of a stream's schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from nadi.client import values
+from nadi.client.loop_thread import LoopThread
+from nadi.client.serializers.protocol import SchemaSerializer
+from nadi.client.serializers.registry import Compatibility, SchemaGroup, SchemaVersion
+from nadi.client.values import ValueEvent, Values
+from nadi.errors import ClosedError
+from nadi.model.streamcut import StreamCut
+
+T = TypeVar("T")
+
+
+class ValueWriter(Values[T]):
+    """EventWriter's methods, for values."""
+
+    def __init__(self, thread: LoopThread, core: values.ValueWriter[T]) -> None:
+        super().__init__(core.events, core.encode)
+        self._thread, self._core = thread, core
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored; raise the first failure since the last flush."""
+        self._thread.run(self._core.flush(timeout))
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, then end."""
+        self._thread.run(self._core.close(timeout))
+
+    def __enter__(self) -> ValueWriter[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ValueTransaction(Values[T]):
+    """Transaction's methods, for values."""
+
+    def __init__(self, thread: LoopThread, core: values.ValueTransaction[T]) -> None:
+        super().__init__(core.events, core.encode)
+        self._thread, self._core = thread, core
+
+    @property
+    def txn_id(self) -> UUID:
+        return self._core.txn_id
+
+    def flush(self, timeout: float | None = None) -> None:
+        self._thread.run(self._core.flush(timeout))
+
+    def commit(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+        """Make the events part of the stream; with `wait`, return once readers can see them."""
+        self._thread.run(self._core.commit(wait=wait, timeout=timeout))
+
+    def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+        """Forget the events."""
+        self._thread.run(self._core.abort(wait=wait, timeout=timeout))
+
+    def status(self) -> str:
+        """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
+        return self._thread.run(self._core.status())
+
+    def __enter__(self) -> ValueTransaction[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._core.__aexit__(kind, error, trace))
+
+
+class TransactionalValueWriter(Generic[T]):
+    """TransactionalEventWriter's methods, for values."""
+
+    def __init__(self, thread: LoopThread, core: values.TransactionalValueWriter[T]) -> None:
+        self._thread, self._core = thread, core
+
+    def begin_txn(self, lease_ms: int | None = None) -> ValueTransaction[T]:
+        return ValueTransaction(self._thread, self._thread.run(self._core.begin_txn(lease_ms)))
+
+    def get_txn(self, txn_id: UUID) -> ValueTransaction[T]:
+        """A transaction begun elsewhere or earlier, by its id."""
+        return ValueTransaction(self._thread, self._thread.run(self._core.get_txn(txn_id)))
+
+    def close(self) -> None:
+        self._thread.run(self._core.close())
+
+    def __enter__(self) -> TransactionalValueWriter[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ValueReader(Generic[T]):
+    """SliceReader, for values; iterate over it for lists of ValueEvent, one list for each block."""
+
+    def __init__(self, thread: LoopThread, core: values.ValueReader[T]) -> None:
+        self._thread, self._core = thread, core
+
+    def next_events(self, timeout: float | None = None) -> list[ValueEvent[T]] | None:
+        """Some events of one segment, None at the end; RequestTimeoutError if nothing came in time."""
+        return self._thread.run(self._core.next_events(timeout))
+
+    def __iter__(self) -> Iterator[list[ValueEvent[T]]]:
+        while True:
+            events = self.next_events()
+            if events is None:
+                return
+            yield events
+
+    def position(self) -> StreamCut:
+        """The boundary between what was given out and what was not; start there to go on."""
+        cut: StreamCut = self._on_loop(self._core.position)
+        return cut
+
+    def close(self) -> None:
+        try:
+            self._on_loop(self._core.close)
+        except ClosedError:
+            pass  # the client, closed before, has closed this
+
+    def _on_loop(self, call: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            return call()
+
+        return self._thread.run(run())
+
+    def __enter__(self) -> ValueReader[T]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Schemas:
+    """The schemas of one stream; see nadi.client.serializers.registry.SchemaGroup."""
+
+    def __init__(self, thread: LoopThread, core: SchemaGroup) -> None:
+        self._thread, self._core = thread, core
+
+    def register(self, serializer: SchemaSerializer[T]) -> int:
+        """The id of the schema, which becomes the latest version if it isn't one; SchemaIncompatibleError."""
+        return self._thread.run(self._core.register(serializer))
+
+    def check(self, serializer: SchemaSerializer[T]) -> None:
+        """SchemaIncompatibleError if the stream's rule forbids the schema; nothing is stored."""
+        self._thread.run(self._core.check(serializer))
+
+    def versions(self) -> list[SchemaVersion]:
+        """All versions, oldest first."""
+        return self._thread.run(self._core.versions())
+
+    def version(self, schema_id: int) -> SchemaVersion:
+        """UnknownSchemaError if there is none of that id."""
+        return self._thread.run(self._core.version(schema_id))
+
+    def definition(self, version: SchemaVersion) -> bytes:
+        """The schema itself, as its serializer stored it."""
+        return self._thread.run(self._core.definition(version))
+
+    def compatibility(self) -> Compatibility:
+        """The stream's rule; BACKWARD unless it was set."""
+        return self._thread.run(self._core.compatibility())
+
+    def set_compatibility(self, rule: Compatibility) -> None:
+        """Set the rule for schemas registered from now on."""
+        self._thread.run(self._core.set_compatibility(rule))
+
+    def delete(self) -> None:
+        """Forget all schemas and the rule, after the stream was deleted."""
+        self._thread.run(self._core.delete())

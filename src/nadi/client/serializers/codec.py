@@ -1,0 +1,120 @@
+"""Between a stream's events and values: what writers call for each value, and readers for each block.
+
+An event of a serializer with a schema begins with six bytes: the magic 9D 01 and the schema's id, a big-endian
+u32. 9D begins no UTF-8 text, so such an event is never taken for JSON. An event of a plain serializer is its
+bytes alone.
+
+Serializing never waits: the schema is registered when the writer is made. Reading may have to fetch a schema,
+and does so for a block at once, before its events are read; what can't be read fails its own events only.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Generic, NoReturn, Protocol, TypeVar
+
+from nadi.client.serializers.protocol import SchemaSerializer, Serializer, T
+from nadi.client.serializers.registry import SchemaGroup
+from nadi.client.stores import SegmentStores
+from nadi.errors import InvalidArgumentError, NadiError, SchemaIncompatibleError, SerializationError, UnknownSchemaError
+from nadi.limits import SCHEMA_CACHE_DECODERS
+
+T_co = TypeVar("T_co", covariant=True)
+
+_MAGIC = b"\x9d\x01"
+_HEADER = struct.Struct(">2sI")
+HEADER_BYTES = _HEADER.size
+
+
+class EventDecoder(Protocol[T_co]):
+    """Reads events of one stream with one serializer."""
+
+    async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T_co]:
+        """What reads these events (and no others); it raises SerializationError and what fits the event."""
+        ...
+
+
+async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> Callable[[T], bytes]:
+    """What makes an event of a value; registers the serializer's schema if it has one."""
+    _check(serializer)
+    if not isinstance(serializer, SchemaSerializer):
+        return serializer.serialize
+    schema_id = await SchemaGroup(stores, scope, stream).register(serializer)
+    header, serialize = _HEADER.pack(_MAGIC, schema_id), serializer.serialize
+    return lambda value: header + serialize(value)
+
+
+def decoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> EventDecoder[T]:
+    """What reads the stream's events as values."""
+    _check(serializer)
+    if isinstance(serializer, SchemaSerializer):
+        return _SchemaDecoder(SchemaGroup(stores, scope, stream), serializer)
+    return _PlainDecoder(serializer)
+
+
+def _check(serializer: object) -> None:
+    if isinstance(serializer, type) or not (hasattr(serializer, "serialize") and hasattr(serializer, "deserialize")):
+        raise InvalidArgumentError(
+            f"{serializer!r} is no serializer: give an object with serialize and deserialize, as Json() or Text()"
+        )
+
+
+class _PlainDecoder(Generic[T]):
+    def __init__(self, serializer: Serializer[T]) -> None:
+        self._deserialize = serializer.deserialize
+
+    async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
+        return self._deserialize
+
+
+class _SchemaDecoder(Generic[T]):
+    """Keeps what reads each schema it met, the last used ones, SCHEMA_CACHE_DECODERS at most."""
+
+    def __init__(self, group: SchemaGroup, serializer: SchemaSerializer[T]) -> None:
+        self._group, self._serializer = group, serializer
+        self._known: dict[bytes, Callable[[bytes], T]] = {}  # by header, the least recently used first
+
+    async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
+        of_block: dict[bytes, Callable[[bytes], T]] = {}
+        for header in {event[:HEADER_BYTES] for event in events}:
+            read = self._known.pop(header, None) or await self._reader_of(header)
+            of_block[header] = self._known[header] = read
+        while len(self._known) > SCHEMA_CACHE_DECODERS:
+            del self._known[next(iter(self._known))]
+        return lambda event: of_block[event[:HEADER_BYTES]](event[HEADER_BYTES:])
+
+    async def _reader_of(self, header: bytes) -> Callable[[bytes], T]:
+        if len(header) < HEADER_BYTES or header[:2] != _MAGIC:
+            return _failing(
+                lambda: SerializationError(
+                    f"the event names no schema: it was written without one; read it with a plain serializer, not "
+                    f"{type(self._serializer).__name__}"
+                )
+            )
+        schema_id = _HEADER.unpack(header)[1]
+        try:
+            version = await self._group.version(schema_id)
+            definition = await self._group.definition(version)
+        except UnknownSchemaError:
+            return _failing(lambda: UnknownSchemaError(self._group.scope, self._group.stream, schema_id))
+        own = self._serializer
+        if version.format != own.schema_format:
+            problems = [f"it was written as {version.format} and is read as {own.schema_format}"]
+        elif definition == own.definition:
+            problems = []
+        else:
+            problems = own.incompatibilities(own.definition, definition)
+        if problems:
+            what = f"schema {schema_id} of stream {self._group.scope}/{self._group.stream} can't be read with this one"
+            return _failing(
+                lambda: SchemaIncompatibleError(what, problems, "Read such events with a schema that takes both")
+            )
+        return own.decoder(definition)
+
+
+def _failing(error: Callable[[], NadiError]) -> Callable[[bytes], NoReturn]:
+    def fail(event: bytes) -> NoReturn:
+        raise error()  # a new one for each event: an exception holds its traceback
+
+    return fail

@@ -1,0 +1,113 @@
+"""Serializers without a schema: bytes, text, JSON and msgpack.
+
+JSON and msgpack take a type (a msgspec struct, a dataclass, `list[int]`, ...) that each event is read as and
+checked against; without one they give dicts, lists and plain values. Their events are nothing but the encoded
+value, so any program can write and read them. For a type whose changes are watched see `Struct`.
+
+>>> Json().deserialize(Json().serialize({"meter": "kitchen", "wh": 12}))
+{'meter': 'kitchen', 'wh': 12}
+>>> Json(list[int]).deserialize(b'["a"]')
+Traceback (most recent call last):
+nadi.errors.SerializationError: the event is no JSON for list[int]: Expected `int`, got `str` - at `$[0]`
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, overload
+
+import msgspec
+
+from nadi.errors import SerializationError
+
+T = TypeVar("T")
+
+# What msgspec raises for values it can't encode: of a foreign type, too large, nested too deeply.
+ENCODE_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+class Bytes:
+    """Events as they are; for where a serializer is asked for."""
+
+    def serialize(self, value: bytes) -> bytes:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise SerializationError(f"a value is bytes here, not {type(value).__name__}: encode it first")
+        return bytes(value)
+
+    def deserialize(self, data: bytes) -> bytes:
+        return data
+
+
+class Text:
+    """str, in UTF-8 unless another encoding is named."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.encoding = encoding
+
+    def serialize(self, value: str) -> bytes:
+        if not isinstance(value, str):
+            raise SerializationError(f"a value is a str here, not {type(value).__name__}: convert it first")
+        try:
+            return value.encode(self.encoding)
+        except UnicodeError as error:
+            raise SerializationError(f"the text can't be written as {self.encoding}: {error}") from error
+
+    def deserialize(self, data: bytes) -> str:
+        try:
+            return data.decode(self.encoding)
+        except UnicodeError as error:
+            raise SerializationError(f"the event is no {self.encoding} text: {error}") from error
+
+
+class Json(Generic[T]):
+    """One JSON document an event, read as `type` (any by default)."""
+
+    @overload
+    def __init__(self: Json[Any]) -> None: ...
+    @overload
+    def __init__(self, type: type[T]) -> None: ...
+    def __init__(self, type: Any = Any) -> None:
+        self.type = type
+        self._encoder = msgspec.json.Encoder()
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(type)
+
+    def serialize(self, value: T) -> bytes:
+        try:
+            return self._encoder.encode(value)
+        except ENCODE_ERRORS as error:
+            raise SerializationError(f"the value can't be written as JSON: {error}") from error
+
+    def deserialize(self, data: bytes) -> T:
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise SerializationError(f"the event is no JSON for {type_name(self.type)}: {error}") from error
+
+
+class Msgpack(Generic[T]):
+    """One msgpack value an event, read as `type` (any by default); half the size of JSON or less."""
+
+    @overload
+    def __init__(self: Msgpack[Any]) -> None: ...
+    @overload
+    def __init__(self, type: type[T]) -> None: ...
+    def __init__(self, type: Any = Any) -> None:
+        self.type = type
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(type)
+
+    def serialize(self, value: T) -> bytes:
+        try:
+            return self._encoder.encode(value)
+        except ENCODE_ERRORS as error:
+            raise SerializationError(f"the value can't be written as msgpack: {error}") from error
+
+    def deserialize(self, data: bytes) -> T:
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise SerializationError(f"the event is no msgpack for {type_name(self.type)}: {error}") from error
+
+
+def type_name(kind: Any) -> str:
+    """How a type is named in messages."""
+    return kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)

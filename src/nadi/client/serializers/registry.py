@@ -1,0 +1,216 @@
+"""The schemas of a stream: versions, kept in the table `_schemas` of its scope.
+
+A stream's record lists its versions, oldest first; version n has the id n, which events carry. A definition lies
+under its own digest and is written before the record that names it, so a crash between the two leaves nothing
+wrong. The record is changed by compare-and-set only: of two writers that register at once, the second looks
+again and is checked against the first one's schema too. Nothing of it is ever changed or taken back, so an event's
+schema is there as long as the stream's record is.
+
+Which schema may follow which is a rule of the stream. BACKWARD: new readers read old events. FORWARD: readers
+not yet changed read new events. FULL: both. Each asks this of the latest version, the TRANSITIVE forms of all.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from hashlib import sha256
+
+import msgspec
+
+from nadi.client.serializers.protocol import SchemaSerializer, T
+from nadi.client.stores import SegmentStores
+from nadi.client.tables import ABSENT, Table, TableValue
+from nadi.errors import (
+    ConditionFailedError,
+    ConflictError,
+    InvalidArgumentError,
+    SchemaIncompatibleError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    UnknownSchemaError,
+)
+from nadi.limits import SCHEMA_MAX_BYTES, SCHEMA_MAX_VERSIONS
+
+TABLE = "_schemas"
+_TRIES = 50  # compare-and-set rounds; each lost one means that somebody else registered a version
+
+
+class Compatibility(StrEnum):
+    """Which schema may follow the earlier ones of its stream."""
+
+    NONE = "NONE"
+    BACKWARD = "BACKWARD"
+    BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
+    FORWARD = "FORWARD"
+    FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
+    FULL = "FULL"
+    FULL_TRANSITIVE = "FULL_TRANSITIVE"
+
+    @property
+    def is_backward(self) -> bool:
+        return self.startswith(("BACKWARD", "FULL"))
+
+    @property
+    def is_forward(self) -> bool:
+        return self.startswith(("FORWARD", "FULL"))
+
+    @property
+    def is_transitive(self) -> bool:
+        return self.endswith("_TRANSITIVE")
+
+
+class SchemaVersion(msgspec.Struct, frozen=True):
+    """One version as the record lists it; `digest` is the SHA-256 of format and definition, in hex."""
+
+    id: int
+    format: str
+    digest: str
+
+
+class _Record(msgspec.Struct, frozen=True):
+    compatibility: Compatibility = Compatibility.BACKWARD
+    versions: tuple[SchemaVersion, ...] = ()
+
+
+class SchemaGroup:
+    """The schemas of one stream; made by `StreamManager.schemas`."""
+
+    def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
+        self.scope, self.stream = scope, stream
+        self._stores = stores
+        self._table = Table(stores, scope, TABLE)
+        self._key = stream.encode()
+
+    async def register(self, serializer: SchemaSerializer[T]) -> int:
+        """The id of the serializer's schema, which becomes the latest version if it isn't one already.
+
+        SchemaIncompatibleError if the stream's rule forbids it; UnavailableError: try again, it does no harm.
+        """
+        definition = serializer.definition
+        if len(definition) > SCHEMA_MAX_BYTES:
+            raise InvalidArgumentError(
+                f"the schema has {len(definition):,} bytes and the limit is {SCHEMA_MAX_BYTES:,}: leave out "
+                "its comments, or split it"
+            )
+        digest = _digest(serializer.schema_format, definition)
+        for _ in range(_TRIES):
+            record, held = await self._read()
+            for version in record.versions:
+                if version.digest == digest:
+                    return version.id
+            await self._check(serializer, record)
+            if len(record.versions) >= SCHEMA_MAX_VERSIONS:
+                raise ConflictError(f"{self._name} has {SCHEMA_MAX_VERSIONS} schemas, the limit: begin a new stream")
+            if held is None:
+                await self._create_table()
+            await self._table.put(self._definition_key(digest), definition)
+            new = SchemaVersion(len(record.versions) + 1, serializer.schema_format, digest)
+            if await self._replace(held, _Record(record.compatibility, (*record.versions, new))):
+                return new.id
+        raise ConflictError(f"others kept registering schemas of {self._name}: try again")
+
+    async def check(self, serializer: SchemaSerializer[T]) -> None:
+        """SchemaIncompatibleError if the stream's rule forbids the schema; nothing is stored."""
+        record, _ = await self._read()
+        if _digest(serializer.schema_format, serializer.definition) not in {v.digest for v in record.versions}:
+            await self._check(serializer, record)
+
+    async def versions(self) -> list[SchemaVersion]:
+        """All versions, oldest first."""
+        return list((await self._read())[0].versions)
+
+    async def version(self, schema_id: int) -> SchemaVersion:
+        """UnknownSchemaError if there is none of that id."""
+        versions = (await self._read())[0].versions
+        if not 1 <= schema_id <= len(versions):
+            raise UnknownSchemaError(self.scope, self.stream, schema_id)
+        return versions[schema_id - 1]
+
+    async def definition(self, version: SchemaVersion) -> bytes:
+        """The schema itself, as its serializer stored it."""
+        found = await self._table.get(self._definition_key(version.digest))
+        if found is None:
+            raise UnknownSchemaError(self.scope, self.stream, version.id)
+        return found.value
+
+    async def compatibility(self) -> Compatibility:
+        """The stream's rule; BACKWARD unless it was set."""
+        return (await self._read())[0].compatibility
+
+    async def set_compatibility(self, rule: Compatibility) -> None:
+        """Set the rule for schemas registered from now on."""
+        rule = Compatibility(rule)
+        for _ in range(_TRIES):
+            record, held = await self._read()
+            if held is None:
+                await self._create_table()
+            if await self._replace(held, _Record(rule, record.versions)):
+                return
+        raise ConflictError(f"others kept changing the schemas of {self._name}: try again")
+
+    async def delete(self) -> None:
+        """Forget all schemas and the rule, after the stream was deleted: events that name them can't be read."""
+        record, held = await self._read()
+        if held is None:
+            return
+        await self._table.remove(self._key, held.version)  # first: definitions that no record names do no harm
+        for version in record.versions:
+            await self._table.remove(self._definition_key(version.digest))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"stream {self.scope}/{self.stream}"
+
+    def _definition_key(self, digest: str) -> bytes:
+        return f"{self.stream}/{digest}".encode()
+
+    async def _read(self) -> tuple[_Record, TableValue | None]:
+        try:
+            held = await self._table.get(self._key)
+        except SegmentNotFoundError:
+            held = None
+        return (msgspec.json.decode(held.value, type=_Record) if held else _Record()), held
+
+    async def _create_table(self) -> None:
+        if not await self._stores.controller.stream_exists(self.scope, self.stream):
+            raise StreamNotFoundError(self.scope, self.stream)
+        await self._table.create()
+
+    async def _replace(self, held: TableValue | None, record: _Record) -> bool:
+        """False if the record was changed since it was read."""
+        try:
+            await self._table.put(self._key, msgspec.json.encode(record), held.version if held else ABSENT)
+        except ConditionFailedError:
+            return False
+        return True
+
+    async def _check(self, serializer: SchemaSerializer[T], record: _Record) -> None:
+        rule = record.compatibility
+        if rule is Compatibility.NONE:
+            return
+        earlier = record.versions if rule.is_transitive else record.versions[-1:]
+        for version in reversed(earlier):
+            if version.format != serializer.schema_format:
+                problems = [f"the format changes from {version.format} to {serializer.schema_format}"]
+            else:
+                old, new = await self.definition(version), serializer.definition
+                problems = []
+                if rule.is_backward:
+                    problems += [f"reading old events: {p}" for p in serializer.incompatibilities(new, old)]
+                if rule.is_forward:
+                    problems += [
+                        f"reading new events with the old schema: {p}" for p in serializer.incompatibilities(old, new)
+                    ]
+            if problems:
+                raise SchemaIncompatibleError(
+                    f"the schema can't follow version {version.id} of {self._name}, whose rule is {rule}",
+                    problems,
+                    "Change the schema so that both can be read, write to a new stream, or set another rule with "
+                    "schemas(...).set_compatibility",
+                )
+
+
+def _digest(schema_format: str, definition: bytes) -> str:
+    return sha256(schema_format.encode() + b"\n" + definition).hexdigest()

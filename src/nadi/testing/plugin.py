@@ -1,0 +1,54 @@
+"""The fixtures that pytest loads by itself where nadi is installed; nothing starts until a test asks for one.
+
+This module imports pytest, and only pytest imports this module: pytest is no dependency of nadi.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager
+    from nadi.testing.server import RestartableServer
+
+
+@pytest.fixture(scope="session")
+def nadi_environment() -> Mapping[str, str]:
+    """Variables for the server's process; define a fixture of this name to set some, as NADI_LIMITS."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def nadi_server(nadi_environment: Mapping[str, str]) -> Iterator[RestartableServer]:
+    """One server for all tests of the run, which may kill and restart it.
+
+    Its folder goes with it: a server's log files take half a gigabyte, and pytest would keep those of three runs.
+    """
+    from nadi.testing.server import RestartableServer
+
+    with RestartableServer(environment=nadi_environment) as server:
+        yield server
+
+
+@pytest.fixture
+def nadi_manager(nadi_server: RestartableServer) -> Iterator[StreamManager]:
+    """A client of the server, closed after the test."""
+    from nadi.client import StreamManager
+
+    nadi_server.ensure_running()
+    with StreamManager(nadi_server.controller_uri) as manager:
+        yield manager
+
+
+@pytest.fixture
+def nadi_scope(nadi_server: RestartableServer, nadi_manager: StreamManager) -> Iterator[str]:
+    """The name of a new scope, deleted after the test with all that is in it."""
+    scope = f"test-{uuid.uuid4().hex[:12]}"
+    nadi_manager.create_scope(scope)
+    yield scope
+    nadi_server.ensure_running()
+    nadi_manager.delete_scope(scope, recursive=True)

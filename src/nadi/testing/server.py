@@ -1,0 +1,107 @@
+"""A server that a test may kill and start again, at the same address and with the same data.
+
+`kill` is `kill -9`: nothing is flushed and nobody is told. Clients made before go on by themselves once the
+server is back, so a test can write, kill, restart, and look whether its program lost or doubled anything.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from nadi.errors import ConflictError, UnavailableError
+from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, embedded
+
+
+class RestartableServer:
+    """A server in a child process; `controller_uri` stays the same over restarts.
+
+    folder: where data is kept; None is a temporary folder that goes with `close`. environment: variables for
+    the server's process, as NADI_LIMITS.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="nadi-") if folder is None else None
+        self.folder = Path(self._temporary.name if self._temporary is not None else folder or "")
+        self._environment, self._timeout_s = dict(environment or {}), timeout_s
+        self._running: EmbeddedServer | None = None
+        self._port = 0  # any, the first time
+        self.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    @property
+    def controller_uri(self) -> str:
+        """What clients connect to, also while the server is down."""
+        return f"tcp://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """Of the server's process now; UnavailableError while it is down."""
+        return self._server().pid
+
+    def start(self) -> None:
+        """Start it on its data; it takes clients when this returns. ConflictError if it runs already."""
+        if self._running is not None:
+            raise ConflictError("the server runs already: kill() or stop() it first")
+        self._running = embedded(self.folder, port=self._port, environment=self._environment, timeout_s=self._timeout_s)
+        self._port = int(self._running.controller_uri.rpartition(":")[2])
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+        server, self._running = self._server(), None
+        server.kill()
+
+    def stop(self) -> None:
+        """End it cleanly."""
+        server, self._running = self._server(), None
+        server.stop()
+
+    def restart(self) -> None:
+        """`kill`, then `start`."""
+        self.kill()
+        self.start()
+
+    @contextmanager
+    def down(self) -> Iterator[None]:
+        """Kill it, and start it again after the block, however that ends."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    def ensure_running(self) -> None:
+        """Start it if it is down, as after a test that failed between `kill` and `start`."""
+        if self._running is None:
+            self.start()
+
+    def close(self) -> None:
+        """Stop it if it runs, and remove its folder if that was a temporary one."""
+        try:
+            if self._running is not None:
+                self.stop()
+        finally:
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def _server(self) -> EmbeddedServer:
+        if self._running is None:
+            raise UnavailableError("the server is down: start() it first")
+        return self._running
+
+    def __enter__(self) -> RestartableServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
