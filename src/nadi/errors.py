@@ -11,12 +11,16 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── ScopeNotFoundError
     │   ├── StreamNotFoundError
     │   ├── SegmentNotFoundError
+    │   ├── ReaderGroupNotFoundError
+    │   ├── SubscriberNotFoundError
+    │   ├── KeyValueTableNotFoundError
     │   └── TransactionNotFoundError
     ├── ConflictError               somebody else was there first: look again, then decide
     │   ├── AlreadyExistsError
     │   ├── NotEmptyError
     │   ├── StreamSealedError       no more events can be written to this stream
     │   ├── StreamNotSealedError
+    │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
     │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
     │   └── TransactionFailedError  the transaction was aborted or has timed out
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
@@ -83,6 +87,26 @@ class SegmentNotFoundError(NotFoundError):
         self.segment = segment
 
 
+class ReaderGroupNotFoundError(NotFoundError):
+    def __init__(self, scope: str, group: str) -> None:
+        super().__init__(f"there is no reader group {scope}/{group} (any more): create it, or check its spelling")
+        self.scope, self.group = scope, group
+
+
+class SubscriberNotFoundError(NotFoundError):
+    def __init__(self, stream: str, subscriber: str) -> None:
+        super().__init__(
+            f"{subscriber} is no subscriber of {stream}: create the reader group with a retention type other than NONE"
+        )
+        self.stream, self.subscriber = stream, subscriber
+
+
+class KeyValueTableNotFoundError(NotFoundError):
+    def __init__(self, scope: str, table: str) -> None:
+        super().__init__(f"there is no key-value table {scope}/{table}: create it first, or check its spelling")
+        self.scope, self.table = scope, table
+
+
 class TransactionNotFoundError(NotFoundError):
     def __init__(self, txn_id: str) -> None:
         super().__init__(f"there is no transaction {txn_id}: it was never begun here, or was forgotten after its end")
@@ -113,6 +137,14 @@ class StreamNotSealedError(ConflictError):
     def __init__(self, scope: str, stream: str) -> None:
         super().__init__(f"stream {scope}/{stream} is not sealed: seal it before deleting it")
         self.scope, self.stream = scope, stream
+
+
+class GenerationMismatchError(ConflictError):
+    def __init__(self, group: str, given: int, stored: int) -> None:
+        super().__init__(
+            f"the configuration of reader group {group} has generation {stored} and not {given}: read it, and try again"
+        )
+        self.group, self.given, self.stored = group, given, stored
 
 
 class ConditionFailedError(ConflictError):

@@ -41,6 +41,7 @@ CHECKPOINT_DIRTY_RECORDS = 50_000  # or when this many records wait
 
 # --- tables --------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES = 8 * KIB
+TABLE_FIXED_KEY_MAX_BYTES = 256
 TABLE_VALUE_MAX_BYTES = MIB - 8 * KIB
 TABLE_BATCH_MAX_BYTES = 32 * MIB
 TABLE_PAGE_MAX_ENTRIES = 1_000
@@ -48,6 +49,7 @@ TABLE_PAGE_MAX_BYTES = 2 * MIB
 
 # --- names ---------------------------------------------------------------------------------------
 NAME_MAX_CHARS = 255
+PREFIXED_NAME_MAX_CHARS = 250  # of what gets a prefix or suffix: reader groups, key-value tables
 
 # --- controller ----------------------------------------------------------------------------------
 LIST_PAGE = 1_000
@@ -64,9 +66,11 @@ WORKFLOW_WAIT_S = 120.0  # a reply waits this long for its workflow, which goes 
 WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
 SEGMENT_CALL_ATTEMPTS = 4
 CONTROLLER_CACHE_RECORDS = 100_000
-STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit
+STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit; so for key-value tables
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256
+READER_GROUP_MAX_BYTES = 1000 * KIB  # a reader group's record, with all its stream cuts: one table value
+READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its last snapshot on
 
 # --- client --------------------------------------------------------------------------------------
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)

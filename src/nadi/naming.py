@@ -32,14 +32,13 @@ MARK_PREFIX = "_MARK"
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
 _USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")
 _SEGMENT_NAME = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,10})(?:\.#epoch\.([0-9]{1,10}))?")
-_RULE = f"letters, digits, '.' and '-', at most {NAME_MAX_CHARS} characters"
 
 
-def check_name(kind: str, name: str, *, internal: bool = False) -> str:
+def check_name(kind: str, name: str, *, internal: bool = False, max_chars: int = NAME_MAX_CHARS) -> str:
     """Return `name` if it may name a `kind` ("scope", "stream", ...), else raise InvalidNameError."""
     pattern = _NAME if internal else _USER_NAME
-    if not pattern.fullmatch(name) or len(name) > NAME_MAX_CHARS:
-        raise InvalidNameError(kind, name, _RULE)
+    if not pattern.fullmatch(name) or len(name) > max_chars:
+        raise InvalidNameError(kind, name, f"letters, digits, '.' and '-', at most {max_chars} characters")
     return name
 
 

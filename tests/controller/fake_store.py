@@ -200,8 +200,10 @@ class FakeStore:
         table = self.tables.get(c.segment)
         if table is None:
             return wire.NoSuchSegment(c.request_id, c.segment)
-        after = c.range[0][1:] if c.range[0] else b""
-        keys = sorted(k for k in table.entries if k > after)[: min(c.suggested_count, 7)]
+        token, low, high = c.range
+        after = token[1:]
+        keys = sorted(k for k in table.entries if k > after and low <= k and (not high or k <= high))
+        keys = keys[: min(c.suggested_count, 7)]
         page = tuple(TableEntry(k, *table.entries[k]) for k in keys)
-        token = b"!" + keys[-1] if keys else c.range[0]
+        token = b"!" + keys[-1] if keys else token
         return wire.TableEntriesRead(c.request_id, c.segment, page, token)

@@ -14,16 +14,29 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nadi.controller.controller import Controller
+from nadi.controller.groups import subscribed
 from nadi.controller.history import tiles
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, StreamState, TxnState
-from nadi.errors import AlreadyExistsError, NadiError, NotFoundError, ScopeNotFoundError, StreamNotFoundError
+from nadi.controller.metadata import GroupName, StreamName, TableName
+from nadi.controller.records import Config, GroupConfig, GroupRetention, StreamState, TableConfig, TxnState
+from nadi.errors import (
+    AlreadyExistsError,
+    GenerationMismatchError,
+    KeyValueTableNotFoundError,
+    NadiError,
+    NotFoundError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+)
 from nadi.naming import TRANSACTION_DELIMITER, parse_segment_name, segment_id, transaction_segment_name
 
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, new_controller, scaled, settle
 
 OTHER = StreamName("home", "other")
+GROUP = GroupName("home", "readers")
+TABLE = TableName("home", "prices")
+ID = "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11"
 Step = Callable[[Controller, FakeStore], Awaitable[None]]
 
 
@@ -60,6 +73,32 @@ async def open_transactions(controller: Controller, store: FakeStore) -> None:
 async def outlived_transactions(controller: Controller, store: FakeStore) -> None:
     await open_transactions(controller, store)
     await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
+
+
+def group_config(*streams: StreamName, refresh_ms: int = 3_000) -> GroupConfig:
+    starts: dict[str, dict[int, int]] = {stream.key: {} for stream in streams}
+    return GroupConfig(refresh_ms, 30_000, 3, GroupRetention.MANUAL, starts)
+
+
+async def two_streams(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    await controller.create_stream(OTHER, Config(min_segments=1))
+
+
+async def group_of_one(controller: Controller, store: FakeStore) -> None:
+    await two_streams(controller, store)
+    await controller.create_reader_group(GROUP, group_config(STREAM), ID)
+    await controller.publish_cut(STREAM, GROUP.key, ID, 0, {0: 3, 1: 4})
+
+
+async def group_of_a_sealed_stream(controller: Controller, store: FakeStore) -> None:
+    await group_of_one(controller, store)
+    await controller.seal_stream(STREAM)
+
+
+async def one_table(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    await controller.create_table(TABLE, TableConfig(3, 8, 4))
 
 
 async def create_scope(controller: Controller, store: FakeStore) -> None:
@@ -118,6 +157,55 @@ async def delete_scope(controller: Controller, store: FakeStore) -> None:
     assert not store.segments
 
 
+async def create_group(controller: Controller, store: FakeStore) -> None:
+    config = group_config(STREAM, OTHER)
+    group = await controller.create_reader_group(GROUP, config, ID)
+    assert (group.config, group.group_id, group.generation) == (config, ID, 0)
+    assert len(await controller.current_segments(GROUP.stream)) == 1
+    assert await controller.subscribers(OTHER) == [GROUP.key]
+
+
+async def update_group(controller: Controller, store: FakeStore) -> None:
+    config = group_config(OTHER, refresh_ms=1)
+    with contextlib.suppress(GenerationMismatchError):
+        assert await controller.update_reader_group(GROUP, config, ID, 0) == 1
+    group = await controller.reader_group(GROUP)
+    assert (group.config, group.generation) == (config, 1)
+    assert await controller.subscribers(STREAM) == []
+    assert await controller.subscribers(OTHER) == [GROUP.key]
+
+
+async def delete_group(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(ReaderGroupNotFoundError):
+        await controller.delete_reader_group(GROUP, ID)
+    assert not await controller.stream_exists(GROUP.stream)
+    assert await controller.subscribers(STREAM) == []
+
+
+async def delete_with_subscribers(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(StreamNotFoundError):
+        await controller.delete_stream(STREAM)
+    assert (await controller.reader_group(GROUP)).generation == 0
+    assert not any("/subscribers/" in table for table in store.tables)
+
+
+async def create_table(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(AlreadyExistsError):
+        await controller.create_table(TABLE, TableConfig(3, 8, 4))
+    assert [s.id for s in (await controller.table(TABLE)).segments] == [0, 1, 2]
+
+
+async def delete_table(controller: Controller, store: FakeStore) -> None:
+    with contextlib.suppress(KeyValueTableNotFoundError):
+        await controller.delete_table(TABLE)
+    assert not any("_kvtable" in table for table in store.tables)
+
+
+async def delete_scope_with_table(controller: Controller, store: FakeStore) -> None:
+    await delete_scope(controller, store)
+    assert not any("_kvtable" in table for table in store.tables)
+
+
 def begun(controller: Controller) -> list[int]:
     return sorted(int(text, 16) for text in controller.transactions.live(STREAM, TxnState.OPEN))
 
@@ -155,6 +243,14 @@ CASES: dict[str, tuple[Step, Step]] = {
     "seal": (open_transactions, seal),
     "delete": (sealed_stream, delete),
     "delete_scope": (sealed_stream, delete_scope),
+    "create_group": (two_streams, create_group),
+    "update_group": (group_of_one, update_group),
+    "delete_group": (group_of_one, delete_group),
+    "delete_with_subscribers": (group_of_a_sealed_stream, delete_with_subscribers),
+    "delete_scope_with_group": (group_of_one, delete_scope),
+    "create_table": (two_segments, create_table),
+    "delete_table": (one_table, delete_table),
+    "delete_scope_with_table": (one_table, delete_scope_with_table),
     "begin": (two_segments, begin_transaction),
     "commit": (open_transactions, commit_all),
     "commit_over_a_scale": (outlived_transactions, commit_all),
@@ -203,6 +299,36 @@ async def check(controller: Controller, store: FakeStore) -> None:
                     expected.add(transaction_segment_name(parent, int(text, 16)))
     leaked = set(store.segments) - expected
     assert not leaked, leaked
+    await check_tables(controller, store)
+
+
+async def check_tables(controller: Controller, store: FakeStore) -> None:
+    """Groups have their streams, streams the subscribers that name them, key-value tables their segments; and
+    nothing is kept of what is gone."""
+    streams: dict[str, set[str]] = {}
+    expected: set[str] = set()
+    for scope in (await controller.list_scopes(""))[0]:
+        streams |= {f"{scope}/{name}": set() async for name, _ in controller.metadata.streams(scope).scan()}
+    for table, held in store.tables.items():
+        kind, _, owner = table.removeprefix("_system/_tables/").partition("/")
+        if kind in ("groups", "kvtables", "scope") and not await controller.scope_exists(owner):
+            assert kind == "scope", table
+            assert not held.entries  # a scope whose creation was cut off: the next one finds it made
+        if kind in ("subscribers", "stream"):
+            assert owner in streams, table
+    for scope in (await controller.list_scopes(""))[0]:
+        async for group, record in controller.metadata.groups(scope).scan():
+            assert GroupName(scope, group).stream.key in streams
+            for stream in subscribed(record.value.config):
+                if stream.key in streams:
+                    streams[stream.key].add(f"{scope}/{group} {record.value.generation}")
+        async for name, table_record in controller.metadata.tables(scope).scan():
+            stream = TableName(scope, name).stream
+            expected |= {stream.segment(segment.id) for segment in table_record.value.segments}
+    assert {table for table in store.tables if not table.startswith("_system/_tables/")} == expected
+    for key, groups in streams.items():
+        found = controller.metadata.subscribers(StreamName(*key.split("/"))).scan()
+        assert {f"{name} {record.value.generation}" async for name, record in found} == groups
 
 
 async def crash(setup: Step, act: Step, at: int, *, lose_reply: bool) -> bool:

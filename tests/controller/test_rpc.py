@@ -5,50 +5,18 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from google.protobuf import descriptor_pb2
 
 import nadi.wire.rpc
-from nadi.controller.service import SERVER_OPTIONS, add_controller
 from nadi.wire.rpc import controller_pb2 as pb
-from nadi.wire.rpc.service import METHODS, path
+from nadi.wire.rpc.service import METHODS
 
 from .fake_store import FakeStore
-from .support import new_controller
-
-Call = Callable[[str, Any], Awaitable[Any]]
-
-
-def over_grpc(test: Callable[[Call, FakeStore], Awaitable[None]]) -> None:
-    async def main() -> None:
-        store = FakeStore()
-        controller = new_controller(store)
-        await controller.start()
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        add_controller(server, controller)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-
-            async def call(rpc: str, request: Any) -> Any:
-                kind, reply = METHODS[rpc]
-                assert isinstance(request, kind)
-                method = channel.unary_unary(
-                    path(rpc), request_serializer=kind.SerializeToString, response_deserializer=reply.FromString
-                )
-                return await method(request, timeout=10)
-
-            await test(call, store)
-        await server.stop(None)
-        await controller.stop()
-
-    asyncio.run(main())
-
+from .rpc import Call, code_of, over_grpc
 
 INFO = pb.StreamInfo(scope="home", stream="meters")
 
@@ -60,14 +28,6 @@ def config(segments: int = 2, **more: Any) -> Any:
 async def prepare(call: Call, segments: int = 2) -> None:
     assert (await call("createScope", pb.ScopeInfo(scope="home"))).status == pb.CreateScopeStatus.SUCCESS
     assert (await call("createStream", config(segments))).status == pb.CreateStreamStatus.SUCCESS
-
-
-async def code_of(awaitable: Awaitable[Any]) -> grpc.StatusCode:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await awaitable
-    code = caught.value.code()
-    assert isinstance(code, grpc.StatusCode)
-    return code
 
 
 async def leaves(call: Call, rpc: str, request: Any, field: str, value: int) -> int:
@@ -237,11 +197,7 @@ def test_no_rpc_answers_unknown() -> None:
                     await call(rpc, request)
                 except grpc.aio.AioRpcError as error:
                     codes.add(error.code())
-        assert codes == {
-            grpc.StatusCode.NOT_FOUND,
-            grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.UNIMPLEMENTED,
-        }
+        assert codes == {grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED}
         missing = pb.StreamInfo(scope="home", stream="none")
         for rpc in ("getCurrentSegments", "getStreamConfiguration"):
             assert await code_of(call(rpc, missing)) is grpc.StatusCode.NOT_FOUND

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
-from nadi.controller import commit, create, delete, scale, scopes, seal, truncate, update
+from nadi.controller import commit, create, delete, groups, scale, scopes, seal, subscribers, tables, truncate, update
 from nadi.controller.clock import Clock
 from nadi.controller.history import Cut, KeyRange
-from nadi.controller.metadata import Metadata, StreamName, first_change
+from nadi.controller.metadata import GroupName, Metadata, StreamName, TableName, first_change
 from nadi.controller.records import (
     Config,
+    CreateGroupWork,
+    CreateTableWork,
     CreateWork,
+    DeleteGroupWork,
     DeleteScopeWork,
+    DeleteTableWork,
     DeleteWork,
+    GroupConfig,
+    KeyValueTable,
+    ReaderGroup,
     RollWork,
     ScaleType,
     ScaleWork,
@@ -26,8 +34,10 @@ from nadi.controller.records import (
     SegmentRange,
     Stream,
     StreamState,
+    TableConfig,
     TruncateWork,
     TxnState,
+    UpdateGroupWork,
     UpdateWork,
 )
 from nadi.controller.segments import Exchange, Segments
@@ -35,6 +45,7 @@ from nadi.controller.store import Store
 from nadi.controller.transactions import Begun, Transactions
 from nadi.controller.workflows import Tasks, Workflows
 from nadi.errors import (
+    AlreadyExistsError,
     ConflictError,
     InvalidArgumentError,
     NotFoundError,
@@ -79,6 +90,11 @@ class Controller:
             SealWork: lambda name, work: seal.steps(flow, transactions, name, work),
             DeleteWork: lambda name, work: delete.steps(flow, name, work),
             RollWork: lambda name, work: commit.roll_steps(flow, transactions, name, work),
+            CreateGroupWork: lambda name, work: groups.create_steps(flow, name, work),
+            UpdateGroupWork: lambda name, work: groups.update_steps(flow, name, work),
+            DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
+            CreateTableWork: lambda name, work: tables.create_steps(flow, name, work),
+            DeleteTableWork: lambda name, work: tables.delete_steps(flow, name, work),
             DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, deleting, name, work),
         }
 
@@ -242,6 +258,55 @@ class Controller:
 
     async def transaction_state(self, name: StreamName, txn_id: int) -> TxnState:
         return await self.transactions.state(name, txn_id)
+
+    # --- reader groups ---------------------------------------------------------------------------
+
+    async def create_reader_group(self, name: GroupName, config: GroupConfig, group_id: str) -> ReaderGroup:
+        """The group as it is stored: the one that had the name already, else a new one with this UUID."""
+        begin = partial(groups.begin_create, self._flow, self._deleting, name, config, group_id)
+        try:
+            await self._flow.run(name.stream, begin)
+        except AlreadyExistsError:
+            pass
+        return await self.reader_group(name)
+
+    async def reader_group(self, name: GroupName) -> ReaderGroup:
+        return (await self.metadata.group(name)).value
+
+    async def update_reader_group(self, name: GroupName, config: GroupConfig, group_id: str, generation: int) -> int:
+        """The new generation; GenerationMismatchError if the group isn't (any more) as the caller read it."""
+        begin = partial(groups.begin_update, self._flow, name, config, group_id, generation)
+        work = await self._flow.run(name.stream, begin)
+        assert isinstance(work, UpdateGroupWork)
+        return work.group.generation
+
+    async def delete_reader_group(self, name: GroupName, group_id: str) -> None:
+        await self._flow.run(name.stream, lambda: groups.begin_delete(self._flow, name, group_id))
+
+    async def subscribers(self, name: StreamName) -> list[str]:
+        return await subscribers.names(self._flow, name)
+
+    async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
+        """Let retention truncate before this cut as far as the subscriber is concerned."""
+        await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
+
+    # --- key-value tables ------------------------------------------------------------------------
+
+    async def create_table(self, name: TableName, config: TableConfig) -> None:
+        """Create a key-value table: when this returns, all its segments exist."""
+        await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, self._deleting, name, config))
+
+    async def delete_table(self, name: TableName) -> None:
+        await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
+
+    async def table(self, name: TableName) -> KeyValueTable:
+        return (await self.metadata.table(name)).value
+
+    async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
+        """A page of names of key-value tables; an empty page is the end."""
+        await self.metadata.scope(scope)
+        found, following = await self.metadata.tables(scope).page(_token(token), LIST_PAGE)
+        return [table for table, _ in found], following.hex() if found else token
 
 
 def _token(token: str) -> bytes:

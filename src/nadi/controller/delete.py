@@ -1,4 +1,4 @@
-"""Delete a sealed stream with its mark stream: segments first, then what is known of them, then its name.
+"""Delete a sealed stream with its mark stream: segments first, then its name, then what was kept about it.
 
 The last segment number is kept for ever, so that a new stream of this name reuses no segment name.
 """
@@ -41,6 +41,7 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         await flow.metadata.streams(name.scope).remove([owner.stream for owner, _ in gone])
     for owner in owners:  # last: as long as the record stands, its epochs must be found
         await flow.metadata.epochs(owner).drop()
+        await flow.metadata.subscribers(owner).drop()
         flow.metadata.forget_history(owner)
 
 

@@ -4,10 +4,18 @@
     _system/_tables/scope/<scope>           stream -> Stream, mark streams included
     _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes;
                                             made by the first scale: before it, `Stream` tells all
+    _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
+    _system/_tables/subscribers/<scope>/<stream>
+                                            scope/reader group -> Subscriber; made by the first one, dropped
+                                            with the stream
+    _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
     _system/_tables/completed/<day>         scope/stream/<id> -> CompletedTransaction; dropped by the day
-    _system/_tables/numbers                 counters; last segment numbers of deleted streams
+    _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
+
+A reader group's workflows are those of its stream `_RG<group>`: they share its lock and its keys in `work`. Those of
+a key-value table run under `<table>_kvtable`, of which its segments are named and no stream can be.
 
 A start reads `work` and `transactions` only, so it costs what is unfinished, however many streams there are.
 """
@@ -23,16 +31,25 @@ from nadi.controller.records import (
     AnyWork,
     CompletedTransaction,
     EpochChange,
+    KeyValueTable,
     Number,
+    ReaderGroup,
     Scope,
     SealedSizes,
     Stream,
+    Subscriber,
     Transaction,
 )
 from nadi.controller.store import ANY_VERSION, Store, Table, Versioned
-from nadi.errors import ScopeNotFoundError, SegmentNotFoundError, StreamNotFoundError
+from nadi.errors import (
+    KeyValueTableNotFoundError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+)
 from nadi.limits import NAME_MAX_CHARS
-from nadi.naming import INTERNAL_SCOPE, MARK_PREFIX, segment_name
+from nadi.naming import INTERNAL_SCOPE, MARK_PREFIX, READER_GROUP_PREFIX, TABLE_SUFFIX, segment_name
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
 _HISTORIES = 10_000  # histories kept in memory
@@ -59,6 +76,48 @@ class StreamName(NamedTuple):
         return self.key
 
 
+class GroupName(NamedTuple):
+    scope: str
+    group: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.scope}/{self.group}"
+
+    @property
+    def stream(self) -> StreamName:
+        """The stream that holds the group's state, under whose name its workflows run."""
+        return StreamName(self.scope, READER_GROUP_PREFIX + self.group)
+
+    @classmethod
+    def of(cls, stream: StreamName) -> GroupName:
+        return cls(stream.scope, stream.stream.removeprefix(READER_GROUP_PREFIX))
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class TableName(NamedTuple):
+    scope: str
+    table: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.scope}/{self.table}"
+
+    @property
+    def stream(self) -> StreamName:
+        """The name its segments have in place of a stream's, under which its workflows run."""
+        return StreamName(self.scope, self.table + TABLE_SUFFIX)
+
+    @classmethod
+    def of(cls, stream: StreamName) -> TableName:
+        return cls(stream.scope, stream.stream.removesuffix(TABLE_SUFFIX))
+
+    def __str__(self) -> str:
+        return self.key
+
+
 class Metadata:
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -73,6 +132,15 @@ class Metadata:
 
     def epochs(self, name: StreamName) -> Table[EpochChange | SealedSizes]:
         return self._store.table(f"{_PREFIX}/stream/{name.key}", EpochChange | SealedSizes)
+
+    def groups(self, scope: str) -> Table[ReaderGroup]:
+        return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)
+
+    def subscribers(self, name: StreamName) -> Table[Subscriber]:
+        return self._store.table(f"{_PREFIX}/subscribers/{name.key}", Subscriber, made_late=True)
+
+    def tables(self, scope: str) -> Table[KeyValueTable]:
+        return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)
 
     def completed(self, day: int) -> Table[CompletedTransaction]:
         return self._store.table(f"{_PREFIX}/completed/{day}", CompletedTransaction)
@@ -108,6 +176,36 @@ class Metadata:
 
     async def put_stream(self, name: StreamName, stream: Stream, version: int) -> Versioned[Stream]:
         return await self.streams(name.scope).put(name.stream, stream, version)
+
+    # --- reader groups ---------------------------------------------------------------------------
+
+    async def find_group(self, name: GroupName) -> Versioned[ReaderGroup] | None:
+        if not (_may_exist(name.scope) and _may_exist(name.group)):
+            return None
+        return await self.groups(name.scope).get(name.group)
+
+    async def group(self, name: GroupName) -> Versioned[ReaderGroup]:
+        found = await self.find_group(name)
+        if found is None:
+            raise ReaderGroupNotFoundError(*name)
+        return found
+
+    async def put_group(self, name: GroupName, group: ReaderGroup) -> None:
+        """Only workflows of the group call this, one at a time."""
+        await self.groups(name.scope).put(name.group, group, ANY_VERSION)
+
+    # --- key-value tables ------------------------------------------------------------------------
+
+    async def find_table(self, name: TableName) -> Versioned[KeyValueTable] | None:
+        if not (_may_exist(name.scope) and _may_exist(name.table)):
+            return None
+        return await self.tables(name.scope).get(name.table)
+
+    async def table(self, name: TableName) -> Versioned[KeyValueTable]:
+        found = await self.find_table(name)
+        if found is None:
+            raise KeyValueTableNotFoundError(*name)
+        return found
 
     # --- history ---------------------------------------------------------------------------------
 

@@ -29,6 +29,15 @@ class StreamState(IntEnum):
     SEALED = 2
 
 
+class GroupRetention(IntEnum):
+    """What a reader group lets retention truncate: nothing on its account, what its user released, or what lies
+    before its last checkpoint."""
+
+    NONE = 0
+    MANUAL = 1
+    AUTOMATIC = 2
+
+
 class TxnState(IntEnum):
     OPEN = 1
     COMMITTING = 2
@@ -118,8 +127,60 @@ class CompletedTransaction(Record, frozen=True):
     finished_ms: int
 
 
+class GroupConfig(Record, frozen=True):
+    """A reader group's configuration, kept and echoed as the client gave it.
+
+    starts, ends: a stream cut for each stream, by "scope/stream"; an empty one is unbounded.
+    """
+
+    refresh_ms: int
+    checkpoint_interval_ms: int
+    max_outstanding_checkpoints: int
+    retention_type: GroupRetention
+    starts: dict[str, dict[int, int]]
+    ends: dict[str, dict[int, int]] = {}
+    rollover_size_bytes: int = 0
+
+
+class ReaderGroup(Record, frozen=True):
+    """A reader group. `group_id` is a UUID that tells it from others that had its name; `generation` counts the
+    updates of its configuration."""
+
+    config: GroupConfig
+    group_id: str
+    generation: int
+    created_ms: int
+
+
+class Subscriber(Record, frozen=True):
+    """A reader group at one of its streams. `cut` is what it published last: nothing after it may be truncated
+    by retention; empty: no constraint."""
+
+    group_id: str
+    generation: int
+    cut: dict[int, int] = {}
+    published_ms: int = 0
+
+
+class TableConfig(Record, frozen=True):
+    """A key-value table's configuration. Its keys have `primary_key_bytes` + `secondary_key_bytes` bytes each."""
+
+    partitions: int
+    primary_key_bytes: int
+    secondary_key_bytes: int
+    rollover_size_bytes: int = 0
+
+
+class KeyValueTable(Record, frozen=True):
+    """A key-value table; its segments never change."""
+
+    config: TableConfig
+    created_ms: int
+    segments: tuple[SegmentRange, ...]
+
+
 class Number(Record, frozen=True):
-    """A counter, or the last segment number of a deleted stream."""
+    """A counter, or the last segment number of a deleted stream or key-value table."""
 
     value: int
 
@@ -174,4 +235,39 @@ class DeleteScopeWork(Work, frozen=True, tag="scope"):
     recursive: bool
 
 
-AnyWork = CreateWork | UpdateWork | ScaleWork | TruncateWork | SealWork | DeleteWork | RollWork | DeleteScopeWork
+class CreateGroupWork(Work, frozen=True, tag="create_group"):
+    group: ReaderGroup
+    first_number: int
+
+
+class UpdateGroupWork(Work, frozen=True, tag="update_group"):
+    group: ReaderGroup
+
+
+class DeleteGroupWork(Work, frozen=True, tag="delete_group"):
+    pass
+
+
+class CreateTableWork(Work, frozen=True, tag="create_table"):
+    table: KeyValueTable
+
+
+class DeleteTableWork(Work, frozen=True, tag="delete_table"):
+    pass
+
+
+AnyWork = (
+    CreateWork
+    | UpdateWork
+    | ScaleWork
+    | TruncateWork
+    | SealWork
+    | DeleteWork
+    | RollWork
+    | CreateGroupWork
+    | UpdateGroupWork
+    | DeleteGroupWork
+    | CreateTableWork
+    | DeleteTableWork
+    | DeleteScopeWork
+)

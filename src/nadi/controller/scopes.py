@@ -1,18 +1,29 @@
-"""Scopes: the flat name spaces that hold streams.
+"""Scopes: the flat name spaces that hold streams, reader groups and key-value tables.
 
-`deleting` names the scopes under deletion in this process. Creating a stream looks at it and marks its
+`deleting` names the scopes under deletion in this process. Creating anything in one looks at it and marks its
 work as pending without an await between; deletion adds to it and looks at the pending work in the same
 way. So one of the two always sees the other.
 """
 
 from __future__ import annotations
 
-from nadi.controller import delete, seal
-from nadi.controller.metadata import StreamName
+from typing import Any
+
+from nadi.controller import delete, groups, seal, tables
+from nadi.controller.metadata import GroupName, StreamName, TableName
 from nadi.controller.records import DeleteScopeWork, Scope
-from nadi.controller.store import ABSENT
+from nadi.controller.store import ABSENT, Table
 from nadi.controller.workflows import Workflows
-from nadi.errors import AlreadyExistsError, ConditionFailedError, NotEmptyError, StreamNotFoundError
+from nadi.errors import (
+    AlreadyExistsError,
+    ConditionFailedError,
+    KeyValueTableNotFoundError,
+    NotEmptyError,
+    ReaderGroupNotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+)
+from nadi.limits import LIST_PAGE
 from nadi.naming import check_name
 
 _PAUSE_S = 0.05
@@ -39,36 +50,76 @@ async def begin_delete(flow: Workflows, deleting: set[str], scope: str, *, recur
     await flow.metadata.scope(scope)
     deleting.add(scope)
     try:
-        found, _ = await flow.metadata.streams(scope).page(count=1)
-        if not recursive and (found or flow.any_pending_in(scope)):
-            raise NotEmptyError(f"scope {scope} still holds streams: delete them first")
+        if not recursive:
+            if flow.any_pending_in(scope, reached=False) or not await _is_empty(flow, scope):
+                raise NotEmptyError(f"scope {scope} is not empty: delete its streams, reader groups and tables first")
+            await flow.quiet(scope)  # no record may outlive what it would be resumed on
     except BaseException:
         deleting.discard(scope)
         raise
     return DeleteScopeWork(recursive)
 
 
+def _contents(flow: Workflows, scope: str) -> tuple[Table[Any], ...]:
+    """The tables of which each record is something in the scope."""
+    return flow.metadata.groups(scope), flow.metadata.tables(scope), flow.metadata.streams(scope)
+
+
+async def _is_empty(flow: Workflows, scope: str) -> bool:
+    return not any([await _some(table, 1) for table in _contents(flow, scope)])
+
+
+async def _some(table: Table[Any], count: int = LIST_PAGE) -> list[str]:
+    """The first names in the table; none if it was dropped by an earlier try."""
+    try:
+        return [name for name, _ in (await table.page(count=count))[0]]
+    except SegmentNotFoundError:
+        return []
+
+
 async def delete_steps(flow: Workflows, deleting: set[str], name: StreamName, work: DeleteScopeWork) -> None:
     scope = name.scope
     deleting.add(scope)
     if work.recursive:
-        await _delete_streams(flow, scope)
-    await flow.metadata.streams(scope).drop()
+        await _delete_contents(flow, scope)
+    for table in _contents(flow, scope):
+        await table.drop()
     await flow.metadata.scopes.remove([scope])
     deleting.discard(scope)
 
 
-async def _delete_streams(flow: Workflows, scope: str) -> None:
+async def _delete_contents(flow: Workflows, scope: str) -> None:
+    """Delete what is in the scope, a page at a time; nothing new comes in, but some may be under way."""
     while True:
-        streams = [stream async for stream, _ in flow.metadata.streams(scope).scan()]
-        if not streams and not flow.any_pending_in(scope):
-            return
-        for stream in sorted(streams, reverse=True):  # mark streams after their streams, which take them along
-            name = StreamName(scope, stream)
-            try:
-                await flow.run(name, lambda name=name: seal.begin(flow, name))  # type: ignore[misc]
-                await flow.run(name, lambda name=name: delete.begin(flow, name))  # type: ignore[misc]
-            except StreamNotFoundError:
-                continue
-        if not streams:  # some are still being created
+        for group in (some_groups := await _some(flow.metadata.groups(scope))):
+            await _delete_group(flow, GroupName(scope, group))
+        for table in (some_tables := await _some(flow.metadata.tables(scope))):
+            await _delete_table(flow, TableName(scope, table))
+        for stream in (some_streams := await _some(flow.metadata.streams(scope))):
+            await _delete_stream(flow, StreamName(scope, stream))
+        if not (some_groups or some_tables or some_streams):
+            if not flow.any_pending_in(scope):
+                return
             await flow.clock.sleep(_PAUSE_S)
+
+
+async def _delete_group(flow: Workflows, name: GroupName) -> None:
+    try:
+        await flow.run(name.stream, lambda: groups.begin_delete(flow, name, None))
+    except ReaderGroupNotFoundError:
+        pass
+
+
+async def _delete_table(flow: Workflows, name: TableName) -> None:
+    try:
+        await flow.run(name.stream, lambda: tables.begin_delete(flow, name))
+    except KeyValueTableNotFoundError:
+        pass
+
+
+async def _delete_stream(flow: Workflows, name: StreamName) -> None:
+    try:
+        await flow.run(name, lambda: seal.begin(flow, name))
+        await flow.run(name, lambda: delete.begin(flow, name))
+    except StreamNotFoundError:
+        pass

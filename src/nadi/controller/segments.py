@@ -99,6 +99,20 @@ class Segments:
     async def delete(self, name: str) -> None:
         await self._expect(wire.DeleteSegment(self.request_id(), name, ""), wire.SegmentDeleted, wire.NoSuchSegment)
 
+    async def create_table(self, name: str, key_bytes: int, rollover_size_bytes: int) -> None:
+        """Create a table segment whose keys have `key_bytes` bytes each."""
+        await self._expect(
+            wire.CreateTableSegment(self.request_id(), name, "", False, key_bytes, rollover_size_bytes),
+            wire.SegmentCreated,
+            wire.SegmentAlreadyExists,
+        )
+
+    async def delete_table(self, name: str) -> None:
+        """Delete a table segment with all it holds."""
+        await self._expect(
+            wire.DeleteTableSegment(self.request_id(), name, False, ""), wire.SegmentDeleted, wire.NoSuchSegment
+        )
+
     async def length(self, name: str) -> int:
         """The offset at which the next byte goes into the segment."""
         reply = await self._expect(wire.GetStreamSegmentInfo(self.request_id(), name, ""), wire.StreamSegmentInfo)

@@ -11,16 +11,26 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import grpc
 
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError
+from nadi.controller.messages import (
+    config_message,
+    config_of,
+    range_message,
+    ranges_message,
+    segment_id_message,
+    stream_info,
+    stream_name,
+)
 from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, RetentionType, ScaleType, SegmentRange, TxnState
-from nadi.controller.transactions import ExecutionTimeExceededError, LeaseTooLargeError
+from nadi.controller.service_groups import ReaderGroupService
+from nadi.controller.service_tables import KeyValueTableService
+from nadi.controller.service_transactions import TransactionService
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -34,8 +44,6 @@ from nadi.errors import (
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
-    TransactionFailedError,
-    TransactionNotFoundError,
     UnavailableError,
 )
 from nadi.wire.rpc import controller_pb2 as pb
@@ -53,16 +61,13 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.so_reuseport", 0),
 ]
 
-_NO_TIME = -(1 << 63)
-_MASK_64 = (1 << 64) - 1
-
 
 def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
     """Let `server` answer every RPC of the service for `controller`."""
-    service = Service(controller)
+    services = [kind(controller) for kind in (Service, TransactionService, ReaderGroupService, KeyValueTableService)]
     handlers = {
         rpc: grpc.unary_unary_rpc_method_handler(
-            _guarded(rpc, getattr(service, _snake(rpc), None)),
+            _guarded(rpc, _method(rpc, services)),
             request_deserializer=request.FromString,
             response_serializer=response.SerializeToString,
         )
@@ -73,6 +78,13 @@ def add_controller(server: grpc.aio.Server, controller: Controller) -> None:
 
 def _snake(rpc: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
+
+
+def _method(rpc: str, services: Sequence[object]) -> Callable[[Any], Awaitable[Any]] | None:
+    """The method that answers an RPC, from the one service that has it."""
+    found = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
+    assert len(found) <= 1, f"{rpc} is answered in two places"
+    return found[0] if found else None
 
 
 def _guarded(rpc: str, method: Callable[[Any], Awaitable[Any]] | None) -> Callable[[Any, Any], Awaitable[Any]]:
@@ -109,91 +121,9 @@ def code_of(error: Exception) -> grpc.StatusCode:
     return grpc.StatusCode.INTERNAL
 
 
-# --- between messages and values ------------------------------------------------------------------
-
-
-def _name(info: Any) -> StreamName:
-    return StreamName(info.scope, info.stream)
-
-
-def _info(name: StreamName) -> Any:
-    return pb.StreamInfo(scope=name.scope, stream=name.stream)
-
-
-def _segment_id(name: StreamName, segment: int) -> Any:
-    return pb.SegmentId(streamInfo=_info(name), segmentId=segment)
-
-
-def _range(name: StreamName, segment: SegmentRange) -> Any:
-    return pb.SegmentRange(segmentId=_segment_id(name, segment.id), minKey=segment.low, maxKey=segment.high)
-
-
-def _ranges(name: StreamName, segments: Iterable[SegmentRange]) -> Any:
-    return pb.SegmentRanges(segmentRanges=[_range(name, segment) for segment in segments])
-
-
-def _txn_id(message: Any) -> int:
-    high, low = int(message.highBits), int(message.lowBits)
-    return (high & _MASK_64) << 64 | (low & _MASK_64)
-
-
-def _txn_message(txn_id: int) -> Any:
-    high, low = txn_id >> 64, txn_id & _MASK_64
-    assert low < 1 << 63, "the Rust client extends the sign of the low half into the high one"
-    return pb.TxnId(highBits=high, lowBits=low)
-
-
-def config_of(message: Any) -> Config:
-    """The stream configuration in a message; InvalidArgumentError where a number stands for nothing."""
-    scaling, retention = message.scalingPolicy, message.retentionPolicy
-    try:
-        scale_type, retention_type = ScaleType(scaling.scaleType), RetentionType(retention.retentionType)
-    except ValueError as error:
-        raise InvalidArgumentError(f"unknown policy: {error}") from error
-    if retention_type is RetentionType.NONE:
-        param = most = 0
-    else:
-        param, most = retention.retentionParam, retention.retentionMax
-    return Config(
-        scale_type,
-        scaling.targetRate,
-        scaling.scaleFactor,
-        scaling.minNumSegments,
-        retention_type,
-        param,
-        most,
-        tuple(sorted(set(message.tags.tag))),
-        message.timestampAggregationTimeout,
-        message.rolloverSizeBytes,
-    )
-
-
-def config_message(name: StreamName, config: Config) -> Any:
-    message = pb.StreamConfig(
-        streamInfo=_info(name),
-        scalingPolicy=pb.ScalingPolicy(
-            scaleType=cast("Any", int(config.scale_type)),
-            targetRate=config.target_rate,
-            scaleFactor=config.scale_factor,
-            minNumSegments=config.min_segments,
-        ),
-        tags=pb.Tags(tag=config.tags),
-        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
-        rolloverSizeBytes=config.rollover_size_bytes,
-    )
-    if config.retention_type is not RetentionType.NONE:
-        message.retentionPolicy.CopyFrom(
-            pb.RetentionPolicy(
-                retentionType=cast("Any", int(config.retention_type)),
-                retentionParam=config.retention_param,
-                retentionMax=config.retention_max,
-            )
-        )
-    return message
-
-
 class Service:
-    """The RPCs, each named as in the protocol but in snake case. What is missing here is UNIMPLEMENTED."""
+    """The RPCs of scopes, streams and segments. As in its neighbours, each method is named as in the protocol but
+    in snake case. What is in none of them is UNIMPLEMENTED."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -263,7 +193,7 @@ class Service:
         except ScopeNotFoundError:
             status = pb.StreamsInScopeResponse.SCOPE_NOT_FOUND
         return pb.StreamsInScopeResponse(
-            streams=[_info(StreamName(scope, name)) for name in names],
+            streams=[stream_info(StreamName(scope, name)) for name in names],
             continuationToken=pb.ContinuationToken(token=token),
             status=status,
         )
@@ -273,7 +203,7 @@ class Service:
     async def create_stream(self, request: Any) -> Any:
         status = pb.CreateStreamStatus
         try:
-            await self._controller.create_stream(_name(request.streamInfo), config_of(request))
+            await self._controller.create_stream(stream_name(request.streamInfo), config_of(request))
         except InvalidNameError:
             return status(status=status.INVALID_STREAM_NAME)
         except ScopeNotFoundError:
@@ -296,19 +226,19 @@ class Service:
 
     async def update_stream(self, request: Any) -> Any:
         config = config_of(request)
-        return await self._updated(self._controller.update_stream(_name(request.streamInfo), config))
+        return await self._updated(self._controller.update_stream(stream_name(request.streamInfo), config))
 
     async def truncate_stream(self, request: Any) -> Any:
-        call = self._controller.truncate_stream(_name(request.streamInfo), dict(request.cut))
+        call = self._controller.truncate_stream(stream_name(request.streamInfo), dict(request.cut))
         return await self._updated(call)
 
     async def seal_stream(self, request: Any) -> Any:
-        return await self._updated(self._controller.seal_stream(_name(request)))
+        return await self._updated(self._controller.seal_stream(stream_name(request)))
 
     async def delete_stream(self, request: Any) -> Any:
         status = pb.DeleteStreamStatus
         try:
-            await self._controller.delete_stream(_name(request))
+            await self._controller.delete_stream(stream_name(request))
         except (ScopeNotFoundError, StreamNotFoundError):
             return status(status=status.STREAM_NOT_FOUND)
         except StreamNotSealedError:
@@ -316,29 +246,31 @@ class Service:
         return status(status=status.SUCCESS)
 
     async def get_stream_configuration(self, request: Any) -> Any:
-        name = _name(request)
+        name = stream_name(request)
         return config_message(name, (await self._controller.stream(name)).config)
 
     async def check_stream_exists(self, request: Any) -> Any:
-        return pb.ExistsResponse(exists=await self._controller.stream_exists(_name(request)))
+        return pb.ExistsResponse(exists=await self._controller.stream_exists(stream_name(request)))
 
     # --- segments --------------------------------------------------------------------------------
 
     async def get_current_segments(self, request: Any) -> Any:
-        name = _name(request)
-        return _ranges(name, await self._controller.current_segments(name))
+        name = stream_name(request)
+        return ranges_message(name, await self._controller.current_segments(name))
 
     async def get_epoch_segments(self, request: Any) -> Any:
-        name = _name(request.streamInfo)
-        return _ranges(name, await self._controller.epoch_segments(name, request.epoch))
+        name = stream_name(request.streamInfo)
+        return ranges_message(name, await self._controller.epoch_segments(name, request.epoch))
 
     async def get_segments(self, request: Any) -> Any:
         """The head of the stream, whatever the timestamp: that is what clients want from it."""
-        name = _name(request.streamInfo)
+        name = stream_name(request.streamInfo)
         head: Mapping[int, int] = await self._controller.head(name)
         location = pb.SegmentsAtTime.SegmentLocation
         return pb.SegmentsAtTime(
-            segments=[location(segmentId=_segment_id(name, segment), offset=offset) for segment, offset in head.items()]
+            segments=[
+                location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in head.items()
+            ]
         )
 
     async def get_segments_immediatly_following(self, request: Any) -> Any:
@@ -346,29 +278,31 @@ class Service:
         return await self.get_segments_immediately_following(request)
 
     async def get_segments_immediately_following(self, request: Any) -> Any:
-        name = _name(request.streamInfo)
+        name = stream_name(request.streamInfo)
         found = await self._controller.successors(name, request.segmentId)
         entry = pb.SuccessorResponse.SegmentEntry
-        return pb.SuccessorResponse(segments=[entry(segment=_range(name, new), value=before) for new, before in found])
+        return pb.SuccessorResponse(
+            segments=[entry(segment=range_message(name, new), value=before) for new, before in found]
+        )
 
     async def get_segments_between(self, request: Any) -> Any:
-        name = _name(request.streamInfo)
+        name = stream_name(request.streamInfo)
         start, end = dict(getattr(request, "from")), dict(request.to)
         found = await self._controller.segments_between(name, start, end)
-        return pb.StreamCutRangeResponse(segments=[_segment_id(name, segment) for segment in found])
+        return pb.StreamCutRangeResponse(segments=[segment_id_message(name, segment) for segment in found])
 
     async def is_segment_valid(self, request: Any) -> Any:
-        valid = await self._controller.is_segment_valid(_name(request.streamInfo), request.segmentId)
+        valid = await self._controller.is_segment_valid(stream_name(request.streamInfo), request.segmentId)
         return pb.SegmentValidityResponse(response=valid)
 
     async def is_stream_cut_valid(self, request: Any) -> Any:
-        valid = await self._controller.is_cut_valid(_name(request.streamInfo), dict(request.cut))
+        valid = await self._controller.is_cut_valid(stream_name(request.streamInfo), dict(request.cut))
         return pb.StreamCutValidityResponse(response=valid)
 
     # --- scaling ---------------------------------------------------------------------------------
 
     async def scale(self, request: Any) -> Any:
-        name = _name(request.streamInfo)
+        name = stream_name(request.streamInfo)
         ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
         sealed = list(request.sealedSegments)
         try:
@@ -380,82 +314,14 @@ class Service:
             return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
         return pb.ScaleResponse(
             status=pb.ScaleResponse.STARTED,
-            segments=[_range(name, segment) for segment in work.change.added],
+            segments=[range_message(name, segment) for segment in work.change.added],
             epoch=work.change.epoch - 1,
         )
 
     async def check_scale(self, request: Any) -> Any:
         status = pb.ScaleStatusResponse
         try:
-            done = await self._controller.is_scaled(_name(request.streamInfo), request.epoch)
+            done = await self._controller.is_scaled(stream_name(request.streamInfo), request.epoch)
         except NotFoundError:
             return status(status=status.INVALID_INPUT)
         return status(status=status.SUCCESS if done else status.IN_PROGRESS)
-
-    # --- transactions ----------------------------------------------------------------------------
-
-    async def create_transaction(self, request: Any) -> Any:
-        name = _name(request.streamInfo)
-        try:
-            begun = await self._controller.create_transaction(name, request.lease)
-        except StreamSealedError as error:  # INVALID_ARGUMENT: that is not retried
-            raise InvalidArgumentError(str(error)) from error
-        return pb.CreateTxnResponse(
-            txnId=_txn_message(begun.txn_id),
-            activeSegments=[_range(name, segment) for segment in begun.ranges],
-        )
-
-    async def commit_transaction(self, request: Any) -> Any:
-        time = request.timestamp if request.timestamp != _NO_TIME else None
-        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
-        return await self._decided(self._controller.commit_transaction(name, txn_id, request.writerId, time))
-
-    async def abort_transaction(self, request: Any) -> Any:
-        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
-        return await self._decided(self._controller.abort_transaction(name, txn_id))
-
-    async def _decided(self, call: Awaitable[None]) -> Any:
-        """A decision that comes too late is answered TRANSACTION_NOT_FOUND: FAILURE would be retried."""
-        status = pb.TxnStatus
-        try:
-            await call
-        except StreamNotFoundError:
-            return status(status=status.STREAM_NOT_FOUND)
-        except (TransactionNotFoundError, TransactionFailedError):
-            return status(status=status.TRANSACTION_NOT_FOUND)
-        return status(status=status.SUCCESS)
-
-    async def ping_transaction(self, request: Any) -> Any:
-        status = pb.PingTxnStatus
-        statuses = {
-            TxnState.OPEN: status.OK,
-            TxnState.COMMITTING: status.COMMITTED,
-            TxnState.COMMITTED: status.COMMITTED,
-            TxnState.ABORTING: status.ABORTED,
-            TxnState.ABORTED: status.ABORTED,
-        }
-        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
-        try:
-            state = await self._controller.ping_transaction(name, txn_id, request.lease)
-        except LeaseTooLargeError:
-            return status(status=status.LEASE_TOO_LARGE)
-        except ExecutionTimeExceededError:
-            return status(status=status.MAX_EXECUTION_TIME_EXCEEDED)
-        except TransactionNotFoundError:
-            return status(status=status.UNKNOWN)
-        return status(status=statuses[state])
-
-    async def check_transaction_state(self, request: Any) -> Any:
-        name, txn_id = _name(request.streamInfo), _txn_id(request.txnId)
-        try:
-            state = await self._controller.transaction_state(name, txn_id)
-        except TransactionNotFoundError:
-            return pb.TxnState(state=pb.TxnState.UNKNOWN)
-        return pb.TxnState(state=cast("Any", int(state)))
-
-    async def list_completed_transactions(self, request: Any) -> Any:
-        found = await self._controller.transactions.completed(_name(request.streamInfo))
-        kinds = {TxnState.COMMITTED: pb.TxnResponse.COMMITTED, TxnState.ABORTED: pb.TxnResponse.ABORTED}
-        return pb.ListCompletedTxnResponse(
-            response=[pb.TxnResponse(txnId=_txn_message(txn_id), status=kinds[state]) for txn_id, state in found]
-        )

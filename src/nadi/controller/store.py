@@ -38,10 +38,11 @@ class Store:
     def __init__(self, segments: Segments) -> None:
         self.segments = segments
         self._cache: OrderedDict[tuple[str, str], Versioned[Any]] = OrderedDict()
+        self._cached_keys: dict[str, set[str]] = {}  # by table
         self._changes = 0  # counts changes, so that a read begun before one doesn't fill the cache after it
 
-    def table(self, name: str, kind: Any) -> Table[Any]:
-        return Table(self, name, kind)
+    def table(self, name: str, kind: Any, *, made_late: bool = False) -> Table[Any]:
+        return Table(self, name, kind, made_late=made_late)
 
     def recall(self, table: str, key: str) -> Versioned[Any] | None:
         found = self._cache.get((table, key))
@@ -52,13 +53,25 @@ class Store:
     def remember(self, table: str, key: str, found: Versioned[Any]) -> None:
         self._cache[table, key] = found
         self._cache.move_to_end((table, key))
+        self._cached_keys.setdefault(table, set()).add(key)
         if len(self._cache) > CONTROLLER_CACHE_RECORDS:
-            self._cache.popitem(last=False)
+            oldest = next(iter(self._cache))
+            self._drop(*oldest)
 
     def forget(self, table: str, keys: Iterable[str]) -> None:
         self._changes += 1
         for key in keys:
-            self._cache.pop((table, key), None)
+            self._drop(table, key)
+
+    def forget_table(self, table: str) -> None:
+        self.forget(table, list(self._cached_keys.get(table, ())))
+
+    def _drop(self, table: str, key: str) -> None:
+        if self._cache.pop((table, key), None) is not None:
+            keys = self._cached_keys[table]
+            keys.discard(key)
+            if not keys:
+                del self._cached_keys[table]
 
     @property
     def changes(self) -> int:
@@ -66,10 +79,15 @@ class Store:
 
 
 class Table(Generic[T]):
-    """One table segment whose values are all of one kind (a struct, or a union of tagged ones)."""
+    """One table segment whose values are all of one kind (a struct, or a union of tagged ones).
 
-    def __init__(self, store: Store, name: str, kind: Any) -> None:
+    made_late: it is made when the first record is put; until then it reads as empty. Else all calls but
+    `create`, `drop` and `remove` raise SegmentNotFoundError where the table doesn't exist.
+    """
+
+    def __init__(self, store: Store, name: str, kind: Any, *, made_late: bool = False) -> None:
         self.name = name
+        self._made_late = made_late
         self._store = store
         self._segments = store.segments
         self._decoder = msgspec.msgpack.Decoder(kind)
@@ -85,6 +103,7 @@ class Table(Generic[T]):
         """Delete the table, True also if it is gone already; False if it holds something and must not."""
         command = wire.DeleteTableSegment(self._segments.request_id(), self.name, must_be_empty, "")
         reply, _ = await self._segments.call(command)
+        self._store.forget_table(self.name)
         if isinstance(reply, wire.TableSegmentNotEmpty):
             return False
         if not isinstance(reply, wire.SegmentDeleted | wire.NoSuchSegment):
@@ -92,7 +111,7 @@ class Table(Generic[T]):
         return True
 
     async def get(self, key: str, *, fresh: bool = False) -> Versioned[T] | None:
-        """The record at `key`, None if there is none. SegmentNotFoundError: the table doesn't exist."""
+        """The record at `key`, None if there is none."""
         found = None if fresh else self._store.recall(self.name, key)
         return found if found is not None else (await self.get_all([key]))[0]
 
@@ -101,6 +120,8 @@ class Table(Generic[T]):
         wanted = tuple(TableKey(key.encode()) for key in keys)
         command = wire.ReadTable(self._segments.request_id(), self.name, "", wanted)
         reply, _ = await self._segments.call(command)
+        if self._made_late and isinstance(reply, wire.NoSuchSegment):
+            return [None] * len(keys)
         if not isinstance(reply, wire.TableRead):
             raise failure(command, reply)
         assert len(reply.entries) == len(keys), "one entry for each key"
@@ -126,6 +147,11 @@ class Table(Generic[T]):
         self._store.forget(self.name, keys)
         command = wire.UpdateTableEntries(self._segments.request_id(), self.name, "", entries)
         reply, retried = await self._segments.call(command)
+        if self._made_late and isinstance(reply, wire.NoSuchSegment):
+            if any(version >= 0 for _, _, version in changes):
+                raise ConditionFailedError(f"{self.name} is gone, and {', '.join(keys)} with it")
+            await self.create()
+            reply, retried = await self._segments.call(command)
         self._store.forget(self.name, keys)
         if isinstance(reply, wire.TableEntriesUpdated):
             stored = [Versioned(v, n) for (_, v, _), n in zip(changes, reply.versions, strict=True)]
@@ -165,16 +191,21 @@ class Table(Generic[T]):
             raise failure(command, reply)
 
     async def page(
-        self, token: bytes = b"", count: int = TABLE_PAGE_MAX_ENTRIES
+        self, token: bytes = b"", count: int = TABLE_PAGE_MAX_ENTRIES, *, prefix: str = ""
     ) -> tuple[list[tuple[str, Versioned[T]]], bytes]:
-        """Up to `count` records after `token`, in no particular order, and the token to go on from; an
-        empty page is the end."""
-        command = wire.ReadTableEntries(self._segments.request_id(), self.name, "", count, (token, b"", b""))
+        """Up to `count` records after `token` whose keys begin with `prefix`, and the token to go on from; an
+        empty page is the end. The order is none in particular, but the same each time."""
+        low = prefix.encode()
+        high = low[:-1] + bytes([low[-1] + 1]) if low else b""  # included in the range
+        command = wire.ReadTableEntries(self._segments.request_id(), self.name, "", count, (token, low, high))
         reply, _ = await self._segments.call(command)
+        if self._made_late and isinstance(reply, wire.NoSuchSegment):
+            return [], token
         if not isinstance(reply, wire.TableEntriesRead):
             raise failure(command, reply)
         decode = self._decoder.decode
-        found = [(e.key.decode(), Versioned[T](decode(e.value), e.version)) for e in reply.entries]
+        mine = (entry for entry in reply.entries if bytes(entry.key).startswith(low))
+        found = [(e.key.decode(), Versioned[T](decode(e.value), e.version)) for e in mine]
         return found, reply.continuation_token
 
     async def scan(self) -> AsyncIterator[tuple[str, Versioned[T]]]:

@@ -18,13 +18,18 @@ from nadi.controller.clock import Clock
 from nadi.controller.metadata import Metadata, StreamName
 from nadi.controller.records import (
     AnyWork,
+    CreateGroupWork,
+    CreateTableWork,
     CreateWork,
+    DeleteGroupWork,
     DeleteScopeWork,
+    DeleteTableWork,
     DeleteWork,
     RollWork,
     ScaleWork,
     SealWork,
     TruncateWork,
+    UpdateGroupWork,
     UpdateWork,
 )
 from nadi.controller.segments import Segments
@@ -43,6 +48,11 @@ KINDS: dict[str, type[AnyWork]] = {
     "seal": SealWork,
     "create": CreateWork,
     "delete": DeleteWork,
+    "create_group": CreateGroupWork,
+    "update_group": UpdateGroupWork,
+    "delete_group": DeleteGroupWork,
+    "create_table": CreateTableWork,
+    "delete_table": DeleteTableWork,
     "scope": DeleteScopeWork,
 }
 _KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
@@ -87,6 +97,8 @@ class Workflows:
         self.tasks = tasks
         self.steps: dict[type[Any], Steps] = {}
         self._pending: dict[str, dict[str, AnyWork]] = {}
+        self._reached: set[tuple[str, str]] = set()  # (key, kind) of works of which only the record is left
+        self._one_ended = asyncio.Event()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, name: StreamName) -> asyncio.Lock:
@@ -100,9 +112,21 @@ class Workflows:
         """The recorded, unfinished work of that kind."""
         return self._pending.get(name.key, {}).get(kind)
 
-    def any_pending_in(self, scope: str) -> bool:
-        """Whether a workflow of any stream of the scope is unfinished."""
-        return any(key.startswith(f"{scope}/") and key != f"{scope}/" for key in self._pending)
+    def any_pending_in(self, scope: str, *, reached: bool = True) -> bool:
+        """Whether a workflow of anything in the scope is unfinished; without those that have `reached` their
+        goal, if asked so."""
+        return any(
+            reached or (key, kind) not in self._reached
+            for key, kinds in self._pending.items()
+            if key.startswith(f"{scope}/") and key != f"{scope}/"
+            for kind in kinds
+        )
+
+    async def quiet(self, scope: str) -> None:
+        """Wait until nothing is pending in the scope."""
+        while self.any_pending_in(scope):
+            self._one_ended.clear()
+            await self._one_ended.wait()
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -185,6 +209,8 @@ class Workflows:
             raise
 
     def _ended(self, name: StreamName, kind: str) -> None:
+        self._reached.discard((name.key, kind))
+        self._one_ended.set()
         kinds = self._pending.get(name.key, {})
         kinds.pop(kind, None)
         if not kinds:
@@ -218,6 +244,7 @@ class Workflows:
 
         async def attempt() -> None:
             await self.steps[type(work)](name, work)
+            self._reached.add((name.key, kind))
             reached()
             await self.metadata.work.remove([f"{name.key}/{kind}"])
 

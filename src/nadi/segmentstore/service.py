@@ -22,6 +22,7 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
+from nadi.limits import TABLE_FIXED_KEY_MAX_BYTES
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore import operations as op
 from nadi.segmentstore import tables
@@ -174,8 +175,10 @@ class SegmentService:
         return wire.SegmentCreated(command.request_id, name)
 
     async def _create_table(self, command: wire.CreateTableSegment) -> wire.Command:
-        if not 0 <= command.key_length <= 256:
-            raise InvalidArgumentError(f"a table's key length is 0 to 256, not {command.key_length}")
+        if not 0 <= command.key_length <= TABLE_FIXED_KEY_MAX_BYTES:
+            raise InvalidArgumentError(
+                f"a table's key length is 0 to {TABLE_FIXED_KEY_MAX_BYTES}, not {command.key_length}"
+            )
         await self._make(
             command.segment,
             Kind.TABLE,
