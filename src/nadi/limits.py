@@ -76,6 +76,9 @@ READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its l
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits
 READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight
+BYTE_APPEND_BYTES = 8 * MIB  # one append of a byte stream; pieces that wait are joined up to it
+STATE_UPDATE_ATTEMPTS = 1_000  # tries of one update of shared state while others are faster
+TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a key-value table
 
 
 def override(limits: dict[str, Any], text: str) -> None:
