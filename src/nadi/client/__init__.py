@@ -14,9 +14,23 @@ from nadi.client.blocking import (
     Transaction,
     TransactionalEventWriter,
 )
+from nadi.client.blocking_structures import (
+    Journal,
+    KeyValueTable,
+    LeaderElection,
+    SharedCounter,
+    SharedMap,
+    SharedSet,
+    StateSynchronizer,
+)
+from nadi.client.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.controller import SegmentRange
+from nadi.client.key_value_registry import KeyValueTableConfiguration
+from nadi.client.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
+from nadi.client.leader_election import Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event
+from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 
@@ -24,18 +38,36 @@ __all__ = [
     "ABSENT",
     "ANY_VERSION",
     "Ack",
+    "ByteStreamReader",
+    "ByteStreamWriter",
     "Event",
     "EventWriter",
+    "Insert",
+    "Journal",
+    "KeyValueTable",
+    "KeyValueTableConfiguration",
+    "LeaderElection",
+    "Lease",
+    "Put",
+    "Remove",
     "RetentionPolicy",
     "ScalingPolicy",
     "SegmentInfo",
     "SegmentRange",
+    "SharedCounter",
+    "SharedMap",
+    "SharedSet",
     "SliceReader",
+    "StateKind",
+    "StateSynchronizer",
     "StreamConfiguration",
     "StreamInfo",
     "StreamManager",
     "Table",
+    "TableEntry",
+    "TableKey",
     "TableValue",
     "Transaction",
     "TransactionalEventWriter",
+    "Version",
 ]

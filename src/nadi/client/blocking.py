@@ -12,6 +12,7 @@ from uuid import UUID
 
 from nadi.client import aio
 from nadi.client.batch import Ack
+from nadi.client.blocking_openers import Structures
 from nadi.client.controller import SegmentRange
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
@@ -190,7 +191,7 @@ class Table:
         self._thread.run(self._core.remove(key, version))
 
 
-class StreamManager:
+class StreamManager(Structures):
     """See nadi.client.aio.StreamManager; its thread ends with `close`, or with the process."""
 
     def __init__(self, controller_uri: str = DEFAULT_URI) -> None:

@@ -16,6 +16,7 @@ from nadi.client.controller import ControllerClient, SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
 from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.structures import Structures
 from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
@@ -59,7 +60,7 @@ def controller_address(uri: str) -> str:
     return f"{host}:{port}"
 
 
-class StreamManager:
+class StreamManager(Structures):
     """A client of the controller at `controller_uri`; make it inside a running event loop."""
 
     def __init__(
@@ -69,6 +70,7 @@ class StreamManager:
         controller: ControllerClient | None = None,
         blocking: bool = False,
     ) -> None:
+        super().__init__()
         self.controller = controller or ControllerClient(controller_address(controller_uri))
         self.stores = SegmentStores(self.controller)
         self._blocking = blocking
@@ -92,6 +94,7 @@ class StreamManager:
             await txn_writer.close()
         for reader in self._readers:
             reader.close()
+        await self.end_structures()
         self.stores.close()
         await self.controller.close()
         await asyncio.sleep(0)  # let what was ended run out
