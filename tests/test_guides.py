@@ -1,0 +1,24 @@
+"""Every example in the guides is true."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+GUIDES = [path.name for path in sorted(DOCS.glob("*.md")) if "```python\n>>> " in path.read_text()]
+
+
+def test_there_are_guides() -> None:
+    assert {"byte-streams.md", "key-value-tables.md", "shared-state.md"} <= set(GUIDES)
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_examples_of_a_guide(guide: str) -> None:
+    blocks = re.findall(r"```python\n(>>> .*?)```", (DOCS / guide).read_text(), re.DOTALL)
+    examples = doctest.DocTestParser().get_doctest("\n".join(blocks), {"__name__": "guide"}, guide, guide, 0)
+    assert examples.examples
+    assert doctest.DocTestRunner().run(examples).failed == 0
