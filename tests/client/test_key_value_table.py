@@ -53,7 +53,10 @@ def test_made_listed_and_deleted(manager: StreamManager) -> None:
     assert not manager.create_key_value_table("sc", "short", config)
     assert "short" in manager.list_key_value_tables("sc")
     assert manager.key_value_table_configuration("sc", "short") == config
+    table = manager.key_value_table("sc", "short")
     assert manager.delete_key_value_table("sc", "short")
+    with pytest.raises(KeyValueTableNotFoundError):
+        table.put(TableKey(b"12345678", b"1234"), b"")
     assert not manager.delete_key_value_table("sc", "short")
     with pytest.raises(KeyValueTableNotFoundError):
         manager.key_value_table("sc", "short")

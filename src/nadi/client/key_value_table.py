@@ -15,12 +15,18 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from nadi.client.controller import SegmentRange
 from nadi.client.key_value_pages import KeyRange, Page, merged_pages
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.stores import SegmentStores
-from nadi.errors import ConditionFailedError, InvalidArgumentError
+from nadi.errors import (
+    ConditionFailedError,
+    InvalidArgumentError,
+    KeyValueTableNotFoundError,
+    SegmentNotFoundError,
+)
 from nadi.limits import TABLE_BATCH_MAX_BYTES, TABLE_ITERATOR_PAGE, TABLE_VALUE_MAX_BYTES
 from nadi.model.keyspace import primary_key_position
 from nadi.naming import TABLE_SUFFIX, segment_name
@@ -146,16 +152,7 @@ class KeyValueTable:
         """Whether the key has a value, without reading that."""
         whole = self._key(key)
         raw, segment_id = whole.primary + whole.secondary, self._partition(whole.primary)
-        segment = self._names[segment_id]
-        reply = await self._stores.call(
-            segment,
-            wire.ReadTableKeys,
-            timeout,
-            segment=segment,
-            token="",
-            suggested_count=1,
-            range=(b"", raw, raw),
-        )
+        reply = await self._call(segment_id, wire.ReadTableKeys, timeout, suggested_count=1, range=(b"", raw, raw))
         assert isinstance(reply, wire.TableKeysRead)
         return bool(reply.keys)
 
@@ -172,9 +169,8 @@ class KeyValueTable:
         found: list[TableEntry | None] = [None] * len(wanted)
 
         async def read(segment_id: int, indexes: list[int]) -> None:
-            segment = self._names[segment_id]
             asked = tuple(fields.TableKey(wanted[i].primary + wanted[i].secondary) for i in indexes)
-            reply = await self._stores.call(segment, wire.ReadTable, timeout, segment=segment, token="", keys=asked)
+            reply = await self._call(segment_id, wire.ReadTable, timeout, keys=asked)
             assert isinstance(reply, wire.TableRead)
             for index, entry in zip(indexes, reply.entries, strict=True):
                 if entry.version != NOT_EXISTS:
@@ -273,14 +269,23 @@ class KeyValueTable:
     async def entry_count(self, timeout: float = TABLE_TIMEOUT_S) -> int:
         """How many entries all partitions hold."""
 
-        async def count(segment: str) -> int:
-            info = await self._stores.call(segment, wire.GetTableSegmentInfo, timeout, segment=segment, token="")
+        async def count(segment_id: int) -> int:
+            info = await self._call(segment_id, wire.GetTableSegmentInfo, timeout)
             assert isinstance(info, wire.TableSegmentInfo)
             return info.entry_count
 
-        return sum(await asyncio.gather(*(count(segment) for segment in self._names.values())))
+        return sum(await asyncio.gather(*(count(segment_id) for segment_id in self._names)))
 
     # --- inside -----------------------------------------------------------------------------
+
+    async def _call(
+        self, segment_id: int, kind: type[wire.Command], timeout: float, *, repeat: bool = True, **asked: Any
+    ) -> wire.Command:
+        segment = self._names[segment_id]
+        try:
+            return await self._stores.call(segment, kind, timeout, repeat=repeat, segment=segment, token="", **asked)
+        except SegmentNotFoundError as error:  # partitions are deleted only with their table
+            raise KeyValueTableNotFoundError(self.scope, self.name) from error
 
     def _key(self, key: TableKey | bytes) -> TableKey:
         whole = key if isinstance(key, TableKey) else TableKey(bytes(key))
@@ -315,16 +320,8 @@ class KeyValueTable:
             entries.append(fields.TableEntry(key, expected, each.value))
         if sum(len(key) + len(value) for key, _, value in entries) > _UPDATE_MAX_BYTES:
             raise InvalidArgumentError(f"one update has at most {_UPDATE_MAX_BYTES:,} bytes of keys and values")
-        segment = self._names[segment_id]
-        reply = await self._stores.call(
-            segment,
-            wire.UpdateTableEntries,
-            timeout,
-            repeat=all(entry.version == NO_VERSION for entry in entries),
-            segment=segment,
-            token="",
-            entries=tuple(entries),
-        )
+        repeat = all(entry.version == NO_VERSION for entry in entries)
+        reply = await self._call(segment_id, wire.UpdateTableEntries, timeout, repeat=repeat, entries=tuple(entries))
         assert isinstance(reply, wire.TableEntriesUpdated)
         return [Version(segment_id, number) for number in reply.versions]
 
@@ -334,16 +331,8 @@ class KeyValueTable:
             fields.TableKey(key, self._expected(segment_id, each.version))
             for key, each in zip(raw, removals, strict=True)
         )
-        segment = self._names[segment_id]
-        await self._stores.call(
-            segment,
-            wire.RemoveTableKeys,
-            timeout,
-            repeat=all(key.version == NO_VERSION for key in keys),
-            segment=segment,
-            token="",
-            keys=keys,
-        )
+        repeat = all(key.version == NO_VERSION for key in keys)
+        await self._call(segment_id, wire.RemoveTableKeys, timeout, repeat=repeat, keys=keys)
 
     def _expected(self, segment_id: int, version: Version | None) -> int:
         if version is None:
