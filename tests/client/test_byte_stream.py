@@ -231,6 +231,19 @@ def test_closing_the_client_or_the_reader_ends_a_wait(uri: str, manager: StreamM
             other.close()
 
 
+def test_what_a_closed_client_did_not_store_is_told(uri: str, manager: StreamManager) -> None:
+    manager.create_stream("sc", "unsaved")
+    manager.create_stream("sc", "saved")
+    other = StreamManager(uri)
+    saved, unsaved = (other.create_byte_writer("sc", name) for name in ("saved", "unsaved"))
+    unsaved.write(b"x" * (100 << 20))
+    other.close()
+    saved.close()
+    with pytest.raises(ClosedError, match="sc/unsaved"):
+        unsaved.close()
+    assert unsaved.closed
+
+
 def test_nothing_is_left_of_the_async_face(uri: str) -> None:
     async def use() -> None:
         async with aio.StreamManager(uri) as manager:
@@ -247,6 +260,8 @@ def test_nothing_is_left_of_the_async_face(uri: str) -> None:
             await waiting
         with pytest.raises(ClosedError):
             await writer.write(b"z")
+        with pytest.raises(ClosedError):
+            await writer.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(use())

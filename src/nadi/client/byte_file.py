@@ -110,7 +110,9 @@ class ByteStreamWriter(io.RawIOBase):
         if self.closed:
             return
         try:
-            if not self._core.is_closed:
+            if self._core.is_closed:  # with the client
+                self._core.check_lost()
+            else:
                 self._thread.run(self._core.close(self._timeout))
         finally:
             super().close()

@@ -50,6 +50,7 @@ class ByteStreamWriter:
         self._progress = asyncio.Event()  # set when something was stored or has failed
         self._task: asyncio.Task[None] | None = None
         self._error: NadiError | None = None
+        self._lost: NadiError | None = None  # why pending bytes were given up when the writer was stopped
         self._closed = False
 
     def tell(self) -> int:
@@ -86,7 +87,9 @@ class ByteStreamWriter:
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush, then end; raises what kept bytes from being stored."""
-        if not self._closed:
+        if self._closed:
+            self.check_lost()
+        else:
             try:
                 await self.flush(timeout)
             finally:
@@ -97,8 +100,16 @@ class ByteStreamWriter:
         await self.close(timeout)
         await self._stores.controller.seal_stream(self.scope, self.stream)
 
+    def check_lost(self) -> None:
+        """Raise, once, why bytes were not stored that were pending when the writer was stopped."""
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
+
     def stop(self, error: NadiError) -> None:
         """End without waiting: what is not stored by now fails with `error`."""
+        if self._pending_bytes and not self._closed:
+            self._lost = self._error or error
         self._closed = True
         self._fail(error)
         if self._task is not None:
