@@ -160,6 +160,9 @@ class ByteStreamWriter:
             self._fail(StreamSealedError(f"{self.scope}/{self.stream}"))
         except NadiError as error:
             self._fail(error)
+        except BaseException:  # nobody may wait for ever for a task that is no more
+            self._fail(ClosedError(f"the writer of {self.scope}/{self.stream} has broken down"))
+            raise
         finally:
             self._task = None
 

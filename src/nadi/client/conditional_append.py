@@ -89,7 +89,9 @@ class ConditionalAppender:
         except BaseException:
             connection.remove_session(session)
             raise
-        assert isinstance(setup, wire.AppendSetup)
+        if not isinstance(setup, wire.AppendSetup):
+            connection.remove_session(session)
+            raise ProtocolError(f"SetupAppend for {self.segment} was answered with {type(setup).__name__}")
         self._connection, self._session = connection, session
         return connection, session, setup.last_event_number
 
