@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import measure
+from bench import measure, structures
 from bench.measure import Figure
 
 console = Console(highlight=False)
@@ -29,6 +29,8 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "write-10k": lambda folder: measure.write(folder, 10_000, 150_000, 300, "MB/s"),
     "latency": measure.latency,
     "read": measure.read,
+    "bytes": structures.byte_stream,
+    "changes": structures.changes,
     "spark": measure.spark_read,
     "restart": measure.restart,
 }
