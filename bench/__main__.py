@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import measure, streams
+from bench import measure, streams, structures
 from bench.measure import Figure
 
 console = Console(highlight=False)
@@ -30,6 +30,8 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "write-10k": lambda folder: measure.write(folder, 10_000, 150_000, 300, "MB/s"),
     "latency": measure.latency,
     "read": measure.read,
+    "bytes": structures.byte_stream,
+    "changes": structures.changes,
     "spark": measure.spark_read,
     "restart": measure.restart,
     "streams": partial(streams.many_streams, count=100_000),

@@ -23,6 +23,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── StreamSealedError       no more events can be written to this stream
     │   ├── StreamNotSealedError
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
+    │   ├── ContentionError         others were faster each time: try again later, or less often
     │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
     │   ├── TransactionFailedError  the transaction was aborted or has timed out
     │   └── SchemaIncompatibleError a schema that may not follow, or can't read, an earlier one of its stream
@@ -170,6 +171,14 @@ class GenerationMismatchError(ConflictError):
             f"the configuration of reader group {group} has generation {stored} and not {given}: read it, and try again"
         )
         self.group, self.given, self.stored = group, given, stored
+
+
+class ContentionError(ConflictError):
+    def __init__(self, name: str, attempts: int) -> None:
+        super().__init__(
+            f"{name} was changed by others before each of {attempts:,} tries: try again later, or change it less often"
+        )
+        self.name, self.attempts = name, attempts
 
 
 class ConditionFailedError(ConflictError):

@@ -99,6 +99,9 @@ READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight
 SCHEMA_MAX_BYTES = 512 * KIB  # one stored schema; half of what a table value may have
 SCHEMA_MAX_VERSIONS = 1_000  # of one stream; keeps the list of them well under a table value's limit
 SCHEMA_CACHE_DECODERS = 256  # of one reader, for the schemas its events were written with
+BYTE_APPEND_BYTES = 8 * MIB  # one append of a byte stream; pieces that wait are joined up to it
+STATE_UPDATE_ATTEMPTS = 1_000  # tries of one update of shared state while others are faster
+TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a key-value table
 
 
 def override(limits: dict[str, Any], text: str) -> None:

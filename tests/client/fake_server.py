@@ -15,6 +15,7 @@ from typing import Any
 
 from nadi.client.controller import ControllerClient
 from nadi.errors import NotFoundError
+from nadi.model.event import frame_events
 from nadi.model.keyspace import equal_ranges, overlaps
 from nadi.naming import segment_epoch, segment_id, segment_name, transaction_segment_name
 from nadi.wire import commands as wire
@@ -162,11 +163,12 @@ class FakeConnection(asyncio.Protocol):
                 transient = f"{name}#transient.{self.store.opened:064x}"
                 self.store.create(transient)
                 self.reply(wire.SegmentCreated(rid, transient))
-            case wire.ConditionalBlockEnd(request_id=rid, writer_id=writer, event_number=number):
-                segment = self.store.segments[self.sessions[writer]]
-                assert command.expected_offset == len(segment.data)
-                segment.data += command.data
-                self.reply(wire.DataAppended(writer, number, number - 1, rid, len(segment.data)))
+            case wire.ConditionalBlockEnd(data=data):
+                self.conditional_append(command, bytes(data))
+            case wire.ConditionalAppend(data=data):
+                self.conditional_append(command, frame_events([bytes(data)]))
+            case wire.GetSegmentAttribute(request_id=rid, segment=name, attribute_id=attribute):
+                self.reply(wire.SegmentAttribute(rid, self.store.segments[name].writers.get(attribute, NO_VERSION)))
             case wire.MergeSegments():
                 self.merge(command)
             case _:
@@ -187,6 +189,24 @@ class FakeConnection(asyncio.Protocol):
             self.drop()
         else:
             self.reply(wire.SegmentsMerged(rid, command.target, command.source, len(target.data)))
+
+    def conditional_append(self, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, data: bytes) -> None:
+        chaos, writer, rid, number = self.store.chaos, command.writer_id, command.request_id, command.event_number
+        name = self.sessions[writer]
+        segment, last = self.store.segments[name], self.acknowledged[writer]
+        if "#transient." not in name and chaos.random.random() < chaos.before:
+            self.drop()
+            return
+        assert number > segment.writers.get(writer, NO_VERSION)
+        if command.expected_offset != len(segment.data):
+            self.reply(wire.ConditionalCheckFailed(writer, number, rid))
+            return
+        segment.data += data
+        segment.writers[writer] = self.acknowledged[writer] = number
+        if "#transient." not in name and chaos.random.random() < chaos.after:
+            self.drop()
+            return
+        self.reply(wire.DataAppended(writer, number, last, rid, len(segment.data)))
 
     def append(self, command: wire.AppendBlockEnd) -> None:
         store, chaos = self.store, self.store.chaos

@@ -14,11 +14,25 @@ from nadi.client.blocking import (
     Transaction,
     TransactionalEventWriter,
 )
+from nadi.client.blocking_structures import (
+    Journal,
+    KeyValueTable,
+    LeaderElection,
+    SharedCounter,
+    SharedMap,
+    SharedSet,
+    StateSynchronizer,
+)
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
+from nadi.client.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.controller import SegmentRange
+from nadi.client.key_value_registry import KeyValueTableConfiguration
+from nadi.client.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
+from nadi.client.leader_election import Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event
 from nadi.client.security import Basic, Bearer
+from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 from nadi.client.values import ValueEvent
@@ -29,18 +43,35 @@ __all__ = [
     "Ack",
     "Basic",
     "Bearer",
+    "ByteStreamReader",
+    "ByteStreamWriter",
     "Event",
     "EventWriter",
+    "Insert",
+    "Journal",
+    "KeyValueTable",
+    "KeyValueTableConfiguration",
+    "LeaderElection",
+    "Lease",
+    "Put",
+    "Remove",
     "RetentionPolicy",
     "ScalingPolicy",
     "Schemas",
     "SegmentInfo",
     "SegmentRange",
+    "SharedCounter",
+    "SharedMap",
+    "SharedSet",
     "SliceReader",
+    "StateKind",
+    "StateSynchronizer",
     "StreamConfiguration",
     "StreamInfo",
     "StreamManager",
     "Table",
+    "TableEntry",
+    "TableKey",
     "TableValue",
     "Transaction",
     "TransactionalEventWriter",
@@ -49,4 +80,5 @@ __all__ = [
     "ValueReader",
     "ValueTransaction",
     "ValueWriter",
+    "Version",
 ]

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from nadi.client.batch import Ack
+from nadi.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from nadi.client.controller import SegmentRange
+from nadi.client.key_value_registry import KeyValueTableConfiguration
+from nadi.client.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
+from nadi.client.leader_election import LeaderElection, Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
+from nadi.client.revisioned_stream import RevisionedStream
 from nadi.client.security import Basic, Bearer
 from nadi.client.serializers.registry import SchemaGroup
+from nadi.client.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
+from nadi.client.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.streams import SegmentInfo, StreamInfo, StreamManager
 from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue
 from nadi.client.transactions import Transaction, TransactionalEventWriter
@@ -20,18 +27,37 @@ __all__ = [
     "Ack",
     "Basic",
     "Bearer",
+    "ByteStreamReader",
+    "ByteStreamWriter",
     "Event",
     "EventWriter",
+    "Insert",
+    "Journal",
+    "KeyValueTable",
+    "KeyValueTableConfiguration",
+    "LeaderElection",
+    "Lease",
+    "Put",
+    "Remove",
     "RetentionPolicy",
+    "RevisionedStream",
     "ScalingPolicy",
     "SchemaGroup",
     "SegmentInfo",
     "SegmentRange",
+    "SharedCounter",
+    "SharedMap",
+    "SharedSet",
+    "SharedState",
     "SliceReader",
+    "StateKind",
+    "StateSynchronizer",
     "StreamConfiguration",
     "StreamInfo",
     "StreamManager",
     "Table",
+    "TableEntry",
+    "TableKey",
     "TableValue",
     "Transaction",
     "TransactionalEventWriter",
@@ -40,4 +66,5 @@ __all__ = [
     "ValueReader",
     "ValueTransaction",
     "ValueWriter",
+    "Version",
 ]

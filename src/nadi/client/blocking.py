@@ -14,6 +14,7 @@ from uuid import UUID
 
 from nadi.client import aio
 from nadi.client.batch import Ack
+from nadi.client.blocking_openers import Structures
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueWriter
 from nadi.client.controller import SegmentRange
 from nadi.client.loop_thread import LoopThread
@@ -198,7 +199,7 @@ class Table:
         self._thread.run(self._core.remove(key, version))
 
 
-class StreamManager:
+class StreamManager(Structures):
     """See nadi.client.aio.StreamManager; its thread ends with `close`, or with the process."""
 
     def __init__(

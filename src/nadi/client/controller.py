@@ -307,6 +307,12 @@ class ControllerClient:
             raise TransactionNotFoundError(str(txn_id))
         return str(pb.TxnState.State.Name(reply.state))
 
+    # --- anything else ----------------------------------------------------------------------
+
+    async def call(self, rpc: str, request: Any, kind: type[_Reply], timeout_s: float | None = None) -> _Reply:
+        """An RPC by its name, for what has a module of its own; tried again while the controller is away."""
+        return await self._call(rpc, request, kind, timeout_s)
+
     # --- inside -----------------------------------------------------------------------------
 
     async def _stream_call(self, rpc: str, scope: str, stream: str, kind: type[_Reply]) -> _Reply:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """The coroutine's result; Ctrl-C ends the wait and the coroutine."""
-        if self._closed:
+        if self._closed or sys.is_finalizing():  # at the program's end the thread stands still already
             work.close()
             raise ClosedError("this client was closed")
         if threading.current_thread() is self._thread:

@@ -127,7 +127,9 @@ class SegmentStores:
                         raise
                     except UnavailableError as error:
                         self.forget(segment)
-                        if not repeat or self._closed:
+                        if self._closed:
+                            raise ClosedError("this client was closed") from error
+                        if not repeat:
                             raise
                         trouble = error
                     await pause.pause()

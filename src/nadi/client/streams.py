@@ -22,6 +22,7 @@ from nadi.client.serializers import codec
 from nadi.client.serializers.protocol import Serializer
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.structures import Structures
 from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
@@ -61,7 +62,7 @@ def controller_address(uri: str) -> str:
     return split_uri(uri)[0]
 
 
-class StreamManager:
+class StreamManager(Structures):
     """A client of the controller at `controller_uri`; make it inside a running event loop.
 
     credentials: Basic or Bearer; None takes them from the environment, if they are there. trust_store: for
@@ -78,6 +79,7 @@ class StreamManager:
         controller: ControllerClient | None = None,
         blocking: bool = False,
     ) -> None:
+        super().__init__()
         if controller is None:
             security = security_of(controller_uri, credentials, trust_store, validate_host_name)
             controller = ControllerClient(controller_address(controller_uri), security)
@@ -104,6 +106,7 @@ class StreamManager:
             await txn_writer.close()
         for reader in self._readers:
             reader.close()
+        await self.end_structures()
         self.stores.close()
         await self.controller.close()
         await asyncio.sleep(0)  # let what was ended run out

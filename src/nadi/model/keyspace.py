@@ -1,4 +1,4 @@
-"""The key space [0, 1): where a routing key falls, and how ranges of it are cut and compared.
+"""The key space [0, 1): where a routing key or a table's primary key falls, and how ranges are cut and compared.
 
 >>> round(key_position("hello"), 6)
 0.658716
@@ -12,8 +12,11 @@ from itertools import pairwise
 
 import mmh3
 
+from nadi.model.murmur3 import first_word
+
 # Java's "EventRouter".hashCode(); every Pravega client hashes with this seed.
 _SEED = 1741865571
+_TABLE_SEED = -2020233499  # "KeyValueTableRouter".hashCode()
 _MASK_52 = (1 << 52) - 1
 
 
@@ -21,6 +24,15 @@ def key_position(routing_key: str) -> float:
     """Where a routing key falls in [0, 1): the same place as in Pravega's Java client."""
     low = mmh3.hash64(routing_key.encode("utf-16-le", "surrogatepass"), _SEED, True, signed=False)[0]
     return ((low >> 12) & _MASK_52) / (1 << 52)
+
+
+def primary_key_position(primary_key: bytes) -> float:
+    """Where a key-value table's primary key falls in [0, 1): the same place as in Pravega's Java client.
+
+    >>> primary_key_position(b"hello"), primary_key_position((1).to_bytes(8, "big"))
+    (0.7859863787458266, 0.6759683568840031)
+    """
+    return ((first_word(primary_key, _TABLE_SEED) >> 12) & _MASK_52) / (1 << 52)
 
 
 def equal_ranges(count: int, low: float = 0.0, high: float = 1.0) -> list[tuple[float, float]]:

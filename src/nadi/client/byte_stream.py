@@ -1,0 +1,380 @@
+"""Byte streams: a stream of one segment that holds plain bytes, without events, as the official clients do.
+
+A `ByteStreamWriter` takes pieces of any size and stores them in order, several pieces in one append while
+an append is under way. It goes on at the end of the stream, and every append is conditional on that end:
+if somebody else writes meanwhile, the writer fails instead of mixing its bytes with theirs.
+A `ByteStreamReader` reads ahead from any offset, and at the tail either ends or follows. Offsets count from
+the stream's first byte ever, so they stay the same when the head is truncated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+
+from nadi.client.conditional_append import ConditionalAppender
+from nadi.client.segment_input import read_bytes
+from nadi.client.stores import SegmentStores
+from nadi.errors import (
+    ClosedError,
+    ConditionFailedError,
+    InvalidArgumentError,
+    NadiError,
+    RequestTimeoutError,
+    StreamSealedError,
+)
+from nadi.limits import BYTE_APPEND_BYTES, READ_AHEAD_BYTES, WRITER_PENDING_BYTES
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.wire import commands as wire
+from nadi.wire.fields import Buffer
+
+READ_TIMEOUT_S = 30.0
+_BLOCKS_BEFORE_READING_AHEAD = 2  # after a seek: who reads here and there needs no more than it asks for
+_ids = itertools.count()
+
+
+class ByteStreamWriter:
+    """Made by `open_byte_writer`; one user at a time."""
+
+    def __init__(self, stores: SegmentStores, scope: str, stream: str, segment_id: int, offset: int) -> None:
+        self.scope, self.stream, self.segment_id = scope, stream, segment_id
+        self._stores = stores
+        self._appender = ConditionalAppender(stores, segment_name(scope, stream, segment_id))
+        self._offset = offset  # where the next append goes
+        self._pieces: deque[Buffer] = deque()
+        self._pending_bytes = 0
+        self._progress = asyncio.Event()  # set when something was stored or has failed
+        self._task: asyncio.Task[None] | None = None
+        self._error: NadiError | None = None
+        self._lost: NadiError | None = None  # why pending bytes were given up when the writer was stopped
+        self._closed = False
+
+    def tell(self) -> int:
+        """Where the next written byte goes."""
+        return self._offset + self._pending_bytes
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    async def write(self, data: Buffer, timeout: float | None = None) -> int:
+        """Take all of `data`, waiting while too much is not stored yet; its length.
+
+        A buffer that may change is copied. Raises what kept earlier bytes from being stored.
+        """
+        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        await self._until(lambda: self._pending_bytes <= WRITER_PENDING_BYTES, timeout)
+        for start in range(0, len(view), BYTE_APPEND_BYTES):
+            self._pieces.append(view[start : start + BYTE_APPEND_BYTES])
+        self._pending_bytes += len(view)
+        if self._pieces and self._task is None:
+            self._task = asyncio.create_task(self._store())
+        return len(view)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is on the server's disk; RequestTimeoutError after `timeout` s."""
+        target = self.tell()
+        await self._until(lambda: self._offset >= target, timeout)
+
+    async def truncate_before(self, offset: int) -> None:
+        """Forget the bytes before `offset`; they can't be read any more."""
+        cut = StreamCut(self.scope, self.stream, {self.segment_id: offset})
+        await self._stores.controller.truncate_stream(cut)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Flush, then end; raises what kept bytes from being stored."""
+        if self._closed:
+            self.check_lost()
+        else:
+            try:
+                await self.flush(timeout)
+            finally:
+                self.stop(ClosedError(f"the writer of {self.scope}/{self.stream} was closed"))
+
+    async def close_and_seal(self, timeout: float | None = None) -> None:
+        """Close, and let nobody write to the stream any more: readers come to its end."""
+        await self.close(timeout)
+        await self._stores.controller.seal_stream(self.scope, self.stream)
+
+    def check_lost(self) -> None:
+        """Raise, once, why bytes were not stored that were pending when the writer was stopped."""
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            raise lost
+
+    def stop(self, error: NadiError) -> None:
+        """End without waiting: what is not stored by now fails with `error`."""
+        if self._pending_bytes and not self._closed:
+            self._lost = self._error or error
+        self._closed = True
+        self._fail(error)
+        if self._task is not None:
+            self._task.cancel()
+        self._appender.close()
+
+    async def __aenter__(self) -> ByteStreamWriter:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _until(self, holds: Callable[[], bool], timeout: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    if self._error is not None:
+                        raise self._error
+                    if holds():
+                        return
+                    self._progress.clear()
+                    await self._progress.wait()
+        except TimeoutError as error:
+            if isinstance(error, NadiError):
+                raise
+            trouble = self._appender.trouble
+            raise RequestTimeoutError(
+                f"{self._pending_bytes:,} bytes for {self.scope}/{self.stream} are not stored after {timeout} s"
+                + (f": {trouble}" if trouble else "")
+            ) from trouble
+
+    async def _store(self) -> None:
+        try:
+            while self._pieces:
+                data = self._next()
+                await self._appender.append(data, self._offset)
+                self._offset += len(data)
+                self._pending_bytes -= len(data)
+                self._progress.set()
+        except ConditionFailedError:
+            self._fail(
+                ConditionFailedError(
+                    f"somebody else wrote to {self.scope}/{self.stream}: it no longer ended at {self._offset:,}, and "
+                    f"{self._pending_bytes:,} bytes were not stored. Read what was written, then open a new writer"
+                )
+            )
+        except StreamSealedError:
+            self._fail(StreamSealedError(f"{self.scope}/{self.stream}"))
+        except NadiError as error:
+            self._fail(error)
+        except BaseException:  # nobody may wait for ever for a task that is no more
+            self._fail(ClosedError(f"the writer of {self.scope}/{self.stream} has broken down"))
+            raise
+        finally:
+            self._task = None
+
+    def _next(self) -> Buffer:
+        """The waiting pieces that fit one append, joined."""
+        pieces = [self._pieces.popleft()]
+        size = len(pieces[0])
+        while self._pieces and size + len(self._pieces[0]) <= BYTE_APPEND_BYTES:
+            size += len(self._pieces[0])
+            pieces.append(self._pieces.popleft())
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _fail(self, error: NadiError) -> None:
+        self._error = self._error or error
+        self._pieces.clear()
+        self._progress.set()
+
+
+class ByteStreamReader:
+    """Made by `open_byte_reader`; one user at a time."""
+
+    def __init__(
+        self,
+        stores: SegmentStores,
+        scope: str,
+        stream: str,
+        segment_id: int,
+        start: int,
+        *,
+        follow: bool,
+        timeout: float | None,
+    ) -> None:
+        self.scope, self.stream, self.segment_id = scope, stream, segment_id
+        self._stores = stores
+        self._segment = segment_name(scope, stream, segment_id)
+        self._follow, self._timeout = follow, timeout
+        self._purpose = f"byte reader {next(_ids)}"
+        self._position = start
+        self._block = memoryview(b"")  # what was received and not taken yet
+        self._chunks: AsyncGenerator[memoryview, None] | None = None
+        self._in_order = 0  # blocks since the last seek
+        self._waiting: asyncio.Task[object] | None = None  # who waits in `fill`
+        self._closed = False
+
+    def tell(self) -> int:
+        """The offset of the next byte."""
+        return self._position
+
+    async def head(self) -> int:
+        """The first offset that can be read: what lies before was truncated away."""
+        return (await self._info()).start_offset
+
+    async def tail(self) -> int:
+        """Where the stream ends now."""
+        return (await self._info()).write_offset
+
+    async def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to an offset from the stream's beginning, from here, or from its present tail; the new offset."""
+        if whence == os.SEEK_CUR:
+            offset += self._position
+        elif whence == os.SEEK_END:
+            offset += await self.tail()
+        elif whence != os.SEEK_SET:
+            raise InvalidArgumentError(f"whence is 0, 1 or 2, not {whence}")
+        if offset < 0:
+            raise InvalidArgumentError(f"there is no offset {offset}")
+        ahead = offset - self._position
+        if 0 <= ahead <= len(self._block):
+            self._block = self._block[ahead:]
+        else:
+            await self._forget()
+            self._in_order = 0
+        self._position = offset
+        return offset
+
+    def take(self, target: memoryview) -> int:
+        """Copy what is at hand into `target`; how much that was."""
+        size = min(len(target), len(self._block))
+        target[:size] = self._block[:size]
+        self._block = self._block[size:]
+        self._position += size
+        return size
+
+    async def fill(self) -> bool:
+        """Have something at hand; False at the end: of a sealed stream, or of one that is not followed.
+
+        TruncatedError if the position was truncated away: seek to its `start_offset`. RequestTimeoutError if
+        nothing came within the reader's timeout: ask again.
+        """
+        if self._closed:
+            raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed")
+        if self._block:
+            return True
+        self._waiting = waiting = asyncio.current_task()
+        try:
+            async with asyncio.timeout(self._timeout):
+                if self._chunks is not None and self._in_order == _BLOCKS_BEFORE_READING_AHEAD:
+                    await self._forget()
+                if self._chunks is None:
+                    self._chunks = await self._begin()
+                self._block = await anext(self._chunks, memoryview(b""))
+                if not self._block and not self._follow:  # at what was the tail: there may be more by now
+                    self._chunks = await self._begin()
+                    self._block = await anext(self._chunks, memoryview(b""))
+        except TimeoutError as error:
+            self._chunks = None  # its wait was cancelled, and that ended it
+            if isinstance(error, NadiError):
+                raise
+            raise RequestTimeoutError(
+                f"nothing to read in {self.scope}/{self.stream} at {self._position:,} for {self._timeout} s"
+            ) from None
+        except asyncio.CancelledError:
+            self._chunks = None
+            if self.is_closed and waiting is not None and waiting.uncancel() == 0:
+                raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed") from None
+            raise
+        except BaseException:
+            self._chunks = None
+            raise
+        finally:
+            self._waiting = None
+        if not self._block:
+            self._chunks = None
+            return False
+        self._in_order += 1
+        return True
+
+    async def readinto(self, target: bytearray | memoryview) -> int:
+        """Fill `target` as far as data is at hand, waiting for the first byte; 0 at the end."""
+        view = memoryview(target).cast("B")
+        return self.take(view) if not len(view) or await self.fill() else 0
+
+    async def read(self, size: int = -1) -> bytes:
+        """`size` bytes, less only at the end; all up to the present tail if `size` is negative."""
+        if size < 0:
+            size = max(await self.tail() - self._position, 0)
+        target = memoryview(bytearray(size))
+        filled = 0
+        while filled < size and await self.fill():
+            filled += self.take(target[filled:])
+        return bytes(target[:filled])
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    async def close(self) -> None:
+        """End; who waits for data in another task gets ClosedError."""
+        self._closed = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+        else:
+            await self._forget()
+        self._stores.release(self._purpose)
+
+    async def __aenter__(self) -> ByteStreamReader:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _begin(self) -> AsyncGenerator[memoryview, None]:
+        """The bytes from here on: to the present tail, or for ever if the tail is followed."""
+        end = None if self._follow else await self.tail()
+        ahead = READ_AHEAD_BYTES if self._in_order >= _BLOCKS_BEFORE_READING_AHEAD else 1
+        return read_bytes(
+            self._stores, self._segment, self._position, end, purpose=self._purpose, read_ahead_bytes=ahead
+        )
+
+    async def _forget(self) -> None:
+        self._block = memoryview(b"")
+        if self._chunks is not None:
+            chunks, self._chunks = self._chunks, None
+            await chunks.aclose()
+
+    async def _info(self) -> wire.StreamSegmentInfo:
+        info = await self._stores.call(
+            self._segment, wire.GetStreamSegmentInfo, self._timeout or READ_TIMEOUT_S, segment=self._segment
+        )
+        assert isinstance(info, wire.StreamSegmentInfo)
+        return info
+
+
+async def open_byte_writer(stores: SegmentStores, scope: str, stream: str) -> ByteStreamWriter:
+    """A writer at the stream's present end."""
+    current = await stores.controller.current_segments(scope, stream)
+    if not current:
+        raise StreamSealedError(f"{scope}/{stream}")
+    segment_id = _only(scope, stream, [piece.segment_id for piece in current])
+    segment = segment_name(scope, stream, segment_id)
+    info = await stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
+    assert isinstance(info, wire.StreamSegmentInfo)
+    return ByteStreamWriter(stores, scope, stream, segment_id, info.write_offset)
+
+
+async def open_byte_reader(
+    stores: SegmentStores, scope: str, stream: str, *, start: int | None, follow: bool, timeout: float | None
+) -> ByteStreamReader:
+    """A reader at `start`, or at the head."""
+    head = await stores.controller.head(scope, stream)
+    segment_id = _only(scope, stream, list(head.positions))
+    reader = ByteStreamReader(
+        stores, scope, stream, segment_id, head.positions[segment_id], follow=follow, timeout=timeout
+    )
+    await reader.seek(await reader.head() if start is None else start)
+    return reader
+
+
+def _only(scope: str, stream: str, segment_ids: list[int]) -> int:
+    if len(segment_ids) != 1:
+        raise InvalidArgumentError(
+            f"{scope}/{stream} has {len(segment_ids)} segments and a byte stream has one: "
+            "create a stream of one segment that never scales"
+        )
+    return segment_ids[0]

@@ -1,0 +1,267 @@
+"""Byte streams as files, against the whole server in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import random
+import shutil
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import nadi
+from nadi.client import StreamManager, aio
+from nadi.errors import (
+    ClosedError,
+    ConditionFailedError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+    StreamSealedError,
+    TruncatedError,
+)
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server:
+        with StreamManager(server.controller_uri) as manager:
+            manager.create_scope("sc")
+        yield server.controller_uri
+
+
+@pytest.fixture
+def manager(uri: str) -> Iterator[StreamManager]:
+    with StreamManager(uri) as manager:
+        yield manager
+
+
+def test_what_is_written_is_read(manager: StreamManager) -> None:
+    manager.create_stream("sc", "plain")
+    pieces = [os.urandom(size) for size in (1, 0, 70_000, 9 << 20, 3)]
+    whole = b"".join(pieces)
+    with manager.create_byte_writer("sc", "plain") as writer:
+        reused = bytearray(9 << 20)
+        for piece in pieces:
+            reused[: len(piece)] = piece
+            assert writer.write(memoryview(reused)[: len(piece)]) == len(piece)
+            reused[: len(piece)] = bytes(len(piece))  # as a buffered writer does
+        assert writer.tell() == len(whole)
+        writer.flush()
+        assert manager.segment_info("sc/plain/0.#epoch.0").write_offset == len(whole)
+    with manager.create_byte_reader("sc", "plain") as reader:
+        assert reader.read() == whole
+        assert reader.read(1) == b""
+        assert reader.seek(-3, os.SEEK_END) == len(whole) - 3
+        assert reader.read(10) == whole[-3:]
+        assert reader.seek(1) == reader.tell() == 1
+        assert reader.read(5) == whole[1:6]
+        assert reader.seek(-4, os.SEEK_CUR) == 2
+        assert reader.read(5) == whole[2:7]
+    with pytest.raises(ClosedError):
+        reader.read(1)
+
+
+def test_a_writer_goes_on_at_the_end_and_a_reader_sees_it(manager: StreamManager) -> None:
+    manager.create_stream("sc", "longer")
+    with manager.create_byte_writer("sc", "longer") as writer:
+        writer.write(b"one ")
+    with manager.create_byte_reader("sc", "longer") as reader:
+        assert reader.read(100) == b"one "
+        assert reader.read(100) == b""
+        with manager.create_byte_writer("sc", "longer") as writer:
+            assert writer.tell() == 4
+            writer.write(b"two")
+        assert reader.read(100) == b"two"
+
+
+def test_the_usual_users_of_files(manager: StreamManager, tmp_path: Path) -> None:
+    for stream in ("text", "zip", "parquet", "copied"):
+        manager.create_stream("sc", stream)
+    with io.TextIOWrapper(io.BufferedWriter(manager.create_byte_writer("sc", "text")), "utf-8") as text:
+        text.writelines(f"line {n} é\n" for n in range(2000))
+    with io.TextIOWrapper(io.BufferedReader(manager.create_byte_reader("sc", "text")), "utf-8") as lines:
+        assert list(lines) == [f"line {n} é\n" for n in range(2000)]
+
+    with io.BufferedWriter(manager.create_byte_writer("sc", "zip")) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.txt", b"a" * 100_000)
+        archive.writestr("b.txt", b"b")
+    with zipfile.ZipFile(io.BufferedReader(manager.create_byte_reader("sc", "zip"))) as archive:
+        assert archive.read("b.txt") == b"b"
+        assert archive.read("a.txt") == b"a" * 100_000
+
+    table = pa.table({"n": list(range(1000))})
+    with manager.create_byte_writer("sc", "parquet") as writer:
+        pq.write_table(table, pa.PythonFile(writer, mode="w"))
+    with manager.create_byte_reader("sc", "parquet") as reader:
+        assert pq.read_table(pa.PythonFile(reader, mode="r")).equals(table)
+
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(3 << 20))
+    with source.open("rb") as opened, manager.create_byte_writer("sc", "copied") as writer:
+        shutil.copyfileobj(opened, writer, 1 << 20)
+    with manager.create_byte_reader("sc", "copied") as reader, (tmp_path / "target").open("wb") as target:
+        shutil.copyfileobj(reader, target, 1 << 20)
+    assert (tmp_path / "target").read_bytes() == source.read_bytes()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(["set", "cur", "end", "read"]), st.integers(0, 300_000)), max_size=12))
+def test_it_reads_as_any_file_does(manager: StreamManager, steps: list[tuple[str, int]]) -> None:
+    content = random.Random(7).randbytes(200_000)
+    if manager.create_stream("sc", "any-file"):
+        with manager.create_byte_writer("sc", "any-file") as writer:
+            writer.write(content)
+    expected = io.BytesIO(content)
+    with io.BufferedReader(manager.create_byte_reader("sc", "any-file"), 10_000) as reader:
+        for step, number in steps:
+            if step == "read":
+                assert reader.read(number) == expected.read(number)
+            elif step == "set":
+                assert reader.seek(number) == expected.seek(number)
+            elif step == "cur":
+                assert reader.seek(number // 2, os.SEEK_CUR) == expected.seek(number // 2, os.SEEK_CUR)
+            else:
+                place = max(-number, -len(content))
+                assert reader.seek(place, os.SEEK_END) == expected.seek(place, os.SEEK_END)
+
+
+def test_a_server_that_is_killed_while_a_writer_writes(tmp_path: Path) -> None:
+    server = nadi.embedded(tmp_path)
+    port = int(server.controller_uri.rpartition(":")[2])
+    content = random.Random(7).randbytes(24 << 20)
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "st")
+        with manager.create_byte_writer("sc", "st", timeout=60) as writer:
+            writer.write(content[: 8 << 20])
+            writer.flush()
+            writer.write(content[8 << 20 :])
+            server.kill()
+            server = nadi.embedded(tmp_path, port=port)
+            writer.flush()
+        with manager.create_byte_reader("sc", "st") as reader:
+            assert reader.readall() == content
+    server.stop()
+
+
+def test_following_the_tail(manager: StreamManager) -> None:
+    manager.create_stream("sc", "followed")
+    with manager.create_byte_writer("sc", "followed") as writer:
+        writer.write(b"old")
+        writer.flush()
+        with manager.create_byte_reader("sc", "followed", start=3, follow=True, timeout=0.1) as reader:
+            with pytest.raises(RequestTimeoutError):
+                reader.read(10)
+            writer.write(b"new")
+            writer.flush()
+            assert reader.read(10) == b"new"
+        reader = manager.create_byte_reader("sc", "followed", follow=True, timeout=None)
+        writer.close_and_seal()
+    assert reader.readall() == b"oldnew"
+    assert reader.read(1) == b""
+    with pytest.raises(StreamSealedError):
+        manager.create_byte_writer("sc", "followed")
+
+
+def test_two_writers_never_mix(manager: StreamManager) -> None:
+    manager.create_stream("sc", "contested")
+    first, second = (manager.create_byte_writer("sc", "contested") for _ in range(2))
+    first.write(b"first")
+    first.flush()
+    second.write(b"other")
+    with pytest.raises(ConditionFailedError, match="sc/contested"):
+        second.flush()
+    with pytest.raises(ConditionFailedError):
+        second.write(b"more")
+    with pytest.raises(ConditionFailedError):
+        second.close()
+    assert second.closed
+    first.write(b" again")
+    first.close()
+    with manager.create_byte_reader("sc", "contested") as reader:
+        assert reader.read() == b"first again"
+
+
+def test_truncating_the_head(manager: StreamManager) -> None:
+    manager.create_stream("sc", "cut")
+    with manager.create_byte_writer("sc", "cut") as writer:
+        writer.write(b"0123456789")
+        writer.flush()
+        writer.truncate_before(4)
+    assert manager.stream_info("sc", "cut").head.positions == {0: 4}
+    with manager.create_byte_reader("sc", "cut") as reader:
+        assert (reader.head(), reader.tail(), reader.tell()) == (4, 10, 4)
+        assert reader.read() == b"456789"
+        reader.seek(0)
+        with pytest.raises(TruncatedError) as gap:
+            reader.read(1)
+        reader.seek(gap.value.start_offset)
+        assert reader.read(2) == b"45"
+
+
+def test_only_streams_of_one_segment(manager: StreamManager) -> None:
+    manager.create_stream("sc", "wide", 2)
+    with pytest.raises(InvalidArgumentError, match="one segment"):
+        manager.create_byte_writer("sc", "wide")
+    with pytest.raises(InvalidArgumentError, match="one segment"):
+        manager.create_byte_reader("sc", "wide")
+
+
+def test_closing_the_client_or_the_reader_ends_a_wait(uri: str, manager: StreamManager) -> None:
+    manager.create_stream("sc", "quiet")
+    with ThreadPoolExecutor(1) as threads:
+        for close_client in (True, False):
+            other = StreamManager(uri)
+            reader = other.create_byte_reader("sc", "quiet", follow=True, timeout=None)
+            waiting = threads.submit(reader.read, 1)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.1)
+            (other if close_client else reader).close()
+            assert isinstance(waiting.exception(10), ClosedError)
+            other.close()
+
+
+def test_what_a_closed_client_did_not_store_is_told(uri: str, manager: StreamManager) -> None:
+    manager.create_stream("sc", "unsaved")
+    manager.create_stream("sc", "saved")
+    other = StreamManager(uri)
+    saved, unsaved = (other.create_byte_writer("sc", name) for name in ("saved", "unsaved"))
+    unsaved.write(b"x" * (100 << 20))
+    other.close()
+    saved.close()
+    with pytest.raises(ClosedError, match="sc/unsaved"):
+        unsaved.close()
+    assert unsaved.closed
+
+
+def test_nothing_is_left_of_the_async_face(uri: str) -> None:
+    async def use() -> None:
+        async with aio.StreamManager(uri) as manager:
+            await manager.create_stream("sc", "async")
+            writer = await manager.create_byte_writer("sc", "async")
+            await writer.write(b"x" * 100_000)
+            await writer.flush(30)
+            reader = await manager.create_byte_reader("sc", "async", follow=True)
+            assert len(await reader.read(100_000)) == 100_000
+            waiting = asyncio.create_task(reader.read(1))
+            await asyncio.sleep(0.05)
+            await writer.write(b"y" * 50_000_000)
+        with pytest.raises(ClosedError):
+            await waiting
+        with pytest.raises(ClosedError):
+            await writer.write(b"z")
+        with pytest.raises(ClosedError):
+            await writer.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(use())
