@@ -66,6 +66,32 @@ def test_rest_speaks_tls_and_asks_who_comes(tmp_path: Path, tls: Certificate) ->
             httpx.get(plain)
 
 
+def test_structures_with_users(tmp_path: Path) -> None:
+    """Byte streams, tables and shared state show tokens for their segments, as everything else does."""
+    config = nadi.client.KeyValueTableConfiguration(primary_key_bytes=4)
+    with guarded(tmp_path) as server:
+        with connected(server, "root") as manager:
+            manager.create_scope("home")
+            for stream in ("bytes", "state"):
+                manager.create_stream("home", stream, 1)
+            manager.create_key_value_table("home", "table", config)
+        with connected(server, "writer") as manager:
+            with manager.create_byte_writer("home", "bytes") as writer:
+                writer.write(b"x" * 1000)
+            assert manager.create_byte_reader("home", "bytes").read(1000) == b"x" * 1000
+            manager.shared_counter("home", "state").add(3)
+            assert manager.shared_counter("home", "state").value == 3
+            manager.key_value_table("home", "table").put(b"key.", b"value")
+            found = manager.key_value_table("home", "table").get(b"key.")
+            assert found is not None
+            assert found.value == b"value"
+        with connected(server, "stranger") as manager:
+            with pytest.raises(PermissionDeniedError):
+                manager.create_byte_reader("home", "bytes").read(1)
+            with pytest.raises(PermissionDeniedError):
+                manager.key_value_table("home", "table").get(b"key.")
+
+
 # --- starting ---------------------------------------------------------------------------------------
 
 

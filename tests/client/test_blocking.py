@@ -99,9 +99,13 @@ def test_closing_ends_every_wait(uri: str) -> None:
 
 def test_ctrl_c_ends_a_wait(manager: StreamManager) -> None:
     reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        reader.next_block()
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            reader.next_block()
+    finally:
+        signal.signal(signal.SIGINT, former)
     reader.close()
 
 
