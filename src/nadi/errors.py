@@ -15,6 +15,8 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── SubscriberNotFoundError
     │   ├── KeyValueTableNotFoundError
     │   ├── WriterNotFoundError
+    │   ├── BookmarkNotFoundError
+    │   ├── SliceNotFoundError
     │   └── TransactionNotFoundError
     ├── ConflictError               somebody else was there first: look again, then decide
     │   ├── AlreadyExistsError
@@ -116,6 +118,18 @@ class WriterNotFoundError(NotFoundError):
     def __init__(self, stream: str, writer: str) -> None:
         super().__init__(f"writer {writer[:60]} has never noted a time for {stream}")
         self.stream, self.writer = stream, writer
+
+
+class BookmarkNotFoundError(NotFoundError):
+    def __init__(self, scope: str, name: str) -> None:
+        super().__init__(f"there is no bookmark {name[:60]!r} in scope {scope}: create it, or check its spelling")
+        self.scope, self.name = scope, name
+
+
+class SliceNotFoundError(NotFoundError):
+    def __init__(self, scope: str, name: str) -> None:
+        super().__init__(f"there is no slice {name[:60]!r} in scope {scope}: create it, or check its spelling")
+        self.scope, self.name = scope, name
 
 
 class TransactionNotFoundError(NotFoundError):

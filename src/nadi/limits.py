@@ -96,6 +96,8 @@ TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits
 READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight
+BOOKMARK_NOTE_MAX_CHARS = 4_096
+BOOKMARK_MAX_TAGS = 128
 
 
 def override(limits: dict[str, Any], text: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from nadi.client.batch import Ack
+from nadi.client.bookmarks import Bookmark, Bookmarks, NamedSlice, NamedSlices
 from nadi.client.controller import SegmentRange
+from nadi.client.cuts import StreamCuts
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
 from nadi.client.security import Basic, Bearer
@@ -18,14 +20,19 @@ __all__ = [
     "Ack",
     "Basic",
     "Bearer",
+    "Bookmark",
+    "Bookmarks",
     "Event",
     "EventWriter",
+    "NamedSlice",
+    "NamedSlices",
     "RetentionPolicy",
     "ScalingPolicy",
     "SegmentInfo",
     "SegmentRange",
     "SliceReader",
     "StreamConfiguration",
+    "StreamCuts",
     "StreamInfo",
     "StreamManager",
     "Table",

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from nadi.client import aio
 from nadi.client.batch import Ack
+from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.controller import SegmentRange
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
@@ -342,17 +343,34 @@ class StreamManager:
         return TransactionalEventWriter(self._thread, core)
 
     def create_reader(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> SliceReader:
-        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive)."""
-        core = self._thread.run(self._core.create_reader(scope, stream, start=start, end=end))
+        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive).
+
+        routing_keys: read only the segments that can hold these keys; they hold other keys too.
+        """
+        core = self._thread.run(
+            self._core.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
+        )
         return SliceReader(self._thread, core)
 
     def read_events(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> Iterator[Event]:
         """The events one by one, for ever unless `end` is given or the stream is sealed."""
-        with self.create_reader(scope, stream, start=start, end=end) as reader:
+        with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
             for segment_id, block in reader:
                 yield from events_of(segment_id, block)
 
@@ -365,6 +383,26 @@ class StreamManager:
 
         while (block := self._thread.run(following())) is not None:
             yield block
+
+    # --- cuts, bookmarks, slices --------------------------------------------------------------
+
+    def cuts(self, scope: str, stream: str) -> StreamCuts:
+        """The stream's cuts: make, check, compare and measure them."""
+        return StreamCuts(self._thread, self._core.cuts(scope, stream))
+
+    def bookmarks(self, scope: str) -> Bookmarks:
+        """The scope's bookmarks."""
+        return Bookmarks(self._thread, self._core.bookmarks(scope))
+
+    def slices(self, scope: str) -> NamedSlices:
+        """The scope's named slices."""
+        return NamedSlices(self._thread, self._core.slices(scope))
+
+    def open_slice(self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None) -> SliceReader:
+        """A reader of the slice of that name; SliceNotFoundError if there is none."""
+        return SliceReader(
+            self._thread, self._thread.run(self._core.open_slice(scope, name, routing_keys=routing_keys))
+        )
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""

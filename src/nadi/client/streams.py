@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from nadi.client import reader as readers
+from nadi.client.bookmarks import Bookmarks, NamedSlices
 from nadi.client.controller import ControllerClient, SegmentRange
+from nadi.client.cuts import StreamCuts
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
 from nadi.client.security import Credentials, security_of, split_uri
@@ -260,19 +262,34 @@ class StreamManager:
         return writer
 
     async def create_reader(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> SliceReader:
-        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive)."""
-        reader = await readers.open_reader(self.stores, scope, stream, start, end)
+        """Blocks of events from `start` (or the head) to `end` (or on, as they arrive).
+
+        routing_keys: read only the segments that can hold these keys; they hold other keys too.
+        """
+        reader = await readers.open_reader(self.stores, scope, stream, start, end, routing_keys)
         self._readers = [known for known in self._readers if not known.is_closed]
         self._readers.append(reader)
         return reader
 
     async def read_events(
-        self, scope: str, stream: str, *, start: StreamCut | None = None, end: StreamCut | None = None
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> AsyncIterator[readers.Event]:
         """The events one by one; use `create_reader` for blocks and for the position."""
-        reader = await self.create_reader(scope, stream, start=start, end=end)
+        reader = await self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
         try:
             async for segment_id, block in reader:
                 for event in readers.events_of(segment_id, block):
@@ -283,6 +300,27 @@ class StreamManager:
     def read_segment_range(self, segment: str, start: int, end: int) -> AsyncIterator[EventBlock]:
         """The events of one segment between two event boundaries, in blocks."""
         return readers.read_segment_range(self.stores, segment, start, end)
+
+    # --- cuts, bookmarks, slices --------------------------------------------------------------
+
+    def cuts(self, scope: str, stream: str) -> StreamCuts:
+        """The stream's cuts: make, check, compare and measure them."""
+        return StreamCuts(self, scope, stream)
+
+    def bookmarks(self, scope: str) -> Bookmarks:
+        """The scope's bookmarks."""
+        return Bookmarks(self, scope)
+
+    def slices(self, scope: str) -> NamedSlices:
+        """The scope's named slices."""
+        return NamedSlices(self, scope)
+
+    async def open_slice(self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None) -> SliceReader:
+        """A reader of the slice of that name; SliceNotFoundError if there is none."""
+        found = await self.slices(scope).get(name)
+        return await self.create_reader(
+            scope, found.stream, start=found.start, end=found.end, routing_keys=routing_keys
+        )
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""
