@@ -30,6 +30,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── NotAuthenticatedError   it doesn't know who asks: give credentials, or right ones
     │   └── PermissionDeniedError   it knows, and the permission is missing: ask whoever keeps the users file
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
+    │   └── SegmentGoneError        the whole segment was: go on from the stream's head
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
     │   ├── TokenExpiredError       a delegation token ran out: the client fetches another and goes on
@@ -198,6 +199,12 @@ class TruncatedError(NadiError):
             f"offset {offset:,} of segment {segment} was truncated away; its data begins at {start_offset:,}"
         )
         self.segment, self.offset, self.start_offset = segment, offset, start_offset
+
+
+class SegmentGoneError(TruncatedError):
+    def __init__(self, segment: str) -> None:
+        NadiError.__init__(self, f"segment {segment} was truncated away whole: go on from the stream's head")
+        self.segment, self.offset, self.start_offset = segment, 0, 0
 
 
 class UnavailableError(NadiError):

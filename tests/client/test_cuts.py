@@ -65,7 +65,7 @@ class FakeStream:
         return SegmentInfo(0, self.lengths[segment], segment in self.history.sealed_in)
 
     def cuts(self) -> StreamCuts:
-        return StreamCuts(cast(Any, self), "sc", "st")
+        return StreamCuts(cast("Any", self), "sc", "st")
 
     def read(self, cut: StreamCut) -> dict[int, int]:
         """How much of each segment lies before the cut."""

@@ -26,6 +26,10 @@ class StreamCuts:
         """Where the stream ends now."""
         return self._thread.run(self._core.tail())
 
+    def named(self, text: str) -> StreamCut:
+        """The cut meant by `head`, `tail`, the text of a cut, or the name of one of the scope's bookmarks."""
+        return self._thread.run(self._core.named(text))
+
     def after(self, cut: StreamCut, events: int) -> StreamCut:
         """The cut `events` events after `cut`, in equal shares of the segments; the tail if there are fewer."""
         return self._thread.run(self._core.after(cut, events))

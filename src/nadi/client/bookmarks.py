@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nadi.client.cuts import HEAD, TAIL, StreamCuts
+from nadi.client.cuts import HEAD, TAIL
 from nadi.client.reader import check_cut, segment_ranges
 from nadi.client.tables import ABSENT, Table, TableValue
 from nadi.errors import (
@@ -269,7 +269,7 @@ class NamedSlices:
         """AlreadyExistsError if the scope has a slice of that name; InvalidStreamCutError unless `end` lies at or
         after `start` everywhere."""
         check_cut(end, start.scope, start.stream)
-        order = await StreamCuts(self._manager, start.scope, start.stream).compare(start, end)
+        order = await self._manager.cuts(start.scope, start.stream).compare(start, end)
         if not order.is_at_or_before:
             raise InvalidStreamCutError(f"the start of slice {name} lies {order.value} its end: no slice lies between")
         return self._of(name, await self._shelf.add(name, [start, end], note, tags))
@@ -297,22 +297,6 @@ class NamedSlices:
     def _of(self, name: str, stored: _Stored) -> NamedSlice:
         start, end = map(StreamCut.from_text, stored.cuts)
         return NamedSlice(name, start, end, _time(stored.made_ms), stored.note, tuple(stored.tags))
-
-
-async def cut_of(manager: StreamManager, scope: str, stream: str, text: str) -> StreamCut:
-    """What a person means by `head`, `tail`, the name of a bookmark or the text of a cut; it is of this stream."""
-    if text in RESERVED:
-        cuts = StreamCuts(manager, scope, stream)
-        return await (cuts.head() if text == HEAD else cuts.tail())
-    try:
-        cut = (await Bookmarks(manager, scope).get(text)).cut
-    except BookmarkNotFoundError as missing:
-        try:
-            cut = StreamCut.from_text(text)
-        except InvalidStreamCutError:
-            raise missing from None
-    check_cut(cut, scope, stream)
-    return cut
 
 
 def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[_Stored], _Stored]:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 from nadi.client.controller import SegmentRange
 from nadi.client.frontier import Frontier
 from nadi.client.reader import check_cut, read_segment_range, segment_ranges
-from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TruncatedError
+from nadi.errors import (
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    SegmentGoneError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    TruncatedError,
+)
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder, KeyRanges
 from nadi.model.streamcut import StreamCut
@@ -48,15 +55,26 @@ class StreamCuts:
 
     def __init__(self, manager: StreamManager, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
-        self._manager = manager
+        self.manager = manager
 
     async def head(self) -> StreamCut:
         """Where the stream begins now, after what was truncated away."""
-        return (await self._manager.stream_info(self.scope, self.stream)).head
+        return (await self.manager.stream_info(self.scope, self.stream)).head
 
     async def tail(self) -> StreamCut:
         """Where the stream ends now."""
-        return (await self._manager.stream_info(self.scope, self.stream)).tail
+        return (await self.manager.stream_info(self.scope, self.stream)).tail
+
+    async def named(self, text: str) -> StreamCut:
+        """The cut meant by `head`, `tail`, the text of a cut, or the name of one of the scope's bookmarks."""
+        if text in (HEAD, TAIL):
+            return await (self.head() if text == HEAD else self.tail())
+        try:
+            cut = StreamCut.from_text(text)
+        except InvalidStreamCutError:
+            cut = (await self.manager.bookmarks(self.scope).get(text)).cut
+        await self._ranges(cut)  # or it isn't one of this stream
+        return cut
 
     async def after(self, cut: StreamCut, events: int) -> StreamCut:
         """The cut `events` events after `cut`, or the tail if there are fewer.
@@ -92,7 +110,7 @@ class StreamCuts:
                 raise TruncatedError(name, offset, info.start_offset)
             if offset > info.write_offset:
                 raise InvalidStreamCutError(f"offset {offset:,} of segment {name} lies past its end")
-            found = await self._manager.stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
+            found = await self.manager.stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
             assert isinstance(found, wire.OffsetLocated)
             if found.offset != offset:
                 raise InvalidStreamCutError(
@@ -123,7 +141,7 @@ class StreamCuts:
             if offset > end.positions.get(segment, offset):
                 raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment}")
         try:
-            ids = await self._manager.segments_between(self.scope, self.stream, start, end)
+            ids = await self.manager.segments_between(self.scope, self.stream, start, end)
         except InvalidStreamCutError:
             raise
         except InvalidArgumentError as error:
@@ -151,7 +169,7 @@ class StreamCuts:
         async def count(piece: SegmentSlice) -> int:
             async with turns:
                 name = segment_name(self.scope, self.stream, piece.segment_id)
-                blocks = read_segment_range(self._manager.stores, name, piece.start, piece.end)
+                blocks = read_segment_range(self.manager.stores, name, piece.start, piece.end)
                 return sum([len(block) async for block in blocks])
 
         return sum(await asyncio.gather(*map(count, await self.slices(start, end))))
@@ -161,7 +179,7 @@ class StreamCuts:
         pieces = list(slices)
         ids = {piece.segment_id: 0 for piece in pieces}
         ranges = await segment_ranges(
-            self._manager.stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids)
+            self.manager.stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids)
         )
         wanted = list(keys)
         able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
@@ -174,7 +192,7 @@ class StreamCuts:
             check_cut(cut, self.scope, self.stream)
         found: list[SegmentRange] = []
         for cut in cuts:
-            found += await segment_ranges(self._manager.stores, self.scope, self.stream, cut)
+            found += await segment_ranges(self.manager.stores, self.scope, self.stream, cut)
         return {piece.segment_id: (piece.low, piece.high) for piece in found}
 
     async def _pair(self, first: StreamCut, second: StreamCut) -> tuple[StreamCut, StreamCut, KeyRanges]:
@@ -184,11 +202,17 @@ class StreamCuts:
     async def _infos(self, ids: Iterable[int]) -> dict[int, SegmentInfo]:
         wanted = list(ids)
         names = [segment_name(self.scope, self.stream, segment) for segment in wanted]
-        return dict(zip(wanted, await asyncio.gather(*map(self._manager.segment_info, names)), strict=True))
+        try:
+            infos = await asyncio.gather(*map(self.manager.segment_info, names))
+        except SegmentNotFoundError as error:
+            if not await self.manager.controller.stream_exists(self.scope, self.stream):
+                raise StreamNotFoundError(self.scope, self.stream) from None
+            raise SegmentGoneError(error.segment) from error
+        return dict(zip(wanted, infos, strict=True))
 
     async def _frontier(self, cut: StreamCut) -> Frontier:
         check_cut(cut, self.scope, self.stream)
-        ranges = await segment_ranges(self._manager.stores, self.scope, self.stream, cut)
+        ranges = await segment_ranges(self.manager.stores, self.scope, self.stream, cut)
         return Frontier(ranges, {segment for segment, offset in cut.positions.items() if offset < 0})
 
     async def _settle(self, cut: StreamCut) -> tuple[Frontier, dict[int, int]]:
@@ -205,7 +229,7 @@ class StreamCuts:
             finished = [s for s in look if infos[s].is_sealed and offsets[s] >= infos[s].write_offset]
             look = []
             for segment in finished:
-                successors = await self._manager.controller.successors(self.scope, self.stream, segment)
+                successors = await self.manager.controller.successors(self.scope, self.stream, segment)
                 if not successors:
                     continue  # the stream was sealed: its last segments stay in the cut
                 begun = frontier.complete(segment, [successor.segment for successor in successors])
@@ -219,7 +243,7 @@ class StreamCuts:
         """How many of `events` events the segment has from `start` on, and where the last of them ends."""
         name = segment_name(self.scope, self.stream, segment)
         taken, end = 0, start
-        async with aclosing(read_segment_range(self._manager.stores, name, start, info.write_offset)) as blocks:
+        async with aclosing(read_segment_range(self.manager.stores, name, start, info.write_offset)) as blocks:
             async for block in blocks:
                 if taken + len(block) > events:
                     return events, block.offset + int(block.starts[events - taken])
