@@ -172,7 +172,12 @@ class StreamCuts:
                 blocks = read_segment_range(self.manager.stores, name, piece.start, piece.end)
                 return sum([len(block) async for block in blocks])
 
-        return sum(await asyncio.gather(*map(count, await self.slices(start, end))))
+        counts = [asyncio.create_task(count(piece)) for piece in await self.slices(start, end)]
+        try:
+            return sum(await asyncio.gather(*counts))
+        finally:
+            for task in counts:
+                task.cancel()
 
     async def narrowed(self, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
         """Those of the slices whose segments can hold events of these routing keys."""
