@@ -139,6 +139,10 @@ def test_cuts_are_ordered_and_measured_as_what_lies_before_them(data: st.DataObj
     assert stream.read(latest) == {s: max(read_a[s], read_b[s]) for s in read_a}
     for cut in (earliest, latest, settled):
         assert stream.history.is_valid_cut(cut.positions)
+        for segment in (s for s, offset in cut.positions.items() if offset < 0):
+            chains = [chain for chain in stream.chains if segment in chain]
+            before = [min(i for i in chain if i in cut.positions) for chain in chains]
+            assert set(before) != {segment}, "what has nothing left to wait for has begun"
     assert asyncio.run(cuts.bytes_between(earliest, latest)) == sum(abs(read_a[s] - read_b[s]) for s in read_a)
 
 
@@ -163,3 +167,15 @@ def test_what_is_no_boundary_is_refused() -> None:
             asyncio.run(cuts.compare(good, StreamCut("sc", "st", positions)))
     with pytest.raises(InvalidStreamCutError, match="belongs to stream sc/other"):
         asyncio.run(cuts.compare(good, StreamCut("sc", "other", {0: 0})))
+
+
+def test_what_waits_for_nothing_any_more_has_begun() -> None:
+    """Each of two cuts waits before the merged segment on another side: the latest of them is its begin."""
+    history = History([first_epoch(2, 0)])
+    history.add(history.plan_scale(0, [0, 1], [(0.0, 1.0)], min_segments=1, time_ms=1))
+    (merged,) = history.epoch(1)
+    cuts = FakeStream(history, {0: 9, 1: 9, merged.id: 9}).cuts()
+    left, right = StreamCut("sc", "st", {0: 4, merged.id: -1}), StreamCut("sc", "st", {1: 5, merged.id: -1})
+    assert asyncio.run(cuts.compare(left, right)) is CutOrder.OVERLAPPING
+    assert asyncio.run(cuts.latest(left, right)) == StreamCut("sc", "st", {merged.id: 0})
+    assert asyncio.run(cuts.earliest(left, right)) == StreamCut("sc", "st", {0: 4, 1: 5})
