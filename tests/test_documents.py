@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,45 @@ def test_the_example_of_the_readme(
     assert capsys.readouterr().out == """[b'{"meter": "kitchen", "wh": 12}']\n"""
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
-def test_the_examples_of_rest(tmp_path: Path) -> None:
-    transcripts = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / "rest.md").read_text(), re.DOTALL)
+def test_the_examples_of_stream_cuts(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "stream-cuts.md").read_text(), re.DOTALL)
+    assert len(examples) > 5
+    with nadi.embedded(tmp_path) as server:
+        program = "\n".join(examples).replace("tcp://127.0.0.1:9090", server.controller_uri)
+        exec(compile(program, "stream-cuts.md", "exec"), {})
+
+
+def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path) as server:
+        for command, printed in _steps("cli.md"):
+            done = subprocess.run(
+                ["bash", "-c", command],
+                env={
+                    **os.environ,
+                    "NADI_CONTROLLER": server.controller_uri,
+                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                    "COLUMNS": "120",
+                },
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert done.stdout + done.stderr == printed, command
+            assert done.returncode == (1 if printed.startswith("error:") else 0), command
+
+
+def _steps(document: str) -> list[tuple[str, str]]:
+    """The commands of a document's transcripts, and what each prints."""
+    transcripts = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL)
     steps = [step.partition("\n") for text in transcripts for step in re.split(r"^\$ ", text, flags=re.M)[1:]]
     assert len(steps) > 10
+    return [(command, printed) for command, _, printed in steps]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
+def test_the_examples_of_rest(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path, rest_port=0) as server:
-        for command, _, printed in steps:
+        for command, printed in _steps("rest.md"):
             done = subprocess.run(
                 ["bash", "-c", command],
                 env={**os.environ, "NADI": server.rest_uri},

@@ -15,6 +15,8 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── SubscriberNotFoundError
     │   ├── KeyValueTableNotFoundError
     │   ├── WriterNotFoundError
+    │   ├── BookmarkNotFoundError
+    │   ├── SliceNotFoundError
     │   ├── TransactionNotFoundError
     │   └── UnknownSchemaError      an event names a schema that its stream doesn't keep
     ├── ConflictError               somebody else was there first: look again, then decide
@@ -32,6 +34,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   └── PermissionDeniedError   it knows, and the permission is missing: ask whoever keeps the users file
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
+    │   └── SegmentGoneError        the whole segment was: go on from the stream's head
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
     │   ├── TokenExpiredError       a delegation token ran out: the client fetches another and goes on
@@ -122,6 +125,18 @@ class WriterNotFoundError(NotFoundError):
     def __init__(self, stream: str, writer: str) -> None:
         super().__init__(f"writer {writer[:60]} has never noted a time for {stream}")
         self.stream, self.writer = stream, writer
+
+
+class BookmarkNotFoundError(NotFoundError):
+    def __init__(self, scope: str, name: str) -> None:
+        super().__init__(f"there is no bookmark {name[:60]!r} in scope {scope}: create it, or check its spelling")
+        self.scope, self.name = scope, name
+
+
+class SliceNotFoundError(NotFoundError):
+    def __init__(self, scope: str, name: str) -> None:
+        super().__init__(f"there is no slice {name[:60]!r} in scope {scope}: create it, or check its spelling")
+        self.scope, self.name = scope, name
 
 
 class TransactionNotFoundError(NotFoundError):
@@ -220,6 +235,12 @@ class TruncatedError(NadiError):
             f"offset {offset:,} of segment {segment} was truncated away; its data begins at {start_offset:,}"
         )
         self.segment, self.offset, self.start_offset = segment, offset, start_offset
+
+
+class SegmentGoneError(TruncatedError):
+    def __init__(self, segment: str) -> None:
+        NadiError.__init__(self, f"segment {segment} was truncated away whole: go on from the stream's head")
+        self.segment, self.offset, self.start_offset = segment, 0, 0
 
 
 class UnavailableError(NadiError):

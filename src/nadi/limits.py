@@ -103,6 +103,8 @@ SCHEMA_CACHE_DECODERS = 256  # of one reader, for the schemas its events were wr
 BYTE_APPEND_BYTES = 8 * MIB  # one append of a byte stream; pieces that wait are joined up to it
 STATE_UPDATE_ATTEMPTS = 1_000  # tries of one update of shared state while others are faster
 TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a key-value table
+BOOKMARK_NOTE_MAX_CHARS = 4_096
+BOOKMARK_MAX_TAGS = 128
 
 
 def override(limits: dict[str, Any], text: str) -> None:

@@ -28,6 +28,7 @@ SEGMENT_NUMBER_MAX = 0x7FFF_FFFF  # of segment numbers and of epochs: both are J
 INTERNAL_SCOPE = "_system"
 READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
+BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no table that a user names begins so
 
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
 _USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,31 @@ def test_batch_read_is_what_the_client_reads(world: World) -> None:
     assert world.read("slices", max_partitions=1).rdd.getNumPartitions() == 1
 
 
+def test_slices_and_bookmarks_by_name_and_narrowed_to_keys(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "named", 4)
+    write(world, "named", range(1000))
+    bookmarks, cuts = world.manager.bookmarks("home"), world.manager.cuts("home", "named")
+    start = bookmarks.create("spark-start", cuts.tail()).cut
+    write(world, "named", range(1000, 3000))
+    end = bookmarks.create("spark-end", cuts.tail()).cut
+    write(world, "named", range(3000, 3500))
+    world.manager.slices("home").create("spark-slice", start, end)
+    expected = sorted(events_by_client(world, "named", start=start, end=end))
+    for options in ({"slice": "spark-slice"}, {"start": "spark-start", "end": "spark-end"}):
+        rows = world.read("named", **options).collect()
+        assert sorted((bytes(row.event), row.segment_id, row.offset) for row in rows) == expected
+    key = expected[0][0].partition(b":")[0]
+    rows = world.read("named", slice="spark-slice", routing_keys=json.dumps([key.decode()])).collect()
+    segments = {segment for _, segment, _ in expected if _ is not None}
+    assert len({row.segment_id for row in rows}) == 1 < len(segments)
+    wanted = [event for event, _, _ in expected if event.startswith(key + b":")]
+    assert sorted(bytes(row.event) for row in rows if bytes(row.event).startswith(key + b":")) == sorted(wanted)
+    world.manager.create_stream("home", "named-out", 1)
+    copy(world, "named", "named-out", tmp_path, slice="spark-slice", routing_keys=json.dumps([key.decode()]))
+    copied = [event for event, _, _ in events_by_client(world, "named-out")]
+    assert sorted(copied) == sorted(bytes(row.event) for row in rows)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -111,6 +137,10 @@ def test_batch_read_is_what_the_client_reads(world: World) -> None:
         ({"start_stream_cut": nadi.StreamCut("home", "other", {0: 0}).as_text()}, "belongs to stream home/other"),
         ({"end_stream_cut": nadi.StreamCut("home", "errors", {77: 0}).as_text()}, "never had a segment 77"),
         ({"max_partitions": "many"}, "max_partitions"),
+        ({"start": "yesterday"}, "no bookmark 'yesterday'"),
+        ({"slice": "week-0"}, "no slice 'week-0'"),
+        ({"slice": "week-0", "end": "tail"}, "exclude each other"),
+        ({"routing_keys": "k1"}, "must be a JSON list"),
         ({"start_streamcut": "head"}, "did you mean 'start_stream_cut'"),
     ],
 )

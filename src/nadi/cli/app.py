@@ -1,5 +1,5 @@
 """The `nadi` command: `nadi up` serves a data folder, `nadi passwd` keeps its users file, `nadi repair`
-gives up a damaged log tail."""
+gives up a damaged log tail; `scope`, `stream`, `bookmark`, `slice` and `read` are clients of a running server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from rich.console import Console
 
 from nadi.access.bearer import DEFAULT_CLAIM
 from nadi.access.tokens import DEFAULT_LIFETIME_S
+from nadi.cli.bookmarks import bookmark_app, slice_app
 from nadi.cli.passwd import passwd
+from nadi.cli.read import read
+from nadi.cli.streams import scope_app, stream_app
 from nadi.errors import NadiError
 from nadi.segmentstore.store import FolderLock
 from nadi.segmentstore.tier1.cut import cut
@@ -30,6 +33,11 @@ app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay a
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
 app.command()(passwd)
+app.command()(read)
+app.add_typer(scope_app, name="scope")
+app.add_typer(stream_app, name="stream")
+app.add_typer(bookmark_app, name="bookmark")
+app.add_typer(slice_app, name="slice")
 _panel: Any = {"rich_help_panel": "Security (docs/security.md)"}
 
 

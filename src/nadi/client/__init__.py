@@ -14,6 +14,7 @@ from nadi.client.blocking import (
     Transaction,
     TransactionalEventWriter,
 )
+from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.blocking_structures import (
     Journal,
     KeyValueTable,
@@ -24,6 +25,7 @@ from nadi.client.blocking_structures import (
     StateSynchronizer,
 )
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
+from nadi.client.bookmarks import Bookmark, NamedSlice
 from nadi.client.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.controller import SegmentRange
 from nadi.client.key_value_registry import KeyValueTableConfiguration
@@ -36,6 +38,7 @@ from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 from nadi.client.values import ValueEvent
+from nadi.model.cutorder import CutOrder
 
 __all__ = [
     "ABSENT",
@@ -43,8 +46,11 @@ __all__ = [
     "Ack",
     "Basic",
     "Bearer",
+    "Bookmark",
+    "Bookmarks",
     "ByteStreamReader",
     "ByteStreamWriter",
+    "CutOrder",
     "Event",
     "EventWriter",
     "Insert",
@@ -53,6 +59,8 @@ __all__ = [
     "KeyValueTableConfiguration",
     "LeaderElection",
     "Lease",
+    "NamedSlice",
+    "NamedSlices",
     "Put",
     "Remove",
     "RetentionPolicy",
@@ -67,6 +75,7 @@ __all__ = [
     "StateKind",
     "StateSynchronizer",
     "StreamConfiguration",
+    "StreamCuts",
     "StreamInfo",
     "StreamManager",
     "Table",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from nadi.client.batch import Ack
+from nadi.client.bookmarks import Bookmark, Bookmarks, NamedSlice, NamedSlices
 from nadi.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from nadi.client.controller import SegmentRange
+from nadi.client.cuts import StreamCuts
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.leader_election import LeaderElection, Lease
@@ -27,6 +29,8 @@ __all__ = [
     "Ack",
     "Basic",
     "Bearer",
+    "Bookmark",
+    "Bookmarks",
     "ByteStreamReader",
     "ByteStreamWriter",
     "Event",
@@ -37,6 +41,8 @@ __all__ = [
     "KeyValueTableConfiguration",
     "LeaderElection",
     "Lease",
+    "NamedSlice",
+    "NamedSlices",
     "Put",
     "Remove",
     "RetentionPolicy",
@@ -53,6 +59,7 @@ __all__ = [
     "StateKind",
     "StateSynchronizer",
     "StreamConfiguration",
+    "StreamCuts",
     "StreamInfo",
     "StreamManager",
     "Table",

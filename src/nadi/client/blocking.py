@@ -14,6 +14,7 @@ from uuid import UUID
 
 from nadi.client import aio
 from nadi.client.batch import Ack
+from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.blocking_openers import Structures
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueWriter
 from nadi.client.controller import SegmentRange
@@ -379,7 +380,13 @@ class StreamManager(Structures):
 
     @overload
     def create_reader(
-        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> SliceReader: ...
     @overload
     def create_reader(
@@ -390,6 +397,7 @@ class StreamManager(Structures):
         serializer: Serializer[T],
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> ValueReader[T]: ...
     def create_reader(
         self,
@@ -399,17 +407,31 @@ class StreamManager(Structures):
         serializer: Serializer[T] | None = None,
         start: StreamCut | None = None,
         end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> SliceReader | ValueReader[T]:
-        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive)."""
+        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive).
+
+        routing_keys: read only the segments that can hold these keys; they hold other keys too.
+        """
         if serializer is not None:
-            made = self._core.create_reader(scope, stream, serializer=serializer, start=start, end=end)
+            made = self._core.create_reader(
+                scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+            )
             return ValueReader(self._thread, self._thread.run(made))
-        core = self._thread.run(self._core.create_reader(scope, stream, start=start, end=end))
+        core = self._thread.run(
+            self._core.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
+        )
         return SliceReader(self._thread, core)
 
     @overload
     def read_events(
-        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> Iterator[Event]: ...
     @overload
     def read_events(
@@ -420,6 +442,7 @@ class StreamManager(Structures):
         serializer: Serializer[T],
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> Iterator[ValueEvent[T]]: ...
     def read_events(
         self,
@@ -429,21 +452,37 @@ class StreamManager(Structures):
         serializer: Serializer[T] | None = None,
         start: StreamCut | None = None,
         end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> Iterator[Event] | Iterator[ValueEvent[T]]:
         """The events one by one, for ever unless `end` is given or the stream is sealed."""
         if serializer is None:
-            return self._read_events(scope, stream, start, end)
-        return self._read_values(scope, stream, start, end, serializer)
+            return self._read_events(scope, stream, start, end, routing_keys)
+        return self._read_values(scope, stream, start, end, routing_keys, serializer)
 
-    def _read_events(self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None) -> Iterator[Event]:
-        with self.create_reader(scope, stream, start=start, end=end) as reader:
+    def _read_events(
+        self,
+        scope: str,
+        stream: str,
+        start: StreamCut | None,
+        end: StreamCut | None,
+        routing_keys: Sequence[str] | None,
+    ) -> Iterator[Event]:
+        with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
             for segment_id, block in reader:
                 yield from events_of(segment_id, block)
 
     def _read_values(
-        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None, serializer: Serializer[T]
+        self,
+        scope: str,
+        stream: str,
+        start: StreamCut | None,
+        end: StreamCut | None,
+        routing_keys: Sequence[str] | None,
+        serializer: Serializer[T],
     ) -> Iterator[ValueEvent[T]]:
-        with self.create_reader(scope, stream, serializer=serializer, start=start, end=end) as reader:
+        with self.create_reader(
+            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+        ) as reader:
             for events in reader:
                 yield from events
 
@@ -456,6 +495,26 @@ class StreamManager(Structures):
 
         while (block := self._thread.run(following())) is not None:
             yield block
+
+    # --- cuts, bookmarks, slices --------------------------------------------------------------
+
+    def cuts(self, scope: str, stream: str) -> StreamCuts:
+        """The stream's cuts: make, check, compare and measure them."""
+        return StreamCuts(self._thread, self._core.cuts(scope, stream))
+
+    def bookmarks(self, scope: str) -> Bookmarks:
+        """The scope's bookmarks."""
+        return Bookmarks(self._thread, self._core.bookmarks(scope))
+
+    def slices(self, scope: str) -> NamedSlices:
+        """The scope's named slices."""
+        return NamedSlices(self._thread, self._core.slices(scope))
+
+    def open_slice(self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None) -> SliceReader:
+        """A reader of the slice of that name; SliceNotFoundError if there is none."""
+        return SliceReader(
+            self._thread, self._thread.run(self._core.open_slice(scope, name, routing_keys=routing_keys))
+        )
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""

@@ -38,6 +38,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import container_key, parse_segment_name
 from nadi.wire.rpc import controller_pb2 as pb
@@ -56,6 +57,10 @@ class SegmentRange:
     segment_id: int
     low: float
     high: float
+
+    def takes_any(self, routing_keys: Iterable[str]) -> bool:
+        """Whether events of one of these keys are in it, if there are any."""
+        return any(self.low <= key_position(key) < self.high for key in routing_keys)
 
 
 @dataclass(frozen=True, slots=True)

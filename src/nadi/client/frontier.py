@@ -7,7 +7,7 @@ to it, that is, once everything older under any of its keys has been read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from nadi.client.controller import SegmentRange
@@ -20,6 +20,7 @@ class Frontier:
     def __init__(self, ranges: Iterable[SegmentRange], future: Collection[int]) -> None:
         self._active: dict[int, SegmentRange] = {}
         self._waiting: dict[int, tuple[SegmentRange, list[tuple[float, float]]]] = {}
+        self._keys: Sequence[float] | None = None  # None: all
         waiting = []
         for piece in ranges:
             if piece.segment_id in future:
@@ -41,16 +42,28 @@ class Frontier:
     def waiting(self) -> list[int]:
         return list(self._waiting)
 
+    def narrow(self, keys: Sequence[float]) -> None:
+        """Care for these places of the key space only; to be called before anything is completed."""
+        self._keys = keys
+        self._active = {s: piece for s, piece in self._active.items() if self._matters(piece)}
+        waiting, self._waiting = self._waiting, {}
+        for segment_id, (piece, given) in waiting.items():
+            if self._matters(piece):
+                if self._is_given(given, piece):
+                    self._active[segment_id] = piece
+                else:
+                    self._waiting[segment_id] = (piece, given)
+
     def complete(self, segment_id: int, successors: Iterable[SegmentRange]) -> list[SegmentRange]:
         """A segment was read to its end: the successors that may begin now."""
         done = self._active.pop(segment_id)
         begun = []
         for piece in successors:
-            if piece.low >= done.high or piece.high <= done.low:
+            if piece.low >= done.high or piece.high <= done.low or not self._matters(piece):
                 continue
             _, given = self._waiting.setdefault(piece.segment_id, (piece, []))
             given.append((max(piece.low, done.low), min(piece.high, done.high)))
-            if _covers(given, piece):
+            if self._is_given(given, piece):
                 del self._waiting[piece.segment_id]
                 self._active[piece.segment_id] = piece
                 begun.append(piece)
@@ -59,6 +72,16 @@ class Frontier:
     def stop(self, segment_id: int) -> None:
         """A segment was read as far as wanted; nothing follows it."""
         del self._active[segment_id]
+
+    def _matters(self, piece: SegmentRange) -> bool:
+        return self._keys is None or any(piece.low <= key < piece.high for key in self._keys)
+
+    def _is_given(self, given: list[tuple[float, float]], piece: SegmentRange) -> bool:
+        """Whether all that matters of the piece's range was given to it."""
+        if self._keys is None:
+            return _covers(given, piece)
+        mine = (key for key in self._keys if piece.low <= key < piece.high)
+        return all(any(low <= key < high for low, high in given) for key in mine)
 
 
 def _gaps(piece: SegmentRange, taken: list[tuple[float, float]]) -> list[tuple[float, float]]:

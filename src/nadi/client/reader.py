@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -32,6 +32,7 @@ from nadi.errors import (
 )
 from nadi.limits import MIB, READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock
+from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch, segment_name
 
@@ -99,7 +100,7 @@ class SliceReader:
         self._news = asyncio.Event()
         self._closed = False
         for segment_id, piece in list(frontier.active.items()):
-            self._begin(piece, start.positions[segment_id])
+            self._begin(piece, max(start.positions[segment_id], 0))
 
     async def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         """(segment id, events), or None at the end of the slice or of a sealed stream.
@@ -241,8 +242,12 @@ async def open_reader(
     stream: str,
     start: StreamCut | None = None,
     end: StreamCut | None = None,
+    routing_keys: Sequence[str] | None = None,
 ) -> SliceReader:
-    """A reader from `start` (or the head) to `end` (or for ever); InvalidStreamCutError if they don't fit."""
+    """A reader from `start` (or the head) to `end` (or for ever); InvalidStreamCutError if they don't fit.
+
+    With routing keys, only the segments that can hold them are read, and `position` has only those.
+    """
     controller = stores.controller
     for cut in (start, end):
         check_cut(cut, scope, stream)
@@ -261,7 +266,10 @@ async def open_reader(
             raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
     ranges = await segment_ranges(stores, scope, stream, start)
     future = {segment_id for segment_id, offset in start.positions.items() if offset < 0}
-    return SliceReader(stores, scope, stream, Frontier(ranges, future), start, end, allowed)
+    frontier = Frontier(ranges, future)
+    if routing_keys is not None:
+        frontier.narrow([key_position(key) for key in routing_keys])
+    return SliceReader(stores, scope, stream, frontier, start, end, allowed)
 
 
 def check_cut(cut: StreamCut | None, scope: str, stream: str) -> None:
@@ -287,7 +295,9 @@ async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: St
     return [ranges[segment_id] for segment_id in cut.positions]
 
 
-async def read_segment_range(stores: SegmentStores, segment: str, start: int, end: int) -> AsyncIterator[EventBlock]:
+async def read_segment_range(
+    stores: SegmentStores, segment: str, start: int, end: int
+) -> AsyncGenerator[EventBlock, None]:
     """The events of one segment between two event boundaries, as fast as its store gives them."""
     parse_segment_name(segment)
     assembler = EventAssembler(start)

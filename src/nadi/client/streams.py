@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import TypeVar, overload
 
 from nadi.client import reader as readers
+from nadi.client.bookmarks import Bookmarks, NamedSlices
 from nadi.client.controller import ControllerClient, SegmentRange
+from nadi.client.cuts import StreamCuts
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
 from nadi.client.security import Credentials, security_of, split_uri
@@ -299,7 +301,13 @@ class StreamManager(Structures):
 
     @overload
     async def create_reader(
-        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> SliceReader: ...
     @overload
     async def create_reader(
@@ -310,6 +318,7 @@ class StreamManager(Structures):
         serializer: Serializer[T],
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> ValueReader[T]: ...
     async def create_reader(
         self,
@@ -319,17 +328,27 @@ class StreamManager(Structures):
         serializer: Serializer[T] | None = None,
         start: StreamCut | None = None,
         end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> SliceReader | ValueReader[T]:
-        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive)."""
+        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive).
+
+        routing_keys: read only the segments that can hold these keys; they hold other keys too.
+        """
         decoder = None if serializer is None else codec.decoder(self.stores, scope, stream, serializer)
-        reader = await readers.open_reader(self.stores, scope, stream, start, end)
+        reader = await readers.open_reader(self.stores, scope, stream, start, end, routing_keys)
         self._readers = [known for known in self._readers if not known.is_closed]
         self._readers.append(reader)
         return reader if decoder is None else ValueReader(reader, decoder)
 
     @overload
     def read_events(
-        self, scope: str, stream: str, *, start: StreamCut | None = ..., end: StreamCut | None = ...
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> AsyncIterator[readers.Event]: ...
     @overload
     def read_events(
@@ -340,6 +359,7 @@ class StreamManager(Structures):
         serializer: Serializer[T],
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
     ) -> AsyncIterator[ValueEvent[T]]: ...
     def read_events(
         self,
@@ -349,16 +369,22 @@ class StreamManager(Structures):
         serializer: Serializer[T] | None = None,
         start: StreamCut | None = None,
         end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
     ) -> AsyncIterator[readers.Event] | AsyncIterator[ValueEvent[T]]:
         """The events one by one; use `create_reader` for blocks and for the position."""
         if serializer is None:
-            return self._read_events(scope, stream, start, end)
-        return self._read_values(scope, stream, start, end, serializer)
+            return self._read_events(scope, stream, start, end, routing_keys)
+        return self._read_values(scope, stream, start, end, routing_keys, serializer)
 
     async def _read_events(
-        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
+        self,
+        scope: str,
+        stream: str,
+        start: StreamCut | None,
+        end: StreamCut | None,
+        routing_keys: Sequence[str] | None,
     ) -> AsyncIterator[readers.Event]:
-        reader = await self.create_reader(scope, stream, start=start, end=end)
+        reader = await self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
         try:
             async for segment_id, block in reader:
                 for event in readers.events_of(segment_id, block):
@@ -367,9 +393,17 @@ class StreamManager(Structures):
             reader.close()
 
     async def _read_values(
-        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None, serializer: Serializer[T]
+        self,
+        scope: str,
+        stream: str,
+        start: StreamCut | None,
+        end: StreamCut | None,
+        routing_keys: Sequence[str] | None,
+        serializer: Serializer[T],
     ) -> AsyncIterator[ValueEvent[T]]:
-        reader = await self.create_reader(scope, stream, serializer=serializer, start=start, end=end)
+        reader = await self.create_reader(
+            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+        )
         try:
             async for events in reader:
                 for event in events:
@@ -380,6 +414,27 @@ class StreamManager(Structures):
     def read_segment_range(self, segment: str, start: int, end: int) -> AsyncIterator[EventBlock]:
         """The events of one segment between two event boundaries, in blocks."""
         return readers.read_segment_range(self.stores, segment, start, end)
+
+    # --- cuts, bookmarks, slices --------------------------------------------------------------
+
+    def cuts(self, scope: str, stream: str) -> StreamCuts:
+        """The stream's cuts: make, check, compare and measure them."""
+        return StreamCuts(self, scope, stream)
+
+    def bookmarks(self, scope: str) -> Bookmarks:
+        """The scope's bookmarks."""
+        return Bookmarks(self, scope)
+
+    def slices(self, scope: str) -> NamedSlices:
+        """The scope's named slices."""
+        return NamedSlices(self, scope)
+
+    async def open_slice(self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None) -> SliceReader:
+        """A reader of the slice of that name; SliceNotFoundError if there is none."""
+        found = await self.slices(scope).get(name)
+        return await self.create_reader(
+            scope, found.stream, start=found.start, end=found.end, routing_keys=routing_keys
+        )
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""

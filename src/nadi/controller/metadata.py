@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nadi.controller.history import History
 from nadi.controller.records import (
@@ -53,7 +53,7 @@ from nadi.errors import (
     StreamNotFoundError,
 )
 from nadi.limits import NAME_MAX_CHARS
-from nadi.naming import INTERNAL_SCOPE, MARK_PREFIX, READER_GROUP_PREFIX, TABLE_SUFFIX, segment_name
+from nadi.naming import BOOKMARKS_TABLE, INTERNAL_SCOPE, MARK_PREFIX, READER_GROUP_PREFIX, TABLE_SUFFIX, segment_name
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
 _HISTORIES = 10_000  # histories kept in memory
@@ -139,6 +139,10 @@ class Metadata:
 
     def tags(self, scope: str) -> Table[Tagged]:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
+
+    def bookmarks(self, scope: str) -> Table[Any]:
+        """The scope's bookmarks and slices, which clients alone read and write: they go with the scope."""
+        return self._store.table(segment_name(scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0), Any)
 
     def groups(self, scope: str) -> Table[ReaderGroup]:
         return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)

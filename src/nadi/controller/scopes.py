@@ -84,7 +84,7 @@ async def delete_steps(flow: Workflows, deleting: set[str], name: StreamName, wo
     deleting.add(scope)
     if work.recursive:
         await _delete_contents(flow, scope)
-    for table in (*_contents(flow, scope), flow.metadata.tags(scope)):
+    for table in (*_contents(flow, scope), flow.metadata.tags(scope), flow.metadata.bookmarks(scope)):
         await table.drop()
     await flow.metadata.scopes.remove([scope])
     flow.scopes_deleted += 1

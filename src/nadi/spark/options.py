@@ -9,6 +9,9 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
+from nadi.client.cuts import HEAD, TAIL
 from nadi.client.reader import check_cut
 from nadi.client.security import Basic, Bearer, Credentials
 from nadi.client.streams import DEFAULT_URI, controller_address
@@ -18,7 +21,6 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.connections import Connection
 
-HEAD, TAIL = "head", "tail"
 DAY_MS = 24 * 3600 * 1000
 _NAMES = (
     "controller",
@@ -31,6 +33,10 @@ _NAMES = (
     "stream",
     "start_stream_cut",
     "end_stream_cut",
+    "start",
+    "end",
+    "slice",
+    "routing_keys",
     "max_partitions",
     "min_partition_bytes",
     "max_bytes_per_trigger",
@@ -44,7 +50,9 @@ _NAMES = (
 class Options:
     """What one `.format("nadi")` was given.
 
-    start, end: a cut, HEAD or TAIL; None if not given. max_bytes_per_trigger: None is no limit.
+    start, end: a cut, HEAD, TAIL, or the name of a bookmark; None if not given. slice_name: of the slice to read,
+    instead of start and end. routing_keys: read only segments that can hold them. max_bytes_per_trigger: None is
+    no limit.
     routing_key_column: None means "routing_key" if there is such a column.
     """
 
@@ -59,6 +67,8 @@ class Options:
     transaction_timeout_ms: int = DAY_MS
     event_column: str = "event"
     routing_key_column: str | None = None
+    slice_name: str | None = None
+    routing_keys: tuple[str, ...] | None = None
 
     @classmethod
     def from_spark(cls, given: Mapping[str, str]) -> Options:
@@ -76,14 +86,16 @@ class Options:
             controller,
             scope,
             stream,
-            _cut(options, "start_stream_cut", scope, stream),
-            _cut(options, "end_stream_cut", scope, stream),
+            _border(options, "start", scope, stream),
+            _border(options, "end", scope, stream),
             _number(options, "max_partitions", 16, 1, 10_000),
             _number(options, "min_partition_bytes", MIB, 1, 1 << 40),
             None if limit is None else _number(options, "max_bytes_per_trigger", 0, 1, 1 << 50),
             _number(options, "transaction_timeout_time", DAY_MS, TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS),
             options.get("event_attribute_name", "event"),
             options.get("routing_key_attribute_name"),
+            _slice_name(options),
+            _routing_keys(options),
         )
 
 
@@ -118,6 +130,39 @@ def _number(options: Mapping[str, str], name: str, default: int, low: int, high:
     if not text.isdecimal() or not low <= int(text) <= high:
         raise InvalidArgumentError(f"the option {name!r} is {text!r}: it must be a number from {low:,} to {high:,}")
     return int(text)
+
+
+def _slice_name(options: Mapping[str, str]) -> str | None:
+    name = options.get("slice")
+    if name is None:
+        return None
+    for other in ("start", "end", "start_stream_cut", "end_stream_cut"):
+        if other in options:
+            raise InvalidArgumentError(f"the options 'slice' and {other!r} exclude each other")
+    return check_name("slice", name)
+
+
+def _routing_keys(options: Mapping[str, str]) -> tuple[str, ...] | None:
+    text = options.get("routing_keys")
+    if text is None:
+        return None
+    try:
+        return tuple(msgspec.json.decode(text, type=list[str]))
+    except msgspec.DecodeError:
+        raise InvalidArgumentError(
+            f"the option 'routing_keys' is {text[:60]!r}: it must be a JSON list of strings, as json.dumps writes it"
+        ) from None
+
+
+def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | None:
+    """What `start` (or `end`) says, a bookmark mostly, or `start_stream_cut`, a cut's text."""
+    long_name = f"{name}_stream_cut"
+    text = options.get(name)
+    if text is None:
+        return _cut(options, long_name, scope, stream)
+    if long_name in options:
+        raise InvalidArgumentError(f"the options {name!r} and {long_name!r} exclude each other")
+    return text.lower() if text.lower() in (HEAD, TAIL) else text
 
 
 def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | None:

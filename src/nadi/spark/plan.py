@@ -13,69 +13,53 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from nadi.client.aio import SegmentInfo, StreamManager
+from nadi.client.cuts import HEAD, TAIL, SegmentSlice
 from nadi.client.frontier import Frontier
 from nadi.client.reader import check_cut, segment_ranges
-from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TruncatedError
+from nadi.errors import InvalidArgumentError
 from nadi.limits import KIB
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.options import HEAD, TAIL, Options
+from nadi.spark.options import Options
 
 _FIRST_LOOK_BYTES = 64 * KIB
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentSlice:
-    """The events of one segment from `start` to `end`, both of them event boundaries."""
-
-    segment_id: int
-    start: int
-    end: int
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end - self.start
+async def with_slice(manager: StreamManager, options: Options) -> Options:
+    """The options with the cuts of the slice that they name, if they name one."""
+    if options.slice_name is None:
+        return options
+    found = await manager.slices(options.scope).get(options.slice_name)
+    check_cut(found.start, options.scope, options.stream)
+    return replace(options, start=found.start, end=found.end, slice_name=None)
 
 
 async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str) -> StreamCut:
     """The cut that an option means now; InvalidStreamCutError unless it is one of the stream."""
-    if isinstance(cut, StreamCut):
-        check_cut(cut, options.scope, options.stream)
-        await segment_ranges(manager.stores, options.scope, options.stream, cut)
-        return cut
-    info = await manager.stream_info(options.scope, options.stream)
-    assert cut in (HEAD, TAIL)
-    return info.head if cut == HEAD else info.tail
+    if isinstance(cut, str):
+        return await manager.cuts(options.scope, options.stream).named(cut)
+    check_cut(cut, options.scope, options.stream)
+    await segment_ranges(manager.stores, options.scope, options.stream, cut)
+    return cut
 
 
 async def batch_slices(manager: StreamManager, options: Options) -> list[SegmentSlice]:
-    """Everything between the two cuts of the options (head and tail unless given)."""
-    scope, stream = options.scope, options.stream
+    """Everything between the two cuts of the options (head and tail unless given), as far as it is asked for."""
+    options = await with_slice(manager, options)
     start = await resolve(manager, options, options.start or HEAD)
     end = await resolve(manager, options, options.end or TAIL)
-    for segment_id, offset in start.positions.items():
-        if offset > end.positions.get(segment_id, offset):
-            raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment_id}")
-    try:
-        ids = await manager.segments_between(scope, stream, start, end)
-    except InvalidStreamCutError:
-        raise
-    except InvalidArgumentError as error:
-        raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
-    infos = await _infos(manager, options, ids)
-    slices = []
-    for segment_id in sorted(ids):
-        info = infos[segment_id]
-        low = max(start.positions.get(segment_id, 0), 0)
-        high = min(end.positions.get(segment_id, info.write_offset), info.write_offset)
-        if high > low:
-            if low < info.start_offset:
-                raise TruncatedError(segment_name(scope, stream, segment_id), low, info.start_offset)
-            slices.append(SegmentSlice(segment_id, low, high))
-    return slices
+    slices = await manager.cuts(options.scope, options.stream).slices(start, end)
+    return await narrowed(manager, options, slices)
+
+
+async def narrowed(manager: StreamManager, options: Options, slices: list[SegmentSlice]) -> list[SegmentSlice]:
+    """Those of the slices that can hold the options' routing keys."""
+    if options.routing_keys is None or not slices:
+        return slices
+    return await manager.cuts(options.scope, options.stream).narrowed(slices, options.routing_keys)
 
 
 async def next_cut(

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from nadi.client.cuts import SegmentSlice
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name
 from nadi.spark.connections import begin_task, client_of
 from nadi.spark.options import Options
-from nadi.spark.plan import SegmentSlice
 
 SCHEMA = "event binary, scope string, stream string, segment_id long, offset long"
 _COLUMNS = pa.schema(

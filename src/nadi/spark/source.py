@@ -26,11 +26,12 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from nadi.client.cuts import HEAD, TAIL, SegmentSlice
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
 from nadi.spark import plan
 from nadi.spark.connections import client_of
-from nadi.spark.options import HEAD, TAIL, Options
+from nadi.spark.options import Options
 from nadi.spark.rows import SCHEMA, read_slices
 from nadi.spark.sink import BatchWriter, StreamWriter
 
@@ -38,7 +39,7 @@ from nadi.spark.sink import BatchWriter, StreamWriter
 class SlicesPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, slices: tuple[plan.SegmentSlice, ...]) -> None:
+    def __init__(self, slices: tuple[SegmentSlice, ...]) -> None:
         super().__init__(slices)
         self.slices = slices
 
@@ -83,8 +84,10 @@ def _writable(options: Options, overwrite: bool) -> Options:
     return options
 
 
-def _partitions(options: Options, slices: list[plan.SegmentSlice]) -> list[SlicesPartition]:
-    return [SlicesPartition(task) for task in plan.tasks(slices, options.max_partitions, options.min_partition_bytes)]
+def _partitions(options: Options, slices: list[SegmentSlice]) -> list[SlicesPartition]:
+    """At least one: with none Spark calls `read` with None."""
+    tasks = plan.tasks(slices, options.max_partitions, options.min_partition_bytes)
+    return [SlicesPartition(task) for task in tasks] or [SlicesPartition(())]
 
 
 class BatchReader(DataSourceReader):
@@ -96,7 +99,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         client = client_of(self._options.controller)
         slices = client.run(plan.batch_slices(client.manager, self._options))
-        return _partitions(self._options, slices) or [SlicesPartition(())]  # none makes Spark call read with None
+        return _partitions(self._options, slices)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicesPartition)
@@ -113,7 +116,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         client = client_of(self._options.controller)
-        return _offset(client.run(plan.resolve(client.manager, self._options, self._options.start or HEAD)))
+        options = client.run(plan.with_slice(client.manager, self._options))
+        return _offset(client.run(plan.resolve(client.manager, options, options.start or HEAD)))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.max_bytes_per_trigger
@@ -122,8 +126,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         client = client_of(self._options.controller)
         cut = _cut(start)
-        if self._options.end is not None and self._end is None:
-            self._end = client.run(plan.resolve(client.manager, self._options, self._options.end))
+        if self._end is None and (self._options.end or self._options.slice_name):
+            options = client.run(plan.with_slice(client.manager, self._options))
+            self._end = client.run(plan.resolve(client.manager, options, options.end or TAIL))
         bounds = [bound for bound in (self._last, self._end) if bound is not None]
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         end = client.run(plan.next_cut(client.manager, self._options, cut, bounds, max_bytes))
@@ -134,7 +139,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last = client.run(plan.resolve(client.manager, self._options, TAIL))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return _partitions(self._options, plan.slices_of(_cut(start), _cut(end)))
+        client = client_of(self._options.controller)
+        slices = plan.slices_of(_cut(start), _cut(end))
+        return _partitions(self._options, client.run(plan.narrowed(client.manager, self._options, slices)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicesPartition)

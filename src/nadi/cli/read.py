@@ -1,0 +1,66 @@
+"""`nadi read`: the events of a stream, or of a named slice, on standard output."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+import typer
+
+from nadi.cli.bookmarks import PLACE
+from nadi.cli.session import DEFAULT_URI, Controller, TrustStore, client
+from nadi.client.reader import events_of
+from nadi.model.event import EventBlock
+
+
+def read(
+    scope: Annotated[str, typer.Argument(help="The scope.")],
+    stream: Annotated[str, typer.Argument(help="The stream; with --slice, the slice's name.")],
+    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {PLACE}.")] = "head",
+    end: Annotated[str, typer.Option("--to", help=f"Where to end: {PLACE}.")] = "tail",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events arrive, until Ctrl-C.")] = False,
+    is_slice: Annotated[bool, typer.Option("--slice", help="Read the named slice STREAM instead of a stream.")] = False,
+    key: Annotated[
+        list[str] | None,
+        typer.Option(help="Read only segments that can hold this routing key; may be given several times."),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after so many events.", min=1)] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print an object a line: segment, offset, and text or base64.")
+    ] = False,
+    controller: Controller = DEFAULT_URI,
+    trust_store: TrustStore = None,
+) -> None:
+    """Print events, one a line, from the stream's head to its end of now unless told otherwise."""
+    with client(controller, trust_store) as manager:
+        if is_slice:
+            reader = manager.open_slice(scope, stream, routing_keys=key)
+        else:
+            cuts = manager.cuts(scope, stream)
+            last = None if follow else cuts.named(end)
+            reader = manager.create_reader(scope, stream, start=cuts.named(start), end=last, routing_keys=key)
+        with reader, suppress(KeyboardInterrupt):
+            for segment_id, block in reader:
+                lines = _json(segment_id, block) if as_json else block
+                given = list(islice(lines, limit))
+                sys.stdout.buffer.write(b"".join(line + b"\n" for line in given))
+                sys.stdout.buffer.flush()
+                if limit is not None:
+                    limit -= len(given)
+                    if limit == 0:
+                        return
+
+
+def _json(segment_id: int, block: EventBlock) -> Iterator[bytes]:
+    for event in events_of(segment_id, block):
+        row: dict[str, int | str] = {"segment_id": segment_id, "offset": event.offset}
+        try:
+            row["text"] = event.data.decode()
+        except UnicodeDecodeError:
+            row["base64"] = base64.b64encode(event.data).decode()
+        yield msgspec.json.encode(row)

@@ -1,0 +1,262 @@
+"""Stream cuts as a language: `manager.cuts(scope, stream)` makes, checks, compares and measures them.
+
+A cut that stands at the end of a sealed segment and one that stands at the begin of what follows are the
+same boundary, so cuts are settled before they are compared: led over finished segments as a reader is led.
+Events are counted from their headers, block by block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nadi.client.controller import SegmentRange
+from nadi.client.frontier import Frontier
+from nadi.client.reader import check_cut, read_segment_range, segment_ranges
+from nadi.errors import (
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    SegmentGoneError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    TruncatedError,
+)
+from nadi.model import cutorder
+from nadi.model.cutorder import CutOrder, KeyRanges
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.wire import commands as wire
+
+if TYPE_CHECKING:
+    from nadi.client.streams import SegmentInfo, StreamManager
+
+HEAD, TAIL = "head", "tail"
+_COUNTED_AT_ONCE = 8  # segments
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """The events of one segment from `start` to `end`, both of them event boundaries."""
+
+    segment_id: int
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+class StreamCuts:
+    """The stream cuts of one stream."""
+
+    def __init__(self, manager: StreamManager, scope: str, stream: str) -> None:
+        self.scope, self.stream = scope, stream
+        self.manager = manager
+
+    async def head(self) -> StreamCut:
+        """Where the stream begins now, after what was truncated away."""
+        return (await self.manager.stream_info(self.scope, self.stream)).head
+
+    async def tail(self) -> StreamCut:
+        """Where the stream ends now."""
+        return (await self.manager.stream_info(self.scope, self.stream)).tail
+
+    async def named(self, text: str) -> StreamCut:
+        """The cut meant by `head`, `tail`, the text of a cut, or the name of one of the scope's bookmarks."""
+        if text in (HEAD, TAIL):
+            return await (self.head() if text == HEAD else self.tail())
+        try:
+            cut = StreamCut.from_text(text)
+        except InvalidStreamCutError:
+            cut = (await self.manager.bookmarks(self.scope).get(text)).cut
+        await self._ranges(cut)  # or it isn't one of this stream
+        return cut
+
+    async def after(self, cut: StreamCut, events: int) -> StreamCut:
+        """The cut `events` events after `cut`, or the tail if there are fewer.
+
+        They are taken in equal shares from the segments under way; what one has too few of, the others give,
+        and successors come when all before them is taken. The same again while the stream has that many.
+        """
+        if events < 0:
+            raise InvalidArgumentError(f"a cut lies {events} events after no other: take an earlier cut to start at")
+        frontier, offsets = await self._settle(cut)
+        infos = await self._infos(offsets)
+        while events and (open_ones := [s for s in sorted(offsets) if offsets[s] < infos[s].write_offset]):
+            share, extra = divmod(events, len(open_ones))
+            for number, segment in enumerate(open_ones):
+                want = share + (number < extra)
+                if want:
+                    taken, offsets[segment] = await self._take(segment, offsets[segment], infos[segment], want)
+                    events -= taken
+            await self._step(frontier, offsets, infos)
+        return self._cut(frontier, offsets)
+
+    async def check(self, cut: StreamCut) -> None:
+        """Raise unless a reader can start here: InvalidStreamCutError if it is no boundary of the stream,
+        TruncatedError if some of what follows is gone."""
+        ranges = await self._ranges(cut)
+        cutorder.places(cut, ranges)
+        await self._frontier(cut)
+        reached = [(segment, offset) for segment, offset in cut.positions.items() if offset >= 0]
+        infos = await self._infos(segment for segment, _ in reached)
+        for segment, offset in reached:
+            info, name = infos[segment], segment_name(self.scope, self.stream, segment)
+            if offset < info.start_offset:
+                raise TruncatedError(name, offset, info.start_offset)
+            if offset > info.write_offset:
+                raise InvalidStreamCutError(f"offset {offset:,} of segment {name} lies past its end")
+            found = await self.manager.stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
+            assert isinstance(found, wire.OffsetLocated)
+            if found.offset != offset:
+                raise InvalidStreamCutError(
+                    f"offset {offset:,} of segment {name} lies within an event: the next begins at {found.offset:,}"
+                )
+
+    async def settled(self, cut: StreamCut) -> StreamCut:
+        """The same boundary, led over segments that are read to their ends; equal boundaries settle alike."""
+        return self._cut(*await self._settle(cut))
+
+    async def compare(self, first: StreamCut, second: StreamCut) -> CutOrder:
+        """Whether `first` lies before `second`, at it, after it, or both (overlapping)."""
+        return cutorder.compare(*await self._pair(first, second))
+
+    async def earliest(self, first: StreamCut, second: StreamCut) -> StreamCut:
+        """The cut before which lies just what lies before both."""
+        return cutorder.earliest(*await self._pair(first, second))
+
+    async def latest(self, first: StreamCut, second: StreamCut) -> StreamCut:
+        """The cut before which lies all that lies before either."""
+        return cutorder.latest(*await self._pair(first, second))
+
+    async def slices(self, start: StreamCut, end: StreamCut) -> list[SegmentSlice]:
+        """What lies between two cuts, segment by segment, those of older epochs first."""
+        for cut in (start, end):
+            check_cut(cut, self.scope, self.stream)
+        for segment, offset in start.positions.items():
+            if offset > end.positions.get(segment, offset):
+                raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment}")
+        try:
+            ids = await self.manager.segments_between(self.scope, self.stream, start, end)
+        except InvalidStreamCutError:
+            raise
+        except InvalidArgumentError as error:
+            raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
+        infos = await self._infos(ids)
+        slices = []
+        for segment in sorted(ids):
+            info = infos[segment]
+            low = max(start.positions.get(segment, 0), 0)
+            high = min(end.positions.get(segment, info.write_offset), info.write_offset)
+            if high > low:
+                if low < info.start_offset:
+                    raise TruncatedError(segment_name(self.scope, self.stream, segment), low, info.start_offset)
+                slices.append(SegmentSlice(segment, low, high))
+        return slices
+
+    async def bytes_between(self, start: StreamCut, end: StreamCut) -> int:
+        """Bytes from one cut to the other, events' headers included."""
+        return sum(piece.size_bytes for piece in await self.slices(start, end))
+
+    async def events_between(self, start: StreamCut, end: StreamCut) -> int:
+        """Events from one cut to the other; they are read for that."""
+        turns = asyncio.Semaphore(_COUNTED_AT_ONCE)
+
+        async def count(piece: SegmentSlice) -> int:
+            async with turns:
+                name = segment_name(self.scope, self.stream, piece.segment_id)
+                blocks = read_segment_range(self.manager.stores, name, piece.start, piece.end)
+                return sum([len(block) async for block in blocks])
+
+        counts = [asyncio.create_task(count(piece)) for piece in await self.slices(start, end)]
+        try:
+            return sum(await asyncio.gather(*counts))
+        finally:
+            for task in counts:
+                task.cancel()
+
+    async def narrowed(self, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
+        """Those of the slices whose segments can hold events of these routing keys."""
+        pieces = list(slices)
+        ids = {piece.segment_id: 0 for piece in pieces}
+        ranges = await segment_ranges(
+            self.manager.stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids)
+        )
+        wanted = list(keys)
+        able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
+        return [piece for piece in pieces if piece.segment_id in able]
+
+    # --- inside -----------------------------------------------------------------------------
+
+    async def _ranges(self, *cuts: StreamCut) -> KeyRanges:
+        for cut in cuts:
+            check_cut(cut, self.scope, self.stream)
+        found: list[SegmentRange] = []
+        for cut in cuts:
+            found += await segment_ranges(self.manager.stores, self.scope, self.stream, cut)
+        return {piece.segment_id: (piece.low, piece.high) for piece in found}
+
+    async def _pair(self, first: StreamCut, second: StreamCut) -> tuple[StreamCut, StreamCut, KeyRanges]:
+        first, second = await asyncio.gather(self.settled(first), self.settled(second))
+        return first, second, await self._ranges(first, second)
+
+    async def _infos(self, ids: Iterable[int]) -> dict[int, SegmentInfo]:
+        wanted = list(ids)
+        names = [segment_name(self.scope, self.stream, segment) for segment in wanted]
+        try:
+            infos = await asyncio.gather(*map(self.manager.segment_info, names))
+        except SegmentNotFoundError as error:
+            if not await self.manager.controller.stream_exists(self.scope, self.stream):
+                raise StreamNotFoundError(self.scope, self.stream) from None
+            raise SegmentGoneError(error.segment) from error
+        return dict(zip(wanted, infos, strict=True))
+
+    async def _frontier(self, cut: StreamCut) -> Frontier:
+        check_cut(cut, self.scope, self.stream)
+        ranges = await segment_ranges(self.manager.stores, self.scope, self.stream, cut)
+        return Frontier(ranges, {segment for segment, offset in cut.positions.items() if offset < 0})
+
+    async def _settle(self, cut: StreamCut) -> tuple[Frontier, dict[int, int]]:
+        """The segments under way at the cut, and where in them it stands."""
+        frontier = await self._frontier(cut)
+        offsets = {segment: cut.positions[segment] for segment in frontier.active}
+        await self._step(frontier, offsets, await self._infos(offsets))
+        return frontier, offsets
+
+    async def _step(self, frontier: Frontier, offsets: dict[int, int], infos: dict[int, SegmentInfo]) -> None:
+        """Replace segments that are read to their ends by those that may follow."""
+        look = list(offsets)
+        while look:
+            finished = [s for s in look if infos[s].is_sealed and offsets[s] >= infos[s].write_offset]
+            look = []
+            for segment in finished:
+                successors = await self.manager.controller.successors(self.scope, self.stream, segment)
+                if not successors:
+                    continue  # the stream was sealed: its last segments stay in the cut
+                begun = frontier.complete(segment, [successor.segment for successor in successors])
+                del offsets[segment]
+                for piece in begun:
+                    offsets[piece.segment_id] = 0
+                    look.append(piece.segment_id)
+            infos |= await self._infos(look)
+
+    async def _take(self, segment: int, start: int, info: SegmentInfo, events: int) -> tuple[int, int]:
+        """How many of `events` events the segment has from `start` on, and where the last of them ends."""
+        name = segment_name(self.scope, self.stream, segment)
+        taken, end = 0, start
+        async with aclosing(read_segment_range(self.manager.stores, name, start, info.write_offset)) as blocks:
+            async for block in blocks:
+                if taken + len(block) > events:
+                    return events, block.offset + int(block.starts[events - taken])
+                taken += len(block)
+                end = block.offset + block.size_bytes
+                if taken == events:
+                    break
+        return taken, end
+
+    def _cut(self, frontier: Frontier, offsets: dict[int, int]) -> StreamCut:
+        return StreamCut(self.scope, self.stream, offsets | dict.fromkeys(frontier.waiting, -1))

@@ -1,0 +1,104 @@
+"""The commands that are clients of a server, each run as a person runs it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+import nadi
+from nadi.cli.app import app
+
+
+class Shell:
+    def __init__(self, uri: str) -> None:
+        self._environment = {"NADI_CONTROLLER": uri, "COLUMNS": "120"}
+
+    def run(self, *arguments: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, arguments, env=self._environment)
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *arguments: str) -> Any:
+        return msgspec.json.decode(self.run(*arguments, "--json").stdout)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shell(server: nadi.standalone.EmbeddedServer) -> Shell:
+    shell = Shell(server.controller_uri)
+    shell.run("scope", "create", "home")
+    return shell
+
+
+def test_scopes_and_streams(shell: Shell) -> None:
+    assert "no such stream" in shell.run("stream", "list", "home").output
+    assert shell.run("stream", "create", "home", "clicks", "--segments", "3", "--tag", "web").output == (
+        "created stream home/clicks\n"
+    )
+    assert "existed" in shell.run("stream", "create", "home", "clicks").output
+    assert shell.json("stream", "list", "home") == [
+        {"stream": "clicks", "segments": 3, "sealed": False, "tags": ["web"]}
+    ]
+    assert shell.json("stream", "list", "home", "--tag", "other") == []
+    assert {"scope": "home"} in shell.json("scope", "list")
+    (shown,) = shell.json("stream", "show", "home", "clicks")
+    assert (shown["bytes"], shown["head"]) == (0, shown["tail"])
+    shell.run("stream", "delete", "home", "clicks", "--yes", code=1)
+    shell.run("stream", "seal", "home", "clicks", "--yes")
+    assert shell.run("stream", "delete", "home", "clicks", "--yes").output == "deleted stream home/clicks\n"
+    missing = shell.run("stream", "show", "home", "clicks", code=1)
+    assert "there is no stream home/clicks" in missing.stderr
+    assert shell.run("scope", "delete", "home", code=1).output.startswith("Delete scope home?"), "it asks first"
+
+
+def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.EmbeddedServer) -> None:
+    shell.run("stream", "create", "home", "meters")
+    with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "meters") as writer:
+        writer.write_event(b"one").result(10)
+        shell.run("bookmark", "create", "home", "meters", "noon", "--note", "[red]sun[/red]", "--tag", "day")
+        writer.write_event(b"two").result(10)
+        shell.run("bookmark", "create", "home", "meters", "dusk")
+        writer.write_event(b"\xff").result(10)
+    assert "exists already" in shell.run("bookmark", "create", "home", "meters", "noon", code=1).stderr
+    listed = shell.run("bookmark", "list", "home").output
+    assert listed.index("dusk") < listed.index("noon")
+    assert "[red]sun[/red]" in listed, "what users wrote is no markup"
+    (noon,) = shell.json("bookmark", "list", "home", "--tag", "day")
+    text = shell.run("bookmark", "show", "home", "noon").stdout.strip()
+    assert text == noon["cut"]
+    assert shell.run("read", "home", "meters", "--from", "noon", "--to", "dusk").stdout == "two\n"
+    assert shell.run("read", "home", "meters", "--from", text, "--limit", "1").stdout == "two\n"
+    assert shell.run("read", "home", "meters", "--from", "tail").stdout == ""
+    last = shell.run("read", "home", "meters", "--from", "dusk", "--json").stdout
+    assert msgspec.json.decode(last) == {"segment_id": 0, "offset": 22, "base64": base64.b64encode(b"\xff").decode()}
+    assert "no bookmark 'dawn'" in shell.run("read", "home", "meters", "--from", "dawn", code=1).stderr
+    made = shell.run("slice", "create", "home", "meters", "week-45", "--from", "noon", "--to", "dusk")
+    assert made.output == "created slice week-45 of home/meters: 11 bytes\n"
+    assert shell.run("read", "home", "week-45", "--slice", "--key", "any").stdout == "two\n"
+    (shown,) = shell.json("slice", "show", "home", "week-45")
+    assert (shown["bytes"], shown["events"]) == (11, 1)
+    shell.run("slice", "tag", "home", "week-45", "--tag", "weeks")
+    shell.run("slice", "rename", "home", "week-45", "week-46")
+    assert [row["name"] for row in shell.json("slice", "list", "home", "--tag", "weeks")] == ["week-46"]
+    assert shell.run("slice", "delete", "home", "week-46").output == "deleted slice week-46\n"
+    shell.run("bookmark", "tag", "home", "noon", "--remove", "day")
+    shell.run("bookmark", "rename", "home", "noon", "midday")
+    assert shell.run("bookmark", "delete", "home", "noon").output == "there was no bookmark noon\n"
+    shell.run("stream", "truncate", "home", "meters", "--at", "midday", "--yes")
+    assert shell.run("read", "home", "meters", "--to", "dusk").stdout == "two\n"
+
+
+def test_a_server_that_is_not_there_is_said(shell: Shell) -> None:
+    assert "no controller address" in shell.run("stream", "list", "home", "--controller", "nowhere", code=1).stderr

@@ -1,0 +1,273 @@
+"""Cuts, bookmarks, slices and narrowed reading against the whole server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import CutOrder, StreamManager, aio
+from nadi.errors import (
+    AlreadyExistsError,
+    BookmarkNotFoundError,
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidStreamCutError,
+    ScopeNotFoundError,
+    SliceNotFoundError,
+    TruncatedError,
+)
+from nadi.model.keyspace import key_position
+from nadi.model.streamcut import StreamCut
+
+KEYS = [f"meter {i}" for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[StreamManager]:
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        yield manager
+
+
+def write(manager: StreamManager, stream: str, numbers: range) -> None:
+    with manager.create_writer("home", stream) as writer:
+        for number in numbers:
+            for key in KEYS:
+                writer.write_event(f"{key}:{number}".encode(), key)
+
+
+def scaled(manager: StreamManager, stream: str) -> list[StreamCut]:
+    """A stream of 400 events and four cuts of it, a split and a merge between them."""
+    manager.create_stream("home", stream, 2)
+    cuts = [manager.stream_info("home", stream).head]
+    write(manager, stream, range(3))
+    cuts.append(manager.stream_info("home", stream).tail)
+    manager.scale_stream("home", stream, [0], [(0.0, 0.25), (0.25, 0.5)])
+    write(manager, stream, range(3, 6))
+    cuts.append(manager.stream_info("home", stream).tail)
+    current = manager.current_segments("home", stream)
+    manager.scale_stream("home", stream, [s.segment_id for s in current[1:]], [(0.25, 1.0)])
+    write(manager, stream, range(6, 10))
+    cuts.append(manager.stream_info("home", stream).tail)
+    return cuts
+
+
+def test_cuts_over_a_split_and_a_merge(manager: StreamManager) -> None:
+    head, first, second, tail = scaled(manager, "algebra")
+    cuts = manager.cuts("home", "algebra")
+    assert (cuts.head(), cuts.tail()) == (head, tail)
+    assert cuts.events_between(head, tail) == 400
+    assert cuts.events_between(first, second) == 120
+    assert cuts.bytes_between(head, tail) == sum(
+        len(e.data) + 8 for e in manager.read_events("home", "algebra", end=tail)
+    )
+    assert cuts.compare(head, second) is CutOrder.BEFORE
+    assert cuts.compare(tail, second) is CutOrder.AFTER
+    assert cuts.compare(first, first) is CutOrder.EQUAL
+    later = cuts.settled(first)
+    assert later != first
+    assert cuts.compare(first, later) is CutOrder.EQUAL
+    assert cuts.events_between(first, later) == 0
+    assert cuts.latest(first, second) == cuts.settled(second)
+    for events in (0, 1, 7, 119, 120, 121, 239, 240, 399, 400):
+        cut = cuts.after(head, events)
+        assert cuts.events_between(head, cut) == events
+        cuts.check(cut)
+        rest = sum(1 for _ in manager.read_events("home", "algebra", start=cut, end=tail))
+        assert rest == 400 - events
+    assert cuts.after(head, 1000) == cuts.settled(tail)
+    assert cuts.after(cuts.after(head, 100), 50) != cuts.after(head, 100)
+
+
+def test_a_cut_that_is_none_is_refused(manager: StreamManager) -> None:
+    head, _, second, tail = scaled(manager, "refused")
+    cuts = manager.cuts("home", "refused")
+    for cut in (head, second, tail):
+        cuts.check(cut)
+    segment, offset = next(iter(tail.positions.items()))
+    with pytest.raises(InvalidStreamCutError, match="within an event"):
+        cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset - 1}))
+    with pytest.raises(InvalidStreamCutError, match="past its end"):
+        cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset + 9}))
+    with pytest.raises(InvalidStreamCutError, match="says nothing of keys"):
+        cuts.check(StreamCut("home", "refused", {segment: offset}))
+    with pytest.raises(InvalidStreamCutError, match="belongs to stream"):
+        cuts.check(StreamCut("home", "other", {segment: offset}))
+    with pytest.raises(InvalidStreamCutError):
+        cuts.bytes_between(tail, head)
+    with pytest.raises(InvalidArgumentError):
+        cuts.after(tail, -1)
+    manager.truncate_stream(second)
+    with pytest.raises(TruncatedError, match="truncated away whole"):
+        cuts.check(head)
+    with pytest.raises(TruncatedError):
+        cuts.events_between(head, tail)
+
+
+def test_bookmarks_are_kept_found_and_tagged(manager: StreamManager) -> None:
+    head, first, second, tail = scaled(manager, "marked")
+    bookmarks = manager.bookmarks("home")
+    made = bookmarks.create("noon", first, note="the sun is high", tags=["day", "sun"])
+    assert (made.cut, made.note, made.tags, made.scope, made.stream) == (
+        first,
+        "the sun is high",
+        ("day", "sun"),
+        "home",
+        "marked",
+    )
+    assert bookmarks.get("noon") == made
+    with pytest.raises(AlreadyExistsError):
+        bookmarks.create("noon", second)
+    assert bookmarks.get("noon") == made
+    bookmarks.create("dusk", second, tags=["day"])
+    assert [b.name for b in bookmarks.list(stream="marked")] == ["dusk", "noon"]
+    assert [b.name for b in bookmarks.list(tag="sun")] == ["noon"]
+    assert [b.name for b in bookmarks.list(stream="no-such")] == []
+    assert bookmarks.tag("noon", ["lunch"], remove=["day"]).tags == ("sun", "lunch")
+    renamed = bookmarks.rename("noon", "midday")
+    assert (renamed.name, renamed.cut) == ("midday", first)
+    with pytest.raises(AlreadyExistsError):
+        bookmarks.rename("midday", "dusk")
+    with pytest.raises(BookmarkNotFoundError):
+        bookmarks.get("noon")
+    assert bookmarks.delete("midday")
+    assert not bookmarks.delete("midday")
+    with pytest.raises(BookmarkNotFoundError):
+        bookmarks.tag("midday", ["x"])
+    for wrong in ("a/b", "", "head"):
+        with pytest.raises((InvalidNameError, InvalidArgumentError)):
+            bookmarks.create(wrong, head)
+    with pytest.raises(InvalidStreamCutError):
+        bookmarks.create("foreign", StreamCut("home", "marked", {99: 0}))
+    with pytest.raises(InvalidArgumentError):
+        bookmarks.create("long", tail, note="x" * 5000)
+    with pytest.raises(ScopeNotFoundError):
+        manager.bookmarks("nowhere").list()
+
+
+def test_more_bookmarks_than_a_page(manager: StreamManager) -> None:
+    manager.create_scope("many")
+    manager.create_stream("many", "st")
+    cut = manager.stream_info("many", "st").tail
+    names = [f"b{number:04}" for number in range(1_203)]
+
+    async def create_all() -> None:
+        shelf = manager._core.bookmarks("many")
+        for first in range(0, len(names), 100):
+            await asyncio.gather(*(shelf.create(name, cut) for name in names[first : first + 100]))
+
+    manager._thread.run(create_all())
+    assert [b.name for b in manager.bookmarks("many").list()] == names
+
+
+def test_of_many_creators_of_one_name_one_wins(manager: StreamManager, server: nadi.standalone.EmbeddedServer) -> None:
+    _, first, second, _ = scaled(manager, "raced")
+
+    async def race() -> list[object]:
+        async with aio.StreamManager(server.controller_uri) as one, aio.StreamManager(server.controller_uri) as two:
+            tries = [m.bookmarks("home").create("race", c) for m, c in ((one, first), (two, second)) for _ in range(5)]
+            found: list[object] = list(await asyncio.gather(*tries, return_exceptions=True))
+            tags = [m.bookmarks("home").tag("race", [f"{n}-{i}"]) for n, m in enumerate((one, two)) for i in range(4)]
+            await asyncio.gather(*tags)
+            return found
+
+    found = asyncio.run(race())
+    won = [result for result in found if isinstance(result, aio.Bookmark)]
+    assert len(won) == 1
+    assert all(isinstance(result, AlreadyExistsError) for result in found if result is not won[0])
+    kept = manager.bookmarks("home").get("race")
+    assert kept.cut == won[0].cut
+    assert len(kept.tags) == 8, "tags given at once are all kept"
+
+
+def test_a_slice_is_opened_by_its_name(manager: StreamManager) -> None:
+    head, first, second, tail = scaled(manager, "sliced")
+    slices = manager.slices("home")
+    slices.create("week-45", first, second, tags=["weeks"])
+    with pytest.raises(AlreadyExistsError):
+        slices.create("week-45", head, tail)
+    with pytest.raises(InvalidStreamCutError, match="lies after its end"):
+        slices.create("backwards", tail, head)
+    with manager.open_slice("home", "week-45") as reader:
+        events = [event for _, block in reader for event in block]
+    assert sorted(events) == sorted(f"{key}:{number}".encode() for key in KEYS for number in range(3, 6))
+    assert [s.name for s in slices.list(tag="weeks")] == ["week-45"]
+    assert slices.tag("week-45", remove=["weeks"]).tags == ()
+    slices.rename("week-45", "week-46")
+    with pytest.raises(SliceNotFoundError):
+        manager.open_slice("home", "week-45")
+    assert slices.get("week-46").end == second
+    assert slices.delete("week-46")
+
+
+def test_reading_narrowed_to_routing_keys(manager: StreamManager) -> None:
+    head, first, second, tail = scaled(manager, "narrow")
+    whole = list(manager.read_events("home", "narrow", end=tail))
+    for keys in (KEYS[:1], KEYS[3:5], []):
+        for start in (None, head, first, second):
+            found = list(manager.read_events("home", "narrow", start=start, end=tail, routing_keys=keys))
+            low = {None: 0, head: 0, first: 3, second: 6}[start]
+            for key in keys:
+                mine = [e.data for e in found if e.data.startswith(key.encode() + b":")]
+                assert mine == [f"{key}:{number}".encode() for number in range(low, 10)]
+            ranges = {s.segment_id: s for s in manager.current_segments("home", "narrow")}
+            for event in found:
+                piece = ranges.get(event.segment_id)
+                assert piece is None or any(piece.low <= key_position(k) < piece.high for k in keys)
+            assert len(found) < len(whole)
+    # a reader goes on from its position with the same keys
+    with manager.create_reader("home", "narrow", end=tail, routing_keys=KEYS[:1]) as reader:
+        got = [event for _ in range(2) for event in (reader.next_block(10) or pytest.fail("ended"))[1]]
+        position = reader.position()
+    got += [e.data for e in manager.read_events("home", "narrow", start=position, end=tail, routing_keys=KEYS[:1])]
+    mine = [event for event in got if event.startswith(KEYS[0].encode() + b":")]
+    assert mine == [f"{KEYS[0]}:{number}".encode() for number in range(10)]
+
+
+def test_a_position_with_segments_to_come_is_narrowed_too(manager: StreamManager) -> None:
+    """The cut stands before a merged segment on one side only: a reader of the other side's keys begins with it."""
+    manager.create_stream("home", "halves")
+    manager.scale_stream("home", "halves", [0], [(0.0, 0.5), (0.5, 1.0)])
+    write(manager, "halves", range(2))
+    low, high = manager.current_segments("home", "halves")
+    ends = manager.stream_info("home", "halves").tail.positions
+    manager.scale_stream("home", "halves", [low.segment_id, high.segment_id], [(0.0, 1.0)])
+    write(manager, "halves", range(2, 4))
+    tail = manager.stream_info("home", "halves").tail
+    (merged,) = tail.positions
+    start = StreamCut("home", "halves", {low.segment_id: 0, merged: -1})
+    assert ends[high.segment_id] > 0
+    for piece, count in ((low, 4), (high, 2)):
+        key = next(k for k in KEYS if piece.low <= key_position(k) < piece.high)
+        found = [e.data for e in manager.read_events("home", "halves", start=start, end=tail, routing_keys=[key])]
+        assert [event for event in found if event.startswith(key.encode() + b":")] == [
+            f"{key}:{number}".encode() for number in range(4 - count, 4)
+        ]
+
+
+def test_bookmarks_outlive_a_killed_server_and_go_with_their_scope(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path) as server:
+        with StreamManager(server.controller_uri) as manager:
+            manager.create_scope("sc")
+            manager.create_stream("sc", "st")
+            manager.bookmarks("sc").create("kept", manager.stream_info("sc", "st").tail)
+        server.kill()
+    with nadi.embedded(tmp_path) as server, StreamManager(server.controller_uri) as manager:
+        assert [b.name for b in manager.bookmarks("sc").list()] == ["kept"]
+        assert manager.list_streams("sc") == ["st"]
+        manager.seal_stream("sc", "st")
+        manager.delete_stream("sc", "st")
+        assert manager.delete_scope("sc")
+        manager.create_scope("sc")
+        assert manager.bookmarks("sc").list() == []
