@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -15,8 +13,6 @@ import pytest
 import nadi
 from nadi.client import Ack, EventWriter
 from nadi.errors import NadiError, StorageFullError
-from nadi.segmentstore.tier1.files import FileLog
-from nadi.segmentstore.tier1.reserve import RESERVE_FILE
 
 DISK_MB = 64
 BALLAST_MB = 24
@@ -121,28 +117,3 @@ def test_writing_goes_on_once_a_full_disk_has_room(disk: Path, monkeypatch: pyte
         with manager.create_writer("s", "t") as writer:
             writer.write_event(event(written), "key").result(60)
         check(read_numbers(manager), [*acknowledged, written])
-
-
-@pytest.mark.crash
-def test_a_log_is_opened_on_a_disk_that_is_full_to_the_last_byte(disk: Path) -> None:
-    """Else nothing that it holds could be read before somebody makes room."""
-
-    folder = disk / "log"
-    asyncio.run(FileLog.open(folder, file_bytes=1 << 20).close())
-    _fill(disk)
-    for epoch in (2, 3):
-        log = FileLog.open(folder, file_bytes=1 << 20)
-        assert log.epoch == epoch
-        asyncio.run(log.close())
-    (folder / RESERVE_FILE).unlink(missing_ok=True)
-    _fill(disk)
-    with pytest.raises(OSError, match="No space left"):
-        FileLog.open(folder, file_bytes=1 << 20)
-    (disk / "rest").unlink()
-    asyncio.run(FileLog.open(folder, file_bytes=1 << 20).close())
-    assert (folder / RESERVE_FILE).exists()
-
-
-def _fill(disk: Path) -> None:
-    with (disk / "rest").open("ab") as file:
-        file.write(bytes(shutil.disk_usage(disk).free))

@@ -33,7 +33,6 @@ from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile, Replay, read_headers
-from nadi.segmentstore.tier1.reserve import give_up_reserve, keep_reserve
 from nadi.segmentstore.tier1.supply import FileSupply
 from nadi.segmentstore.tier1.writer import FrameWriter
 
@@ -103,14 +102,7 @@ class FileLog:
         """
         assert file_bytes >= 2 * BLOCK_BYTES
         assert file_bytes % BLOCK_BYTES == 0, "files are whole blocks"
-        try:
-            log = cls(folder, file_bytes, spare_files, name)
-        except OSError as error:
-            if error.errno != errno.ENOSPC or not give_up_reserve(folder):
-                raise
-            log = cls(folder, file_bytes, spare_files, name)
-        keep_reserve(folder)
-        return log
+        return cls(folder, file_bytes, spare_files, name)
 
     @property
     def epoch(self) -> int:
