@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from nadi.segmentstore.service import _updated
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry
+from nadi.wire.codec import encode
+from nadi.wire.fields import TableEntry, TableKey
 from tests.segmentstore.harness import Peer, open_store
 
 A, B, TABLE = "a/b/0.#epoch.0", "a/b/1.#epoch.0", "a/t_kvtable/0.#epoch.0"
@@ -68,6 +70,32 @@ def test_merges_that_would_lose_data(tmp_path: Path) -> None:
         )
 
     over_store(tmp_path, test)
+
+
+def test_reading_a_key_without_bytes_is_refused(tmp_path: Path) -> None:
+    whole = encode(wire.ReadTable(1, TABLE, "", (TableKey(b"k", -1),)))
+    key_size = struct.pack(">ii", 12, 0)  # which no encoder writes
+    payload = whole[8:].replace(struct.pack(">ii", 13, 1) + b"k", key_size)
+
+    async def test(peer: Peer) -> None:
+        await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
+        peer.send_raw(struct.pack(">ii", wire.ReadTable.code, len(payload)) + payload)
+        assert isinstance(await peer.receive(), wire.ErrorMessage)
+
+    over_store(tmp_path, test)
+
+
+def test_a_reply_that_the_protocol_cannot_hold_ends_the_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_store(tmp_path, containers=1) as (store, peer):
+            peer.send(wire.CreateTransientSegment(1, bytes(16), "x" * 65_500, ""))  # its name would be too long
+            peer.send(wire.GetStreamSegmentInfo(2, A, ""))
+            assert await peer.closed(), "what was sent behind it would wait for ever"
+            container = store.containers[0]
+            while await container.call(lambda _: bool(container.state.transients)):
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(("value", "new", "sum_"), [(1, 2, 3), ((1 << 63) - 1, 1, -(1 << 63))])

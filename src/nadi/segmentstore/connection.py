@@ -447,6 +447,9 @@ class Connection(asyncio.BufferedProtocol):
                     self._dispatch(command)
                     continue
                 reply = await self._service.handle(command)
+                if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
+                    self._transients.append(reply.segment)
+                self.send(reply)  # in here too: a reply that the protocol can't hold ends the connection
             except UnavailableError as error:
                 log.info("a connection ends: %s", error)
                 self.close()
@@ -458,9 +461,6 @@ class Connection(asyncio.BufferedProtocol):
                 log.error("%s failed", type(command).__name__, exc_info=error)
                 self.close()
                 return
-            if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
-                self._transients.append(reply.segment)
-            self.send(reply)
         self._worker = None
 
 
