@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from nadi.segmentstore.service import _updated
+from nadi.seldom import SeldomWarning
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.fields import TableEntry, TableKey
-from tests.segmentstore.harness import Peer, open_store
+from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
 A, B, TABLE = "a/b/0.#epoch.0", "a/b/1.#epoch.0", "a/t_kvtable/0.#epoch.0"
 
@@ -93,9 +96,47 @@ def test_a_reply_that_the_protocol_cannot_hold_ends_the_connection(tmp_path: Pat
             assert await peer.closed(), "what was sent behind it would wait for ever"
             container = store.containers[0]
             while await container.call(lambda _: bool(container.state.transients)):
-                await asyncio.sleep(0)
+                pass
 
     asyncio.run(main())
+
+
+def test_appends_that_a_session_refuses_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_store(tmp_path, containers=1) as (store, peer):
+            await peer.create(A)
+            await peer.setup(A)
+            await peer.ask(wire.SealSegment(1, A, ""))
+            for number in range(50):
+                assert isinstance(await peer.append([b"12345678"], number), wire.SegmentIsSealed)
+            (connection,) = store._connections
+            error = connection._sessions[WRITER].error
+            assert error is not None
+            assert len(list(traceback.walk_tb(error.__traceback__))) < 10
+
+    asyncio.run(main())
+
+
+def test_one_who_breaks_the_protocol_often_is_logged_seldom(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        async with open_store(tmp_path, containers=1) as (store, _):
+            store._report = SeldomWarning(logging.getLogger("nadi"), "%d ended, the last from %s: %s", lambda: now)
+            assert store._server is not None
+            address = store._server.sockets[0].getsockname()[:2]
+            for number in range(12):
+                now = 1.0 if number == 11 else 0.5 * bool(number)
+                bad = await connect(address)
+                bad.send_raw(struct.pack(">ii", 9, 1 << 30))
+                assert await bad.closed()
+                bad.close()
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records if " ended, " in record.getMessage()]
+    assert [line.partition(" ended")[0] for line in lines] == ["1", "11"]
+    assert "announces" in lines[0]
 
 
 @pytest.mark.parametrize(("value", "new", "sum_"), [(1, 2, 3), ((1 << 63) - 1, 1, -(1 << 63))])

@@ -75,6 +75,13 @@ class Call:
             self.future.set_exception(error)
 
 
+def _again(error: UnavailableError) -> UnavailableError:
+    """The same for another request: one object raised many times gathers the frames of all, and what they hold."""
+    fresh = type(error)(*error.args)
+    fresh.__cause__ = error.__cause__
+    return fresh
+
+
 class Container:
     """One container. `submit` queues a request; `call` queues a function and waits for its result."""
 
@@ -86,7 +93,7 @@ class Container:
         self._queue: deque[Request] = deque()
         self._wake = asyncio.Event()
         self._room: list[asyncio.Future[None]] = []
-        self._failure: Exception | None = None
+        self._failure: UnavailableError | None = None
         self._pending_failure: Exception | None = None
         self._in_flight: list[tuple[Request, Any, Exception | None]] = []
         self._stopping = False
@@ -165,7 +172,7 @@ class Container:
     def submit(self, request: Request) -> None:
         """Queue the request; it is answered in its turn. Callers heed `full`."""
         if self._failure is not None:
-            request.failed(self._failure)
+            request.failed(_again(self._failure))
             return
         if self._stopping:
             request.failed(ClosedError("the server is stopping: connect again when it is back"))
@@ -302,7 +309,7 @@ class Container:
         self._queue.clear()
         self.queue_bytes = 0
         for request in waiting:
-            request.failed(error)
+            request.failed(_again(error))
         for record in self.state.residents.all():
             record.deleted = True  # whoever still holds it looks it up again
             record.wake()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import ssl
 from pathlib import Path
@@ -22,6 +23,7 @@ from nadi.access.tokens import TokenKey
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
 from nadi.limits import TLS_HANDSHAKE_S
 from nadi.naming import container_key
+from nadi.seldom import SeldomWarning
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
@@ -31,6 +33,8 @@ from nadi.segmentstore.service import SegmentService
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.writer import StorageWriter
 from nadi.wire.commands import Command
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 DEFAULT_CONTAINERS = 4
@@ -107,6 +111,7 @@ class SegmentStore:
         self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
         self._connections: set[Connection] = set()
+        self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self._server: asyncio.Server | None = None
 
     def container_of(self, segment: str) -> Container:
@@ -142,7 +147,7 @@ class SegmentStore:
         return address[0], address[1]
 
     def _connection(self) -> Connection:
-        return Connection(self.container_of, self._service, self._reader, self._connections)
+        return Connection(self.container_of, self._service, self._reader, self._connections, self._report)
 
     async def exchange(self, command: Command) -> Command:
         """A command's reply, for whoever lives in the same process."""
