@@ -27,6 +27,7 @@ from nadi.limits import (
     LOG_MAX_BYTES,
     QUEUE_MAX_BYTES,
 )
+from nadi.segmentstore import reserve
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.metadata import Metadata
@@ -131,14 +132,17 @@ class Container:
         loop = asyncio.get_running_loop()
         began = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
+        reserve.release(self._folder)
         self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state")
         try:
-            self.log = await loop.run_in_executor(None, FileLog.open, self._folder / "log")
+            name = f"container-{self.number}"
+            self.log = await loop.run_in_executor(None, lambda: FileLog.open(self._folder / "log", name=name))
         except BaseException:
             self.metadata.close()
             raise
         try:
             self.state = await loop.run_in_executor(None, self._recover)
+            reserve.take(self._folder)
         except BaseException:
             await self.log.close()
             self.metadata.close()
