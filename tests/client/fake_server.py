@@ -25,8 +25,6 @@ from nadi.wire.decoder import Decoder
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry
 from nadi.wire.rpc import controller_pb2 as pb
 
-STORAGE_FULL = 1000
-
 
 @dataclass
 class Chaos:
@@ -225,7 +223,7 @@ class FakeConnection(asyncio.Protocol):
             return
         if store.full:
             self.sessions.pop(writer)
-            self.reply(wire.ErrorMessage(rid, name, "the disk is full", STORAGE_FULL))
+            self.reply(wire.ErrorMessage(rid, name, "the disk is full", wire.STORAGE_FULL))
             return
         if chaos.random.random() < chaos.before:
             self.drop()

@@ -41,6 +41,7 @@ class FakeStore:
         self.used_names: set[str] = set()
         self.die_after: int | None = None
         self.lose_reply = False
+        self.full = False  # whether there is no room for what tables are to take
         self.dead = asyncio.Event()
         self.before: Callable[[Command], Awaitable[None]] | None = None  # what is to happen before a command
 
@@ -58,6 +59,8 @@ class FakeStore:
         await asyncio.sleep(0)
         if self.before is not None:
             await self.before(command)
+        if self.full and isinstance(command, wire.UpdateTableEntries):
+            return wire.ErrorMessage(command.request_id, command.segment, "no room", wire.STORAGE_FULL)
         if self.dead.is_set():
             raise UnavailableError("the fake store is dead")
         if self.die_after is not None:

@@ -332,6 +332,16 @@ def test_an_unreachable_store_is_told_as_unavailable() -> None:
     over_grpc(test)
 
 
+def test_a_full_disk_is_told_as_unavailable() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        store.full = True
+        assert await code_of(call("createScope", pb.ScopeInfo(scope="home"))) is grpc.StatusCode.UNAVAILABLE
+        store.full = False
+        assert (await call("createScope", pb.ScopeInfo(scope="home"))).status == pb.CreateScopeStatus.SUCCESS
+
+    over_grpc(test)
+
+
 def test_the_generated_messages_agree_with_the_proto_file(tmp_path: Path) -> None:
     source = Path(nadi.wire.rpc.__file__).parents[3]
     made = tmp_path / "set.bin"

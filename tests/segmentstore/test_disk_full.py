@@ -6,17 +6,21 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
+from io import RawIOBase
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import nadi
+from nadi.cli.app import app
 from nadi.client import Ack, EventWriter
-from nadi.errors import NadiError, StorageFullError
+from nadi.errors import NadiError, StorageFullError, UnavailableError
 
 DISK_MB = 64
 BALLAST_MB = 24
 EVENT_BYTES = 20_000
+PAGE_BYTES = 4096  # in which tmpfs counts
 
 
 @pytest.fixture
@@ -117,3 +121,60 @@ def test_writing_goes_on_once_a_full_disk_has_room(disk: Path, monkeypatch: pyte
         with manager.create_writer("s", "t") as writer:
             writer.write_event(event(written), "key").result(60)
         check(read_numbers(manager), [*acknowledged, written])
+
+
+def write_endlessly(file: RawIOBase, size: int) -> None:
+    while True:
+        file.write(bytes(size))
+
+
+def fill(disk: Path, pages: int) -> None:
+    """Leave room for so many pages."""
+    with (disk / "ballast").open("r+b", buffering=0) as ballast:
+        ballast.seek(0, os.SEEK_END)
+        for size in (1 << 20, PAGE_BYTES):
+            with pytest.raises(OSError, match="No space left"):
+                write_endlessly(ballast, size)
+        ballast.truncate((ballast.tell() // PAGE_BYTES - pages) * PAGE_BYTES)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("pages", range(14))
+def test_a_start_without_room_says_what_to_do_and_leaves_nothing_half_made(
+    disk: Path, pages: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=1048576")
+    fill(disk, pages)
+    with pytest.raises(UnavailableError, match=r"room.*then start again") as raised:
+        nadi.embedded(disk / "data", containers=1)
+    assert str(disk / "data") in str(raised.value)
+    # LMDB says EIO where a write fitted in part; everything else is known to be a full disk
+    assert isinstance(raised.value, StorageFullError) or "Input/output error" in str(raised.value)
+    assert "Traceback" not in capfd.readouterr().err
+
+    (disk / "ballast").unlink()
+    with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        assert manager.create_scope("s")
+
+
+@pytest.mark.crash
+def test_what_is_stored_can_be_read_after_a_start_on_a_full_disk(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=1048576")
+    with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        manager.create_writer("s", "t").write_event(event(1), "key").result(60)
+        server.kill()
+    for _ in range(2):  # and room is kept aside for the next time
+        fill(disk, 0)
+        with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
+            assert read_numbers(manager) == [1]
+            server.kill()
+
+
+@pytest.mark.crash
+def test_the_command_says_so_too(disk: Path) -> None:
+    fill(disk, 0)
+    result = CliRunner().invoke(app, ["up", "--data", str(disk / "data"), "--port", "0"])
+    assert result.exit_code == 1
+    assert "free space on its disk" in result.output

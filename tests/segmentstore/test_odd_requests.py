@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import struct
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from nadi.segmentstore.service import _updated
+from nadi.seldom import SeldomWarning
 from nadi.wire import commands as wire
-from nadi.wire.fields import TableEntry
-from tests.segmentstore.harness import Peer, open_store
+from nadi.wire.codec import encode
+from nadi.wire.fields import TableEntry, TableKey
+from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
 A, B, TABLE = "a/b/0.#epoch.0", "a/b/1.#epoch.0", "a/t_kvtable/0.#epoch.0"
 
@@ -68,6 +73,70 @@ def test_merges_that_would_lose_data(tmp_path: Path) -> None:
         )
 
     over_store(tmp_path, test)
+
+
+def test_reading_a_key_without_bytes_is_refused(tmp_path: Path) -> None:
+    whole = encode(wire.ReadTable(1, TABLE, "", (TableKey(b"k", -1),)))
+    key_size = struct.pack(">ii", 12, 0)  # which no encoder writes
+    payload = whole[8:].replace(struct.pack(">ii", 13, 1) + b"k", key_size)
+
+    async def test(peer: Peer) -> None:
+        await peer.ask(wire.CreateTableSegment(1, TABLE, ""))
+        peer.send_raw(struct.pack(">ii", wire.ReadTable.code, len(payload)) + payload)
+        assert isinstance(await peer.receive(), wire.ErrorMessage)
+
+    over_store(tmp_path, test)
+
+
+def test_a_reply_that_the_protocol_cannot_hold_ends_the_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_store(tmp_path, containers=1) as (store, peer):
+            peer.send(wire.CreateTransientSegment(1, bytes(16), "x" * 65_500, ""))  # its name would be too long
+            peer.send(wire.GetStreamSegmentInfo(2, A, ""))
+            assert await peer.closed(), "what was sent behind it would wait for ever"
+            container = store.containers[0]
+            while await container.call(lambda _: bool(container.state.transients)):
+                pass
+
+    asyncio.run(main())
+
+
+def test_appends_that_a_session_refuses_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_store(tmp_path, containers=1) as (store, peer):
+            await peer.create(A)
+            await peer.setup(A)
+            await peer.ask(wire.SealSegment(1, A, ""))
+            for number in range(50):
+                assert isinstance(await peer.append([b"12345678"], number), wire.SegmentIsSealed)
+            (connection,) = store._connections
+            error = connection._sessions[WRITER].error
+            assert error is not None
+            assert len(list(traceback.walk_tb(error.__traceback__))) < 10
+
+    asyncio.run(main())
+
+
+def test_one_who_breaks_the_protocol_often_is_logged_seldom(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+
+    async def main() -> None:
+        nonlocal now
+        async with open_store(tmp_path, containers=1) as (store, _):
+            store._report = SeldomWarning(logging.getLogger("nadi"), "%d ended, the last from %s: %s", lambda: now)
+            assert store._server is not None
+            address = store._server.sockets[0].getsockname()[:2]
+            for number in range(12):
+                now = 1.0 if number == 11 else 0.5 * bool(number)
+                bad = await connect(address)
+                bad.send_raw(struct.pack(">ii", 9, 1 << 30))
+                assert await bad.closed()
+                bad.close()
+
+    asyncio.run(main())
+    lines = [record.getMessage() for record in caplog.records if " ended, " in record.getMessage()]
+    assert [line.partition(" ended")[0] for line in lines] == ["1", "11"]
+    assert "announces" in lines[0]
 
 
 @pytest.mark.parametrize(("value", "new", "sum_"), [(1, 2, 3), ((1 << 63) - 1, 1, -(1 << 63))])

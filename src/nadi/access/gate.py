@@ -15,7 +15,6 @@ import binascii
 import hmac
 import logging
 import secrets
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,10 +24,10 @@ from nadi.access.permissions import Caller, Permission
 from nadi.access.users import UsersFile
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
 from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_KEPT, LOGINS_WAITING
+from nadi.seldom import SeldomWarning
 
 log = logging.getLogger(__name__)
 
-_LOG_EVERY_S = 1.0
 _NEEDED = "this server needs credentials: Basic (user and password) or Bearer (a token)"
 _WRONG = "the user or the password is wrong"
 
@@ -48,8 +47,7 @@ class Gate:
         self._threads = ThreadPoolExecutor(2, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0
-        self._logged_at = -_LOG_EVERY_S
-        self._unlogged = 0
+        self._report = SeldomWarning(log, "%d failed logins, the last from %s: %s")
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
         """Who sent `authorization`; NotAuthenticatedError if that can't be said."""
@@ -57,7 +55,7 @@ class Gate:
             return await self._caller(authorization)
         except NotAuthenticatedError as error:
             self.failed_logins += 1
-            self._report(peer, error)
+            self._report(peer or "unknown", error)
             raise
 
     async def authorized(
@@ -118,11 +116,3 @@ class Gate:
             self._known.clear()
         self._known[digest] = (version, caller)
         return caller
-
-    def _report(self, peer: str, error: NotAuthenticatedError) -> None:
-        """At most one line a second: whoever tries passwords doesn't fill the disk as well."""
-        self._unlogged += 1
-        now = time.monotonic()
-        if now - self._logged_at >= _LOG_EVERY_S:
-            log.warning("%d failed logins, the last from %s: %s", self._unlogged, peer or "unknown", error)
-            self._logged_at, self._unlogged = now, 0

@@ -38,7 +38,6 @@ from nadi.wire.decoder import Decoder
 
 HIGH_VERSION, LOW_VERSION = 17, 5
 TOKEN_EXPIRED = 1  # in AuthTokenCheckFailed
-STORAGE_FULL = 1000  # nadi's own code in an ErrorMessage; Pravega uses 0 and -1
 _KEEP_ALIVE_S = 10.0
 _QUIET_TICKS = 4  # keep-alives without any answer, after which the peer counts as gone
 
@@ -93,7 +92,7 @@ def error_of(reply: wire.Command) -> NadiError | None:
                 return TokenExpiredError("the delegation token has expired")
             return PermissionDeniedError("the segment store refused the delegation token: it is not for this")
         case wire.ErrorMessage(error_code=code, segment=name, message=message):
-            if code == STORAGE_FULL:
+            if code == wire.STORAGE_FULL:
                 return StorageFullError(f"segment {name}: {message}")
             if code == 0:
                 return InvalidArgumentError(f"segment {name}: {message}")

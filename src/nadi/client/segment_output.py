@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from nadi.client.batch import Batch
-from nadi.client.connection import STORAGE_FULL, AppendSession, SegmentStoreConnection, error_of
+from nadi.client.connection import AppendSession, SegmentStoreConnection, error_of
 from nadi.client.large_event import merge_large_event
 from nadi.client.stores import APPENDS, Backoff, SegmentStores
 from nadi.errors import (
@@ -284,7 +284,7 @@ class SegmentOutput:
         if isinstance(reply, wire.SegmentIsSealed | wire.NoSuchSegment):
             assert error is not None
             self._end(error)
-        elif isinstance(reply, wire.ErrorMessage) and reply.error_code == STORAGE_FULL:
+        elif isinstance(reply, wire.ErrorMessage) and reply.error_code == wire.STORAGE_FULL:
             if not isinstance(self.trouble, StorageFullError):
                 log.warning("writing to %s waits: the server has no room left", self.segment)
             self.trouble = error

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from nadi.controller.clock import Clock
 from nadi.controller.records import Config
-from nadi.errors import NadiError, SegmentNotFoundError, StreamSealedError, UnavailableError
+from nadi.errors import NadiError, SegmentNotFoundError, StorageFullError, StreamSealedError, UnavailableError
 from nadi.limits import SEGMENT_CALL_ATTEMPTS
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
@@ -150,4 +150,6 @@ def failure(command: Command, reply: Command) -> NadiError:
         return SegmentNotFoundError(reply.segment)
     if isinstance(reply, wire.SegmentIsSealed):
         return StreamSealedError(f"segment {reply.segment}")
+    if isinstance(reply, wire.ErrorMessage) and reply.error_code == wire.STORAGE_FULL:
+        return StorageFullError(f"segment {reply.segment}: {reply.message}")
     return StoreError(f"the segment store answered {command} with {reply}")

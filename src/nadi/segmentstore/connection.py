@@ -103,7 +103,7 @@ class _Expired:
 
     def prepare(self, frame: FrameBuilder) -> int:
         self.session.error = self.session.error or TokenExpiredError("the session's delegation token has expired")
-        raise self.session.error
+        raise self.session.error.with_traceback(None)
 
     def done(self, result: int) -> None:
         raise AssertionError("it always fails")
@@ -147,7 +147,7 @@ class _Append:
     def _add(self, frame: FrameBuilder) -> int:
         session = self.session
         if session.error is not None:
-            raise session.error
+            raise session.error.with_traceback(None)  # else it would hold on to every append that met it
         if session.container.log_full:
             raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
         state = session.container.state
@@ -192,12 +192,15 @@ class Connection(asyncio.BufferedProtocol):
         service: SegmentService,
         reader: SegmentReader,
         connections: set[Connection],
+        report: Callable[[object, object], None],
     ) -> None:
+        """`report` is told whose connection was ended, and why: anybody can cause that, at any rate."""
         self._container_of = container_of
         self._service = service
         self._access = service.access
         self._reader = reader
         self._connections = connections
+        self._report = report
         self._decoder = Decoder()
         self._sessions: dict[bytes, _Session] = {}
         self._block: wire.AppendBlock | None = None
@@ -264,9 +267,9 @@ class Connection(asyncio.BufferedProtocol):
             log.error("a connection ends by an unexpected error", exc_info=error)
             self.close()
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def _refuse(self, reason: object) -> None:
         peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        log.warning("connection from %s ends: %s", peer, error)
+        self._report(peer, reason)
         self.close()
 
     def close(self) -> None:
@@ -301,8 +304,7 @@ class Connection(asyncio.BufferedProtocol):
         except UnavailableError:
             self.close()
         except NadiError as unexpected:
-            log.warning("a connection ends: %s", unexpected)
-            self.close()
+            self._refuse(unexpected)
         if isinstance(error, StorageFullError):
             self.close()
 
@@ -353,10 +355,7 @@ class Connection(asyncio.BufferedProtocol):
     def _hello(self, command: wire.Hello) -> None:
         self.send(HELLO)
         if command.low_version > HELLO.high_version or command.high_version < HELLO.low_version:
-            log.warning(
-                "connection ends: its versions %d to %d are not ours", command.low_version, command.high_version
-            )
-            self.close()
+            self._refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
 
     def _setup(self, command: wire.SetupAppend) -> None:
         try:
@@ -447,6 +446,9 @@ class Connection(asyncio.BufferedProtocol):
                     self._dispatch(command)
                     continue
                 reply = await self._service.handle(command)
+                if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
+                    self._transients.append(reply.segment)
+                self.send(reply)  # in here too: a reply that the protocol can't hold ends the connection
             except UnavailableError as error:
                 log.info("a connection ends: %s", error)
                 self.close()
@@ -458,9 +460,6 @@ class Connection(asyncio.BufferedProtocol):
                 log.error("%s failed", type(command).__name__, exc_info=error)
                 self.close()
                 return
-            if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
-                self._transients.append(reply.segment)
-            self.send(reply)
         self._worker = None
 
 

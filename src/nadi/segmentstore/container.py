@@ -27,6 +27,7 @@ from nadi.limits import (
     LOG_MAX_BYTES,
     QUEUE_MAX_BYTES,
 )
+from nadi.segmentstore import reserve
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.metadata import Metadata
@@ -75,6 +76,13 @@ class Call:
             self.future.set_exception(error)
 
 
+def _again(error: UnavailableError) -> UnavailableError:
+    """The same for another request: one object raised many times gathers the frames of all, and what they hold."""
+    fresh = type(error)(*error.args)
+    fresh.__cause__ = error.__cause__
+    return fresh
+
+
 class Container:
     """One container. `submit` queues a request; `call` queues a function and waits for its result."""
 
@@ -86,7 +94,7 @@ class Container:
         self._queue: deque[Request] = deque()
         self._wake = asyncio.Event()
         self._room: list[asyncio.Future[None]] = []
-        self._failure: Exception | None = None
+        self._failure: UnavailableError | None = None
         self._pending_failure: Exception | None = None
         self._in_flight: list[tuple[Request, Any, Exception | None]] = []
         self._stopping = False
@@ -124,14 +132,17 @@ class Container:
         loop = asyncio.get_running_loop()
         began = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
+        reserve.release(self._folder)
         self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state")
         try:
-            self.log = await loop.run_in_executor(None, FileLog.open, self._folder / "log")
+            name = f"container-{self.number}"
+            self.log = await loop.run_in_executor(None, lambda: FileLog.open(self._folder / "log", name=name))
         except BaseException:
             self.metadata.close()
             raise
         try:
             self.state = await loop.run_in_executor(None, self._recover)
+            reserve.take(self._folder)
         except BaseException:
             await self.log.close()
             self.metadata.close()
@@ -165,7 +176,7 @@ class Container:
     def submit(self, request: Request) -> None:
         """Queue the request; it is answered in its turn. Callers heed `full`."""
         if self._failure is not None:
-            request.failed(self._failure)
+            request.failed(_again(self._failure))
             return
         if self._stopping:
             request.failed(ClosedError("the server is stopping: connect again when it is back"))
@@ -302,7 +313,7 @@ class Container:
         self._queue.clear()
         self.queue_bytes = 0
         for request in waiting:
-            request.failed(error)
+            request.failed(_again(error))
         for record in self.state.residents.all():
             record.deleted = True  # whoever still holds it looks it up again
             record.wake()

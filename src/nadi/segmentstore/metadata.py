@@ -6,7 +6,9 @@ into one transaction together with that number. Recovery reads it and replays th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +17,13 @@ from types import MappingProxyType
 import lmdb
 import msgspec
 
+from nadi.errors import DataFolderError, StorageFullError, UnavailableError
 from nadi.limits import STATE_MAP_BYTES
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 
+_MAX_READERS = 64
+_LOCK_BYTES = 8192  # holds LMDB's list of `_MAX_READERS` readers
 _KEY_MAX = 500  # LMDB takes 511
 _HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
 _ID = struct.Struct(">Q")
@@ -73,16 +78,64 @@ def bounded_key(raw: bytes) -> bytes:
     return raw[:_HEAD_BYTES] + hashlib.sha256(raw).digest()
 
 
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """What LMDB says about a folder, in words that tell what to do."""
+    try:
+        yield
+    except lmdb.DiskError as error:
+        raise StorageFullError(
+            f"no room for the container's state in {folder} ({error}): free space on its disk, then start again"
+        ) from error
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+        raise DataFolderError(
+            f"the container's state in {folder} can't be read ({error}): put that folder back from a copy"
+        ) from error
+    except lmdb.Error as error:  # EIO too, which is what LMDB makes of a write that only half fitted the disk
+        raise UnavailableError(
+            f"the container's state in {folder} can't be opened ({error}): see that its disk works and has room, "
+            "and that the files there are this user's; then start again"
+        ) from error
+
+
+def _reserve_lock_file(path: Path) -> None:
+    """Let LMDB's lock file have its blocks: it is written through a mapping, where a full disk means SIGBUS."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
+    finally:
+        os.close(descriptor)
+
+
 class Metadata:
     """Point reads on the event loop (microseconds), checkpoints from a thread."""
 
     def __init__(self, folder: Path) -> None:
+        """Open it, or make it, in a folder of its own.
+
+        Raises StorageFullError, DataFolderError or UnavailableError where LMDB can't, OSError where the folder
+        can't be used.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "data.mdb"
         size_bytes = file.stat().st_size if file.exists() else 0
         map_bytes = max(STATE_MAP_BYTES, 2 * size_bytes)
-        self._env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=64)
-        self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+        _reserve_lock_file(folder / "lock.mdb")
+        with _explained(folder):
+            try:
+                self._open(folder, map_bytes)
+            except lmdb.Error:
+                if not size_bytes:
+                    file.unlink(missing_ok=True)  # half of a new one: the next start would find it damaged
+                raise
+
+    def _open(self, folder: Path, map_bytes: int) -> None:
+        self._env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS)
+        try:
+            self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
+        except BaseException:
+            self._env.close()
+            raise
 
     def close(self) -> None:
         self._env.close()

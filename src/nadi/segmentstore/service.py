@@ -38,7 +38,6 @@ from nadi.segmentstore.state import StateMachine
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, Buffer, TableKey
 
-STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients read it as "unspecified"
 ILLEGAL_ARGUMENT = 0
 TOKEN_REFUSED, TOKEN_EXPIRED = 0, 1  # in AuthTokenCheckFailed
 LOOKS = (  # what writes nothing, and so needs no room
@@ -92,7 +91,7 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
         case TokenExpiredError():
             return wire.AuthTokenCheckFailed(request_id, "", TOKEN_EXPIRED)
         case StorageFullError():
-            return wire.ErrorMessage(request_id, segment, str(error), STORAGE_FULL)
+            return wire.ErrorMessage(request_id, segment, str(error), wire.STORAGE_FULL)
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, str(error), ILLEGAL_ARGUMENT)
     raise error

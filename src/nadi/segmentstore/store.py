@@ -4,22 +4,27 @@ DIR/format                  the folder's format and number of containers
 DIR/lock                    held by the one server that uses the folder
 DIR/container-N/log/        tier 1
 DIR/container-N/state/      the container's state, written behind
+DIR/container-N/reserve     room kept aside for a recovery on a full disk
 DIR/tier2/                  chunk objects, where tier 2 is local
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import fcntl
+import logging
 import os
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import crc32c
 import msgspec
 
 from nadi.access.tokens import TokenKey
-from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
+from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError, NadiError, StorageFullError
 from nadi.limits import TLS_HANDSHAKE_S
 from nadi.naming import container_key
 from nadi.segmentstore.access import TokenCheck
@@ -30,7 +35,10 @@ from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.service import SegmentService
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.writer import StorageWriter
+from nadi.seldom import SeldomWarning
 from nadi.wire.commands import Command
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 DEFAULT_CONTAINERS = 4
@@ -39,6 +47,24 @@ DEFAULT_CONTAINERS = 4
 class _Format(msgspec.Struct):
     format: int
     containers: int
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """What the system says while a data folder is opened, in words that tell what to do."""
+    try:
+        yield
+    except NadiError:  # some are an OSError too
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"no room for the data folder {folder} ({error}): free space on its disk, then start again"
+            ) from error
+        raise DataFolderError(
+            f"the data folder {folder} can't be used ({error}): see that its disk works and that this user may "
+            "write there, or choose another folder with --data"
+        ) from error
 
 
 class FolderLock:
@@ -94,19 +120,22 @@ class SegmentStore:
     """Open it, `listen`, and `close` it. With `tokens`, every command must show a delegation token."""
 
     def __init__(self, folder: Path, containers: int | None = None, tokens: TokenKey | None = None) -> None:
-        self._lock = FolderLock(folder)
-        try:
-            count = read_format(folder, containers)
-        except BaseException:
-            self._lock.release()
-            raise
+        self._folder = folder
+        with explained(folder):
+            self._lock = FolderLock(folder)
+            try:
+                count = read_format(folder, containers)
+                chunks = ChunkStore.in_folder(folder / "tier2")
+            except BaseException:
+                self._lock.release()
+                raise
         cache = BlockCache()
-        chunks = ChunkStore.in_folder(folder / "tier2")
         self.containers = [Container(n, folder / f"container-{n}", cache) for n in range(count)]
         self._reader = SegmentReader(chunks, cache)
         self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
         self._connections: set[Connection] = set()
+        self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self._server: asyncio.Server | None = None
 
     def container_of(self, segment: str) -> Container:
@@ -114,12 +143,13 @@ class SegmentStore:
         return self.containers[crc32c.crc32c(container_key(segment).encode()) % len(self.containers)]
 
     async def start(self) -> None:
-        """Recover all containers."""
+        """Recover all containers; StorageFullError or another NadiError says why one can't be."""
         started: list[Container] = []
         try:
-            for container in self.containers:
-                await container.start()
-                started.append(container)
+            with explained(self._folder):
+                for container in self.containers:
+                    await container.start()
+                    started.append(container)
         except BaseException:
             for container in started:
                 await container.stop()
@@ -142,7 +172,7 @@ class SegmentStore:
         return address[0], address[1]
 
     def _connection(self) -> Connection:
-        return Connection(self.container_of, self._service, self._reader, self._connections)
+        return Connection(self.container_of, self._service, self._reader, self._connections, self._report)
 
     async def exchange(self, command: Command) -> Command:
         """A command's reply, for whoever lives in the same process."""

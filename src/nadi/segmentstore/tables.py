@@ -123,6 +123,8 @@ def read(state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey]) -
     """An entry for each key asked for, in order; absent ones have version -1 and no value."""
     entries = []
     for key in keys:
+        if not key.key:
+            raise InvalidArgumentError("a table key has at least one byte")  # nor could the reply name it
         found = state.table_entry(record, key.key)
         entries.append(TableEntry(key.key, found[0], found[1]) if found else TableEntry(key.key, NOT_EXISTS, b""))
     return entries

@@ -10,7 +10,7 @@ import sys
 import msgspec
 import uvloop
 
-from nadi.errors import DataFolderError, InvalidArgumentError, NadiError
+from nadi.errors import DataFolderError, InvalidArgumentError, NadiError, StorageFullError
 from nadi.standalone.embedded import Ready
 from nadi.standalone.security import ServerSecurity
 from nadi.standalone.server import Server, serve
@@ -53,7 +53,7 @@ def main() -> int:
         rest = int(rest_port) if rest_port else None
         uvloop.run(_serve(folder, int(port), rest, int(containers), host, advertised, security))
     except NadiError as error:
-        kinds = {DataFolderError: "folder", InvalidArgumentError: "argument"}
+        kinds = {DataFolderError: "folder", StorageFullError: "full", InvalidArgumentError: "argument"}
         kind = next((word for kind, word in kinds.items() if isinstance(error, kind)), "other")
         _say(Ready(error=str(error), error_kind=kind))
         return 1

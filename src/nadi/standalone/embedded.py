@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, UnavailableError
+from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, StorageFullError, UnavailableError
 from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
@@ -63,7 +63,7 @@ class EmbeddedServer:
         ready = self._await_ready(timeout_s)
         if ready.error:
             self._process.wait(STOP_TIMEOUT_S)
-            kinds = {"folder": DataFolderError, "argument": InvalidArgumentError}
+            kinds = {"folder": DataFolderError, "full": StorageFullError, "argument": InvalidArgumentError}
             raise kinds.get(ready.error_kind, UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
@@ -143,7 +143,7 @@ def embedded(
     0 for any free one. rest_port: the REST interface's; None is no REST. environment: variables for the
     server's process. host: where to listen; advertised_host: what clients are told, if not that.
     security: TLS and who may log in.
-    Raises DataFolderError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
+    Raises DataFolderError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
     >>> with embedded(tempfile.mkdtemp()) as server:

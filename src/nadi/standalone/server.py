@@ -22,7 +22,7 @@ from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.service import SERVER_OPTIONS, add_controller
-from nadi.errors import InvalidArgumentError, UnavailableError
+from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.health import server_health
 from nadi.standalone.security import ServerSecurity, is_any_address
@@ -121,7 +121,16 @@ class Server:
             store_endpoint=self.store_address,
             rpc_endpoint=(told, self._controller_port),
         )
-        await self.controller.start()
+        try:
+            await self.controller.start()
+        except StorageFullError as error:
+            await self.store.close()
+            raise StorageFullError(
+                f"no room in the data folder {self.folder} ({error}): free space on its disk, then start again"
+            ) from error
+        except BaseException:
+            await self.store.close()
+            raise
         self._rpc = grpc.aio.server(options=SERVER_OPTIONS)
         access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
         add_controller(self._rpc, self.controller, access)

@@ -535,6 +535,9 @@ class AuthTokenCheckFailed(Command, frozen=True):
     error_code: I32 = -1
 
 
+STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients, which know 0 and -1, read "unspecified"
+
+
 class ErrorMessage(Command, frozen=True):
     code: ClassVar[int] = 61
     request_id: I64

@@ -1,0 +1,36 @@
+"""Room kept aside for opening a container: a recovery writes a few blocks before anything can be read.
+
+Writers fill a disk to its last block, and the container whose write failed recovers from what is on disk. It
+gives this room up for that moment, and takes it again once it is open; so on a full disk reading goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from pathlib import Path
+
+from nadi.limits import KIB
+
+RESERVE_BYTES = 64 * KIB  # a new epoch file, a probe of the file system, changes of folders: some blocks each
+_FILE = "reserve"
+log = logging.getLogger(__name__)
+
+
+def release(folder: Path) -> None:
+    """Give the room up."""
+    (folder / _FILE).unlink(missing_ok=True)
+
+
+def take(folder: Path) -> None:
+    """Take the room, where there is any."""
+    descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.info("no room is kept aside in %s: %s", folder, error)
+    finally:
+        os.close(descriptor)

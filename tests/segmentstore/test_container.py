@@ -1,0 +1,93 @@
+"""A container whose log or state failed: who asks meanwhile is told, and it recovers."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from nadi.errors import StorageFullError, UnavailableError
+from nadi.segmentstore import container as container_module
+from nadi.segmentstore import metadata
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.operations import ChunksDropped
+from tests.segmentstore.harness import open_store
+
+
+async def break_log(container: Container, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one write fail; the log that is opened then is whole."""
+
+    async def fail(_: Any) -> Any:
+        raise OSError(5, "the disk failed")
+
+    monkeypatch.setattr(container.log, "append", fail)
+    with pytest.raises(UnavailableError):
+        await container.call(lambda frame: frame.emit(ChunksDropped([])))
+
+
+async def answers(container: Container) -> bool:
+    await asyncio.sleep(0.01)
+    try:
+        await container.call(lambda frame: None)
+    except UnavailableError:
+        return False
+    return True
+
+
+def test_each_request_to_a_failed_container_gets_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with open_store(tmp_path, containers=1) as (store, _):
+            container = store.containers[0]
+            await break_log(container, monkeypatch)
+            errors = []
+            for _ in range(20):
+                with pytest.raises(UnavailableError) as raised:
+                    await container.call(lambda frame: None)
+                errors.append(raised.value)
+            assert len(set(map(id, errors))) == 20
+            assert len({len(list(traceback.walk_tb(error.__traceback__))) for error in errors}) == 1
+            assert len(set(map(str, errors))) == 1
+            failure = container.failure
+            assert failure is not None
+            assert failure.__traceback__ is None
+
+    asyncio.run(main())
+
+
+def test_it_recovers_once_its_state_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
+    refusals = iter((lmdb.DiskError("no space"), lmdb.Error("input/output error")))
+    opened = lmdb.open
+
+    def refuse_twice(*arguments: Any, **options: Any) -> Any:
+        for error in refusals:
+            raise error
+        return opened(*arguments, **options)
+
+    async def main() -> None:
+        async with open_store(tmp_path, containers=1) as (store, _):
+            container = store.containers[0]
+            monkeypatch.setattr(lmdb, "open", refuse_twice)
+            await break_log(container, monkeypatch)
+            async with asyncio.timeout(30):
+                while not await answers(container):
+                    assert not container.ended
+            assert next(refusals, None) is None
+
+    asyncio.run(main())
+
+
+def test_a_state_that_has_no_room_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise lmdb.DiskError("No space left on device")
+
+    monkeypatch.setattr(lmdb, "open", refuse)
+    with pytest.raises(StorageFullError, match="free space") as raised:
+        metadata.Metadata(tmp_path / "state")
+    assert str(tmp_path / "state") in str(raised.value)
