@@ -22,6 +22,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── StreamSealedError       no more events can be written to this stream
     │   ├── StreamNotSealedError
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
+    │   ├── ReaderOfflineError      others took this reader's segments: make another reader
     │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
     │   └── TransactionFailedError  the transaction was aborted or has timed out
     ├── AccessDeniedError           the server doesn't let this caller do that
@@ -156,6 +157,15 @@ class GenerationMismatchError(ConflictError):
             f"the configuration of reader group {group} has generation {stored} and not {given}: read it, and try again"
         )
         self.group, self.given, self.stored = group, given, stored
+
+
+class ReaderOfflineError(ConflictError):
+    def __init__(self, reader: str) -> None:
+        super().__init__(
+            f"reader {reader} was taken offline, by call or because it had not reported for too long, and its segments "
+            "are with others: make another reader"
+        )
+        self.reader = reader
 
 
 class ConditionFailedError(ConflictError):

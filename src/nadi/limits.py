@@ -96,6 +96,8 @@ TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
 WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits
 READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight
+READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader of a group keeps, over all its segments
+READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
 
 
 def override(limits: dict[str, Any], text: str) -> None:
