@@ -17,6 +17,10 @@ from nadi.client.blocking import (
 from nadi.client.controller import SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event
+from nadi.client.readergroup.blocking import EventReader, ReaderGroup, ReaderGroupManager
+from nadi.client.readergroup.group import Checkpoint, GroupSize
+from nadi.client.readergroup.reader import EventRead, on_events
+from nadi.client.readergroup.source import Gap
 from nadi.client.security import Basic, Bearer
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
@@ -27,8 +31,15 @@ __all__ = [
     "Ack",
     "Basic",
     "Bearer",
+    "Checkpoint",
     "Event",
+    "EventRead",
+    "EventReader",
     "EventWriter",
+    "Gap",
+    "GroupSize",
+    "ReaderGroup",
+    "ReaderGroupManager",
     "RetentionPolicy",
     "ScalingPolicy",
     "SegmentInfo",
@@ -41,4 +52,5 @@ __all__ = [
     "TableValue",
     "Transaction",
     "TransactionalEventWriter",
+    "on_events",
 ]

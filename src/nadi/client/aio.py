@@ -6,6 +6,9 @@ from nadi.client.batch import Ack
 from nadi.client.controller import SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
+from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup, ReaderGroupManager
+from nadi.client.readergroup.reader import EventRead, EventReader, on_events
+from nadi.client.readergroup.source import Gap
 from nadi.client.security import Basic, Bearer
 from nadi.client.streams import SegmentInfo, StreamInfo, StreamManager
 from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue
@@ -18,8 +21,15 @@ __all__ = [
     "Ack",
     "Basic",
     "Bearer",
+    "Checkpoint",
     "Event",
+    "EventRead",
+    "EventReader",
     "EventWriter",
+    "Gap",
+    "GroupSize",
+    "ReaderGroup",
+    "ReaderGroupManager",
     "RetentionPolicy",
     "ScalingPolicy",
     "SegmentInfo",
@@ -32,4 +42,5 @@ __all__ = [
     "TableValue",
     "Transaction",
     "TransactionalEventWriter",
+    "on_events",
 ]

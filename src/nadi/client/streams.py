@@ -16,17 +16,20 @@ from nadi.client import reader as readers
 from nadi.client.controller import ControllerClient, SegmentRange
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
+from nadi.client.readergroup.group import ReaderGroupManager
+from nadi.client.readergroup.reader import EventReader
 from nadi.client.security import Credentials, security_of, split_uri
 from nadi.client.stores import Backoff, SegmentStores
 from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
-from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError
+from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
 
+_LEAVING_TIMEOUT_S = 2.0
 DEFAULT_URI = "tcp://127.0.0.1:9090"
 
 
@@ -81,6 +84,7 @@ class StreamManager:
         self._writers: list[EventWriter] = []
         self._txn_writers: list[TransactionalEventWriter] = []
         self._readers: list[SliceReader] = []
+        self._group_readers: list[EventReader] = []
 
     async def __aenter__(self) -> StreamManager:
         return self
@@ -98,9 +102,16 @@ class StreamManager:
             await txn_writer.close()
         for reader in self._readers:
             reader.close()
+        await asyncio.gather(*(self._leave(reader) for reader in self._group_readers))
         self.stores.close()
         await self.controller.close()
         await asyncio.sleep(0)  # let what was ended run out
+
+    async def _leave(self, reader: EventReader) -> None:
+        try:
+            await reader.close(is_done=False, timeout=_LEAVING_TIMEOUT_S)
+        except UnavailableError:
+            pass  # the other readers will take it offline
 
     # --- scopes -----------------------------------------------------------------------------
 
@@ -283,6 +294,15 @@ class StreamManager:
     def read_segment_range(self, segment: str, start: int, end: int) -> AsyncIterator[EventBlock]:
         """The events of one segment between two event boundaries, in blocks."""
         return readers.read_segment_range(self.stores, segment, start, end)
+
+    def reader_group_manager(self, scope: str) -> ReaderGroupManager:
+        """To make and find the reader groups of a scope."""
+        return ReaderGroupManager(self, scope)
+
+    def adopt(self, reader: EventReader) -> None:
+        """A reader of a group: it leaves the group, and what it was given last is not done, when this client ends."""
+        self._group_readers = [known for known in self._group_readers if not known.is_closed]
+        self._group_readers.append(reader)
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""
