@@ -24,6 +24,15 @@ def test_the_example_of_the_readme(
     assert capsys.readouterr().out == """[b'{"meter": "kitchen", "wh": 12}']\n"""
 
 
+def test_the_examples_of_reader_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reader-groups.md").read_text(), re.DOTALL)
+    expected = [line for example in examples for line in re.findall(r"^print\(.*  # (.*)$", example, re.M)]
+    assert len(expected) > 5
+    with nadi.embedded(tmp_path) as server:
+        exec(compile("\n".join(examples), "reader-groups.md", "exec"), {"uri": server.controller_uri})
+    assert capsys.readouterr().out.splitlines() == expected
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples are for curl")
 def test_the_examples_of_rest(tmp_path: Path) -> None:
     transcripts = re.findall(r"```console\n(.*?)```", (ROOT / "docs" / "rest.md").read_text(), re.DOTALL)
