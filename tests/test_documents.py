@@ -25,6 +25,15 @@ def test_the_example_of_the_readme(
     assert capsys.readouterr().out == """[b'{"meter": "kitchen", "wh": 12}']\n"""
 
 
+def test_the_examples_of_reader_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reader-groups.md").read_text(), re.DOTALL)
+    expected = [line for example in examples for line in re.findall(r"^print\(.*  # (.*)$", example, re.M)]
+    assert len(expected) > 5
+    with nadi.embedded(tmp_path) as server:
+        exec(compile("\n".join(examples), "reader-groups.md", "exec"), {"uri": server.controller_uri})
+    assert capsys.readouterr().out.splitlines() == expected
+
+
 def test_the_examples_of_stream_cuts(tmp_path: Path) -> None:
     examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "stream-cuts.md").read_text(), re.DOTALL)
     assert len(examples) > 5

@@ -26,6 +26,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── StreamNotSealedError
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
     │   ├── ContentionError         others were faster each time: try again later, or less often
+    │   ├── ReaderOfflineError      others took this reader's segments: make another reader
     │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
     │   ├── TransactionFailedError  the transaction was aborted or has timed out
     │   └── SchemaIncompatibleError a schema that may not follow, or can't read, an earlier one of its stream
@@ -194,6 +195,15 @@ class ContentionError(ConflictError):
             f"{name} was changed by others before each of {attempts:,} tries: try again later, or change it less often"
         )
         self.name, self.attempts = name, attempts
+
+
+class ReaderOfflineError(ConflictError):
+    def __init__(self, reader: str) -> None:
+        super().__init__(
+            f"reader {reader} was taken offline, by call or because it had not reported for too long, and its segments "
+            "are with others: make another reader"
+        )
+        self.reader = reader
 
 
 class ConditionFailedError(ConflictError):

@@ -33,6 +33,10 @@ from nadi.client.key_value_table import Insert, Put, Remove, TableEntry, TableKe
 from nadi.client.leader_election import Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event
+from nadi.client.readergroup.blocking import EventReader, ReaderGroup, ReaderGroupManager
+from nadi.client.readergroup.group import Checkpoint, GroupSize
+from nadi.client.readergroup.reader import EventRead, on_events
+from nadi.client.readergroup.source import Gap
 from nadi.client.security import Basic, Bearer
 from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
@@ -50,9 +54,14 @@ __all__ = [
     "Bookmarks",
     "ByteStreamReader",
     "ByteStreamWriter",
+    "Checkpoint",
     "CutOrder",
     "Event",
+    "EventRead",
+    "EventReader",
     "EventWriter",
+    "Gap",
+    "GroupSize",
     "Insert",
     "Journal",
     "KeyValueTable",
@@ -62,6 +71,8 @@ __all__ = [
     "NamedSlice",
     "NamedSlices",
     "Put",
+    "ReaderGroup",
+    "ReaderGroupManager",
     "Remove",
     "RetentionPolicy",
     "ScalingPolicy",
@@ -90,4 +101,5 @@ __all__ = [
     "ValueTransaction",
     "ValueWriter",
     "Version",
+    "on_events",
 ]

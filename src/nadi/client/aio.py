@@ -12,6 +12,9 @@ from nadi.client.key_value_table import Insert, KeyValueTable, Put, Remove, Tabl
 from nadi.client.leader_election import LeaderElection, Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
+from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup, ReaderGroupManager
+from nadi.client.readergroup.reader import EventRead, EventReader, on_events
+from nadi.client.readergroup.source import Gap
 from nadi.client.revisioned_stream import RevisionedStream
 from nadi.client.security import Basic, Bearer
 from nadi.client.serializers.registry import SchemaGroup
@@ -33,8 +36,13 @@ __all__ = [
     "Bookmarks",
     "ByteStreamReader",
     "ByteStreamWriter",
+    "Checkpoint",
     "Event",
+    "EventRead",
+    "EventReader",
     "EventWriter",
+    "Gap",
+    "GroupSize",
     "Insert",
     "Journal",
     "KeyValueTable",
@@ -44,6 +52,8 @@ __all__ = [
     "NamedSlice",
     "NamedSlices",
     "Put",
+    "ReaderGroup",
+    "ReaderGroupManager",
     "Remove",
     "RetentionPolicy",
     "RevisionedStream",
@@ -74,4 +84,5 @@ __all__ = [
     "ValueTransaction",
     "ValueWriter",
     "Version",
+    "on_events",
 ]

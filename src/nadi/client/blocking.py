@@ -21,6 +21,7 @@ from nadi.client.controller import SegmentRange
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, events_of
+from nadi.client.readergroup.blocking import ReaderGroupManager
 from nadi.client.security import Credentials
 from nadi.client.serializers.protocol import Serializer
 from nadi.client.streams import DEFAULT_URI, SegmentInfo, StreamInfo
@@ -515,6 +516,12 @@ class StreamManager(Structures):
         return SliceReader(
             self._thread, self._thread.run(self._core.open_slice(scope, name, routing_keys=routing_keys))
         )
+
+    # --- reader groups ------------------------------------------------------------------------
+
+    def reader_group_manager(self, scope: str) -> ReaderGroupManager:
+        """To make and find the reader groups of a scope."""
+        return ReaderGroupManager(self._thread, self._core.reader_group_manager(scope))
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""

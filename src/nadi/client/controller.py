@@ -29,6 +29,7 @@ from nadi.errors import (
     NotEmptyError,
     NotFoundError,
     PermissionDeniedError,
+    ReaderGroupNotFoundError,
     RequestTimeoutError,
     ScopeNotFoundError,
     StreamNotFoundError,
@@ -311,6 +312,54 @@ class ControllerClient:
         if reply.state == reply.UNKNOWN:
             raise TransactionNotFoundError(str(txn_id))
         return str(pb.TxnState.State.Name(reply.state))
+
+    # --- reader groups ----------------------------------------------------------------------
+
+    async def create_reader_group(
+        self,
+        scope: str,
+        group: str,
+        group_id: str,
+        starts: Iterable[StreamCut],
+        ends: Iterable[StreamCut],
+        *,
+        refresh_ms: int,
+        checkpoint_interval_ms: int,
+    ) -> str:
+        """The id of the group of that name, which is another than `group_id` if it existed."""
+        request = pb.ReaderGroupConfiguration(
+            scope=scope,
+            readerGroupName=group,
+            groupRefreshTimeMillis=refresh_ms,
+            automaticCheckpointIntervalMillis=checkpoint_interval_ms or -1,
+            maxOutstandingCheckpointRequest=1,
+            readerGroupId=group_id,
+            startingStreamCuts=[_cut_message(cut) for cut in starts],
+            endingStreamCuts=[_cut_message(cut) for cut in ends],
+        )
+        reply = await self._call("createReaderGroup", request, pb.CreateReaderGroupResponse, WORKFLOW_TIMEOUT_S)
+        if reply.status == reply.SCOPE_NOT_FOUND:
+            raise ScopeNotFoundError(scope)
+        if reply.status == reply.INVALID_RG_NAME:
+            raise InvalidNameError("reader group", group, _NAME_RULE)
+        if reply.status != reply.SUCCESS:
+            _refused(f"creating reader group {scope}/{group}")
+        return str(reply.config.readerGroupId)
+
+    async def reader_group_id(self, scope: str, group: str) -> str:
+        request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
+        reply = await self._call("getReaderGroupConfig", request, pb.ReaderGroupConfigResponse)
+        if reply.status == reply.RG_NOT_FOUND:
+            raise ReaderGroupNotFoundError(scope, group)
+        if reply.status != reply.SUCCESS:
+            _refused(f"looking for reader group {scope}/{group}")
+        return str(reply.config.readerGroupId)
+
+    async def delete_reader_group(self, scope: str, group: str, group_id: str) -> bool:
+        """False if there was none of that id."""
+        request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
+        reply = await self._call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, WORKFLOW_TIMEOUT_S)
+        return _either(reply.status, reply.SUCCESS, reply.RG_NOT_FOUND, f"deleting reader group {scope}/{group}")
 
     # --- anything else ----------------------------------------------------------------------
 

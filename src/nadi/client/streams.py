@@ -19,6 +19,8 @@ from nadi.client.controller import ControllerClient, SegmentRange
 from nadi.client.cuts import StreamCuts
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
+from nadi.client.readergroup.group import ReaderGroupManager
+from nadi.client.readergroup.reader import EventReader
 from nadi.client.security import Credentials, security_of, split_uri
 from nadi.client.serializers import codec
 from nadi.client.serializers.protocol import Serializer
@@ -29,12 +31,13 @@ from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
-from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError
+from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
 
+_LEAVING_TIMEOUT_S = 2.0
 T = TypeVar("T")
 DEFAULT_URI = "tcp://127.0.0.1:9090"
 
@@ -91,6 +94,7 @@ class StreamManager(Structures):
         self._writers: list[EventWriter] = []
         self._txn_writers: list[TransactionalEventWriter] = []
         self._readers: list[SliceReader] = []
+        self._group_readers: list[EventReader] = []
 
     async def __aenter__(self) -> StreamManager:
         return self
@@ -108,10 +112,17 @@ class StreamManager(Structures):
             await txn_writer.close()
         for reader in self._readers:
             reader.close()
+        await asyncio.gather(*(self._leave(reader) for reader in self._group_readers))
         await self.end_structures()
         self.stores.close()
         await self.controller.close()
         await asyncio.sleep(0)  # let what was ended run out
+
+    async def _leave(self, reader: EventReader) -> None:
+        try:
+            await reader.close(is_done=False, timeout=_LEAVING_TIMEOUT_S)
+        except UnavailableError:
+            pass  # the other readers will take it offline
 
     # --- scopes -----------------------------------------------------------------------------
 
@@ -435,6 +446,17 @@ class StreamManager(Structures):
         return await self.create_reader(
             scope, found.stream, start=found.start, end=found.end, routing_keys=routing_keys
         )
+
+    # --- reader groups ------------------------------------------------------------------------
+
+    def reader_group_manager(self, scope: str) -> ReaderGroupManager:
+        """To make and find the reader groups of a scope."""
+        return ReaderGroupManager(self, scope)
+
+    def adopt(self, reader: EventReader) -> None:
+        """A reader of a group: it leaves the group, and what it was given last is not done, when this client ends."""
+        self._group_readers = [known for known in self._group_readers if not known.is_closed]
+        self._group_readers.append(reader)
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""

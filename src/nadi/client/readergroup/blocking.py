@@ -1,0 +1,184 @@
+"""Reader groups without await: the same names and arguments as in `group` and `reader`.
+
+`read_next_event` takes events from the block in hand in the caller's own thread; only for the next
+block, or if there is something else to tell, does it ask the client's loop thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+
+from nadi.client.loop_thread import LoopThread
+from nadi.client.readergroup import group as core
+from nadi.client.readergroup import reader as readers
+from nadi.client.readergroup.group import Checkpoint, GroupSize
+from nadi.client.readergroup.reader import Condition, EventRead
+from nadi.errors import ClosedError
+from nadi.model.streamcut import StreamCut
+
+
+class EventReader:
+    """See nadi.client.aio.EventReader."""
+
+    def __init__(self, thread: LoopThread, reader: readers.EventReader) -> None:
+        self._thread, self._core = thread, reader
+        self._next_ready = reader.next_ready
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def read_next_event(self, timeout: float | None = None) -> EventRead | None:
+        """The next event, or what else there is to know; None if nothing came within `timeout` seconds."""
+        return self._next_ready() or self._thread.run(self._core.read_next_event(timeout))
+
+    def read_next_block(self, timeout: float | None = None) -> EventRead | None:
+        """As `read_next_event`, with all events that were read at once as `block`."""
+        return self._thread.run(self._core.read_next_block(timeout))
+
+    def __iter__(self) -> Iterator[EventRead]:
+        while True:
+            found = self.read_next_event()
+            assert found is not None
+            if found.is_read_completed:
+                return
+            yield found
+
+    def positions(self) -> dict[str, int]:
+        """Up to where each segment of this reader was given out."""
+
+        async def positions() -> dict[str, int]:
+            return self._core.positions()
+
+        return self._thread.run(positions())
+
+    def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
+        """Leave the group; `is_done`: the application has finished with all that it was given."""
+        try:
+            self._thread.run(self._core.close(is_done=is_done, timeout=timeout))
+        except ClosedError:
+            pass  # the client, closed before, has closed this
+
+    def __enter__(self) -> EventReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(is_done=error is None)
+
+
+class ReaderGroup:
+    """See nadi.client.aio.ReaderGroup."""
+
+    def __init__(self, thread: LoopThread, group: core.ReaderGroup) -> None:
+        self._thread, self._core = thread, group
+
+    @property
+    def scope(self) -> str:
+        return self._core.scope
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    def create_reader(self, reader_id: str, *, conditions: Mapping[str, Condition] | None = None) -> EventReader:
+        """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online."""
+        return EventReader(self._thread, self._thread.run(self._core.create_reader(reader_id, conditions=conditions)))
+
+    def online_readers(self) -> list[str]:
+        return self._thread.run(self._core.online_readers())
+
+    def stream_names(self) -> list[str]:
+        """`scope/stream` of each."""
+        return self._thread.run(self._core.stream_names())
+
+    def segments_of_readers(self) -> dict[str, list[str]]:
+        """The segments of each reader now; under "" those that nobody has."""
+        return self._thread.run(self._core.segments_of_readers())
+
+    def stream_cuts(self) -> dict[str, StreamCut]:
+        """Up to where the group has recorded that it read, by stream; some seconds old."""
+        return self._thread.run(self._core.stream_cuts())
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """The newest complete ones, oldest first."""
+        return self._thread.run(self._core.checkpoints())
+
+    def unread_bytes(self) -> int:
+        """Bytes between the recorded positions and the end cuts or the tails; event headers count."""
+        return self._thread.run(self._core.unread_bytes())
+
+    def notifications(self, *, every_s: float = 0.2) -> Iterator[GroupSize]:
+        """The number of readers and segments: now, and whenever it has changed."""
+        changes = self._core.notifications(every_s=every_s)
+
+        async def following() -> GroupSize | None:
+            return await anext(changes, None)
+
+        while (size := self._thread.run(following())) is not None:
+            yield size
+
+    def reader_offline(self, reader_id: str) -> dict[str, StreamCut]:
+        """Take a reader for dead: others go on at its last recorded positions, which are returned."""
+        return self._thread.run(self._core.reader_offline(reader_id))
+
+    def initiate_checkpoint(self, name: str, *, timeout: float = 60.0) -> Checkpoint:
+        """A checkpoint that every reader passes when its application next reads; returns once all have."""
+        return self._thread.run(self._core.initiate_checkpoint(name, timeout=timeout))
+
+    def generate_stream_cuts(self, *, timeout: float = 60.0) -> dict[str, StreamCut]:
+        """Where the group is now, to the event: all that readers have returned lies before these cuts."""
+        return self._thread.run(self._core.generate_stream_cuts(timeout=timeout))
+
+    def stream_cuts_on_condition(self, name: str, *, timeout: float = 60.0) -> dict[str, StreamCut]:
+        """The stream cuts made where the readers' condition `name` first held; waits for that."""
+        return self._thread.run(self._core.stream_cuts_on_condition(name, timeout=timeout))
+
+    def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut]) -> None:
+        """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
+        self._thread.run(self._core.reset_reader_group(to))
+
+
+class ReaderGroupManager:
+    """See nadi.client.aio.ReaderGroupManager."""
+
+    def __init__(self, thread: LoopThread, manager: core.ReaderGroupManager) -> None:
+        self._thread, self._core = thread, manager
+
+    def create_reader_group(
+        self,
+        name: str,
+        streams: Iterable[str] | str,
+        *,
+        starts: Iterable[StreamCut] = (),
+        ends: Iterable[StreamCut] = (),
+        refresh_ms: int = 500,
+        dead_after_ms: int = 10_000,
+        checkpoint_interval_ms: int = 0,
+    ) -> bool:
+        """A group that reads `streams` from their cuts in `starts`, or their heads; False if it existed."""
+        return self._thread.run(
+            self._core.create_reader_group(
+                name,
+                streams,
+                starts=starts,
+                ends=ends,
+                refresh_ms=refresh_ms,
+                dead_after_ms=dead_after_ms,
+                checkpoint_interval_ms=checkpoint_interval_ms,
+            )
+        )
+
+    def get_reader_group(self, name: str) -> ReaderGroup:
+        """ReaderGroupNotFoundError if there is none."""
+        return ReaderGroup(self._thread, self._thread.run(self._core.get_reader_group(name)))
+
+    def delete_reader_group(self, name: str) -> bool:
+        """False if there was none; its readers end with ReaderGroupNotFoundError."""
+        return self._thread.run(self._core.delete_reader_group(name))
+
+    def list_reader_groups(self) -> list[str]:
+        """All groups of the scope, those of other clients too."""
+        return self._thread.run(self._core.list_reader_groups())

@@ -1,0 +1,129 @@
+"""The group's state in a table: read it, change it, and nobody's change is lost.
+
+One key holds all of it, so each change is one conditional update; a reader whose update met another
+version reads and plans again. An update whose answer was lost may have been made: what follows is
+planned from what is stored, so that does not matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.client.readergroup.state import GroupState
+from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.tables import ABSENT, Table
+from nadi.errors import (
+    ClosedError,
+    ConditionFailedError,
+    InvalidArgumentError,
+    ReaderGroupNotFoundError,
+    RequestTimeoutError,
+    SegmentNotFoundError,
+    UnavailableError,
+)
+from nadi.limits import TABLE_VALUE_MAX_BYTES
+from nadi.naming import READER_GROUP_PREFIX
+
+_KEY = b"state"
+_Result = TypeVar("_Result")
+Change = Callable[[GroupState], tuple[GroupState, _Result]]
+
+
+class SharedState:
+    """The state of one group, and the version of what was read last."""
+
+    def __init__(self, stores: SegmentStores, scope: str, group: str) -> None:
+        self.scope, self.group = scope, group
+        self._table = Table(stores, scope, READER_GROUP_PREFIX + group)
+
+    async def create(self, state: GroupState) -> bool:
+        """False if the group of that id has a state; one of an earlier group of this name is replaced."""
+        await self._table.create()
+        while True:
+            held = await self._table.get(_KEY)
+            if held is not None and _decode(held.value).group_id == state.group_id:
+                return False
+            try:
+                await self._table.put(_KEY, _encode(state), ABSENT if held is None else held.version)
+            except ConditionFailedError:
+                continue
+            return True
+
+    async def delete(self) -> None:
+        try:
+            await self._table.delete()
+        except SegmentNotFoundError:
+            pass  # it was never made, or somebody else deleted it
+
+    async def read(self) -> GroupState:
+        """The state now; ReaderGroupNotFoundError if there is none."""
+        return (await self._read())[0]
+
+    async def change(self, change: Change[_Result], timeout_s: float = 30.0) -> tuple[GroupState, _Result]:
+        """Apply `change` to the state, again until nobody else was faster; what it returned at last.
+
+        Returning the state it was given means that there is nothing to store.
+        """
+        trouble: UnavailableError | None = None
+        pause = Backoff(0.1)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    state, version = await self._read()
+                    changed, result = change(state)
+                    if changed is state:
+                        return state, result
+                    try:
+                        await self._table.put(_KEY, _encode(changed), version)
+                        return changed, result
+                    except ConditionFailedError:
+                        pass
+                    except ClosedError:
+                        raise
+                    except UnavailableError as error:  # it may have been stored: look
+                        trouble = error
+                    await pause.pause()
+        except TimeoutError as error:
+            if isinstance(error, RequestTimeoutError):
+                raise
+            raise RequestTimeoutError(
+                f"the state of reader group {self.scope}/{self.group} could not be changed within {timeout_s} s"
+                + (f": {trouble}" if trouble else ": many readers change it at once")
+            ) from trouble
+
+    async def _read(self) -> tuple[GroupState, int]:
+        try:
+            held = await self._table.get(_KEY)
+        except SegmentNotFoundError:
+            held = None
+        if held is None:
+            raise ReaderGroupNotFoundError(self.scope, self.group)
+        return _decode(held.value), held.version
+
+
+def _encode(state: GroupState) -> bytes:
+    """The record; old checkpoints go if it would be larger than a table value may be."""
+    while True:
+        data = _encoder.encode(state)
+        if len(data) <= TABLE_VALUE_MAX_BYTES:
+            return data
+        complete = [one for one in state.checkpoints if one.is_complete]
+        if not complete:
+            raise InvalidArgumentError(
+                f"the reader group's state has {len(data):,} bytes for {len(state.segments):,} segments and can have "
+                f"{TABLE_VALUE_MAX_BYTES:,}: make one group for each stream"
+            )
+        state = replace(state, checkpoints=tuple(one for one in state.checkpoints if one is not complete[0]))
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(GroupState)
+
+
+def _decode(data: bytes) -> GroupState:
+    return _decoder.decode(data)

@@ -1,0 +1,441 @@
+"""What the readers of a group agree on, as a value, and every way in which it may change.
+
+No clock, no chance, no I/O: whatever an update needs, it carries. `GroupState.apply` gives the next
+state or raises, and never changes the one it was called on; `shared` stores the result if nobody else
+was faster. What always holds:
+
+- Each segment is there once, so it has one owner or none. One that is owned or free to be taken has an
+  offset; one that waits has -1; one that is done (its end cut is reached, or its stream is sealed there)
+  is kept for the sake of stream cuts.
+- A segment waits while an older one that holds any of its keys is not read to its end, by whichever
+  reader; so each key's events are read in order by the group.
+- A checkpoint fixes the position of each segment that is there when it is made: of one that nobody has
+  at once, of the others when their reader passes it, dies, or gives the segment away. A reader takes no
+  segment before it has passed. So all positions together are one boundary of the streams, and each
+  reader had read just what lies before it when it passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
+from nadi.limits import READER_GROUP_CHECKPOINTS
+from nadi.model.streamcut import StreamCut
+from nadi.naming import parse_segment_name, segment_epoch
+
+NOBODY = ""
+WAITING = -1
+
+
+class KeyRange(msgspec.Struct, frozen=True, array_like=True):
+    """A segment by its name, and the keys it takes: low ≤ position < high."""
+
+    segment: str
+    low: float
+    high: float
+
+    @property
+    def stream(self) -> str:
+        return self.segment.rpartition("/")[0]
+
+    @property
+    def epoch(self) -> int:
+        return segment_epoch(parse_segment_name(self.segment)[2])
+
+    def overlaps(self, other: KeyRange) -> bool:
+        return self.low < other.high and other.low < self.high and self.stream == other.stream
+
+
+class SegmentState(msgspec.Struct, frozen=True, array_like=True):
+    """offset: where the group goes on in it, or WAITING; owner: a reader, or NOBODY."""
+
+    keys: KeyRange
+    offset: int
+    owner: str = NOBODY
+    is_done: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.offset == WAITING and not self.is_done
+
+    @property
+    def is_active(self) -> bool:
+        """It is being read, or could be."""
+        return not self.is_done and self.offset != WAITING
+
+
+class ReaderState(msgspec.Struct, frozen=True, array_like=True):
+    """token: tells this reader from an earlier one of its name; beat: counts its reports."""
+
+    token: str
+    beat: int = 0
+
+
+class CheckpointState(msgspec.Struct, frozen=True, array_like=True):
+    """pending: the readers that have not passed it; positions: of the segments so far.
+
+    is_silent: readers pass it without telling the application, as for stream cuts that are asked for;
+    is_kept: it is remembered, because it says that a condition was met.
+    """
+
+    name: str
+    number: int
+    is_silent: bool
+    pending: tuple[str, ...]
+    positions: dict[str, int]
+    is_kept: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.pending
+
+
+class EndOf(msgspec.Struct, frozen=True, array_like=True):
+    """Where an end cut lies in one of its segments; -1: before it."""
+
+    keys: KeyRange
+    offset: int
+
+
+class Timing(msgspec.Struct, frozen=True, array_like=True):
+    """How often readers look, how long one may be silent, and how often checkpoints are made (0: never)."""
+
+    refresh_ms: int = 500
+    dead_after_ms: int = 10_000
+    checkpoint_interval_ms: int = 0
+
+
+class GroupState(msgspec.Struct, frozen=True):
+    """The whole of it; see the module. `generation` counts resets, `checkpoints_made` checkpoints."""
+
+    group_id: str
+    streams: tuple[str, ...]
+    segments: dict[str, SegmentState]
+    ends: dict[str, EndOf] = {}
+    timing: Timing = Timing()
+    readers: dict[str, ReaderState] = {}
+    checkpoints: tuple[CheckpointState, ...] = ()
+    checkpoints_made: int = 0
+    generation: int = 0
+    layout: int = 1  # of this record: a later nadi that changes it counts it up
+
+    def apply(self, *updates: Update) -> GroupState:
+        """The state after these updates, in order."""
+        state = self
+        for update in updates:
+            state = update.apply_to(state)
+        return state
+
+    # --- what there is ----------------------------------------------------------------------
+
+    def owned_by(self, reader: str) -> dict[str, SegmentState]:
+        return {name: segment for name, segment in self.segments.items() if segment.owner == reader}
+
+    @property
+    def unassigned(self) -> list[str]:
+        return [name for name, segment in self.segments.items() if segment.is_active and segment.owner == NOBODY]
+
+    @property
+    def is_completed(self) -> bool:
+        """Everything up to the end cuts, or to the ends of sealed streams, was read."""
+        return all(segment.is_done for segment in self.segments.values())
+
+    def positions(self) -> dict[str, int]:
+        return {name: segment.offset for name, segment in self.segments.items()}
+
+    def end_of(self, segment: str) -> int | None:
+        end = self.ends.get(segment)
+        return None if end is None else end.offset
+
+    def checkpoint(self, name: str) -> CheckpointState | None:
+        return next((one for one in self.checkpoints if one.name == name), None)
+
+    def pending_for(self, reader: str) -> list[CheckpointState]:
+        return [one for one in self.checkpoints if reader in one.pending]
+
+    def member(self, reader: str, token: str) -> ReaderState:
+        """The reader, or ReaderOfflineError if it was taken offline."""
+        held = self.readers.get(reader)
+        if held is None or held.token != token:
+            raise ReaderOfflineError(reader)
+        return held
+
+    def is_beyond_the_end(self, keys: KeyRange) -> bool:
+        """The segment follows one in which the end cut lies."""
+        end = self.ends.get(keys.segment)
+        if end is not None:
+            return end.offset < 0
+        return any(end.keys.overlaps(keys) and keys.epoch > end.keys.epoch for end in self.ends.values())
+
+    # --- steps that updates share -----------------------------------------------------------
+
+    def with_segments(self, changed: Mapping[str, SegmentState], without: Iterable[str] = ()) -> GroupState:
+        """Segments changed, removed, and ended or begun where that follows from it."""
+        segments = {**self.segments, **changed}
+        for name in without:
+            del segments[name]
+        for name, segment in changed.items():
+            end = self.end_of(name)
+            if segment.is_active and end is not None and segment.offset >= end:
+                segments[name] = replace(segment, owner=NOBODY, is_done=True)
+        for name in _free_to_begin(segments):
+            begun = replace(segments[name], offset=0)
+            segments[name] = replace(begun, is_done=True) if self.end_of(name) == 0 else begun
+        return replace(self, segments=segments)
+
+    def with_recorded(self, reader: str, positions: Mapping[str, int]) -> GroupState:
+        """Positions of segments that the reader gives away, for the checkpoints it has not passed."""
+        checkpoints = tuple(
+            replace(one, positions={**positions, **one.positions}) if reader in one.pending else one
+            for one in self.checkpoints
+        )
+        return replace(self, checkpoints=checkpoints)
+
+    def with_passed(self, reader: str, number: int | None, positions: Mapping[str, int]) -> GroupState:
+        """The reader has passed checkpoint `number` (None: all of them) at these positions."""
+        checkpoints = tuple(
+            replace(
+                one,
+                pending=tuple(other for other in one.pending if other != reader),
+                positions={**positions, **one.positions},
+            )
+            if reader in one.pending and number in (None, one.number)
+            else one
+            for one in self.checkpoints
+        )
+        complete = [one.number for one in checkpoints if one.is_complete and not one.is_kept]
+        forgotten = complete[: max(0, len(complete) - READER_GROUP_CHECKPOINTS)]
+        return replace(self, checkpoints=tuple(one for one in checkpoints if one.number not in forgotten))
+
+
+class Update(Protocol):
+    """One change of the state."""
+
+    def apply_to(self, state: GroupState) -> GroupState: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A reader comes; it has no segments yet."""
+
+    reader: str
+    token: str
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        if self.reader in state.readers:
+            raise AlreadyExistsError("reader", self.reader)
+        return replace(state, readers={**state.readers, self.reader: ReaderState(self.token)})
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A reader goes, or is taken for dead: its segments are free at their recorded positions."""
+
+    reader: str
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        if self.reader not in state.readers:
+            return state
+        owned = state.owned_by(self.reader)
+        readers = {name: held for name, held in state.readers.items() if name != self.reader}
+        state = state.with_passed(self.reader, None, {name: segment.offset for name, segment in owned.items()})
+        state = state.with_segments({name: replace(segment, owner=NOBODY) for name, segment in owned.items()})
+        return replace(state, readers=readers)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A reader lives, and has done its segments up to these positions."""
+
+    reader: str
+    positions: Mapping[str, int]
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        held = state.readers[self.reader]
+        owned = state.owned_by(self.reader)
+        changed = {
+            name: replace(owned[name], offset=offset)
+            for name, offset in self.positions.items()
+            if name in owned and offset > owned[name].offset
+        }
+        state = replace(state, segments={**state.segments, **changed})
+        return replace(state, readers={**state.readers, self.reader: replace(held, beat=held.beat + 1)})
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """A reader has done a segment to its end, which these follow; none if the stream is sealed there."""
+
+    reader: str
+    segment: str
+    offset: int
+    successors: tuple[KeyRange, ...]
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        done = _owned(state, self.reader, self.segment)
+        state = state.with_recorded(self.reader, {self.segment: self.offset})
+        follow = [keys for keys in self.successors if keys.overlaps(done.keys) and not state.is_beyond_the_end(keys)]
+        if not follow:
+            ended = replace(done, offset=self.offset, owner=NOBODY, is_done=True)
+            return state.with_segments({self.segment: ended})
+        new = {keys.segment: SegmentState(keys, WAITING) for keys in follow if keys.segment not in state.segments}
+        return state.with_segments(new, without=[self.segment])
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A reader gives a segment away, done up to `offset`."""
+
+    reader: str
+    segment: str
+    offset: int
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        held = _owned(state, self.reader, self.segment)
+        state = state.with_recorded(self.reader, {self.segment: self.offset})
+        return state.with_segments({self.segment: replace(held, offset=self.offset, owner=NOBODY)})
+
+
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """A reader takes a segment that nobody has."""
+
+    reader: str
+    segment: str
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        held = state.segments[self.segment]
+        if not held.is_active or held.owner != NOBODY or self.reader not in state.readers:
+            raise InvalidArgumentError(f"reader {self.reader} can't take segment {self.segment}: it is not free")
+        if state.pending_for(self.reader):
+            raise InvalidArgumentError(f"reader {self.reader} can't take a segment before it has passed the checkpoint")
+        return replace(state, segments={**state.segments, self.segment: replace(held, owner=self.reader)})
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCheckpoint:
+    """A boundary that all readers will pass."""
+
+    name: str
+    is_silent: bool = False
+    is_kept: bool = False
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        if state.checkpoint(self.name) is not None:
+            raise AlreadyExistsError("checkpoint", self.name)
+        owners = {segment.owner for segment in state.segments.values() if segment.owner != NOBODY}
+        positions = {name: segment.offset for name, segment in state.segments.items() if segment.owner == NOBODY}
+        pending = tuple(sorted(owners | state.readers.keys()))
+        number = state.checkpoints_made + 1
+        made = CheckpointState(self.name, number, self.is_silent, pending, positions, self.is_kept)
+        state = replace(state, checkpoints=(*state.checkpoints, made), checkpoints_made=number)
+        return state.with_passed(NOBODY, None, {})  # with no readers it is complete, and an old one may go
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A reader has passed a checkpoint at these positions of its segments."""
+
+    reader: str
+    number: int
+    positions: Mapping[str, int]
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        owned = state.owned_by(self.reader)
+        passed = {name: self.positions.get(name, segment.offset) for name, segment in owned.items()}
+        return state.with_passed(self.reader, self.number, passed)
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A checkpoint that nobody needs any more."""
+
+    name: str
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        return replace(state, checkpoints=tuple(one for one in state.checkpoints if one.name != self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """All go on from these segments; what the readers have now is taken from them."""
+
+    segments: Mapping[str, SegmentState]
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        kept = tuple(one for one in state.checkpoints if one.is_complete)
+        state = replace(state, segments={}, checkpoints=kept, generation=state.generation + 1)
+        return _begun(state, self.segments)
+
+
+def first_state(
+    group_id: str,
+    starts: Iterable[tuple[KeyRange, int]],
+    ends: Iterable[tuple[KeyRange, int]] = (),
+    *,
+    streams: Iterable[str],
+    timing: Timing | None = None,
+) -> GroupState:
+    """A group that begins at these segments and offsets; InvalidStreamCutError if they are no boundary."""
+    state = GroupState(
+        group_id,
+        tuple(streams),
+        {},
+        {keys.segment: EndOf(keys, offset) for keys, offset in ends},
+        timing or Timing(),
+    )
+    return _begun(state, segments_of(starts))
+
+
+def segments_of(starts: Iterable[tuple[KeyRange, int]]) -> dict[str, SegmentState]:
+    return {keys.segment: SegmentState(keys, max(offset, WAITING)) for keys, offset in starts}
+
+
+def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
+    """Positions by segment as one stream cut for each stream (`scope/stream`)."""
+    streams: dict[str, dict[int, int]] = {}
+    for name, offset in positions.items():
+        scope, stream, segment_id = parse_segment_name(name)
+        streams.setdefault(f"{scope}/{stream}", {})[segment_id] = offset
+    return {key: cut_of(key, offsets) for key, offsets in sorted(streams.items())}
+
+
+def cut_of(stream: str, positions: Mapping[int, int]) -> StreamCut:
+    """A cut of `scope/stream`."""
+    scope, _, name = stream.partition("/")
+    return StreamCut(scope, name, positions)
+
+
+def _begun(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState:
+    active = [segment.keys for segment in segments.values() if segment.is_active]
+    for index, keys in enumerate(active):
+        if any(keys.overlaps(other) for other in active[:index]):
+            raise InvalidStreamCutError("the cut holds two segments of the same keys: it is no boundary")
+    beyond = {name: replace(s, is_done=True) for name, s in segments.items() if state.is_beyond_the_end(s.keys)}
+    return state.with_segments({**segments, **beyond})
+
+
+def _owned(state: GroupState, reader: str, segment: str) -> SegmentState:
+    held = state.segments.get(segment)
+    if held is None or held.owner != reader:
+        raise InvalidArgumentError(f"segment {segment} is not with reader {reader}")
+    return held
+
+
+def _free_to_begin(segments: Mapping[str, SegmentState]) -> Iterator[str]:
+    """The waiting segments whose keys no older segment holds any more."""
+    for name, segment in segments.items():
+        if segment.is_waiting and not any(
+            other is not segment
+            and not other.is_done
+            and other.keys.overlaps(segment.keys)
+            and (not other.is_waiting or other.keys.epoch < segment.keys.epoch)
+            for other in segments.values()
+        ):
+            yield name

@@ -1,0 +1,358 @@
+"""Reader groups against the whole server: balance, checkpoints, cuts, conditions, gaps, dead readers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager, on_events
+from nadi.errors import (
+    AlreadyExistsError,
+    InvalidStreamCutError,
+    ReaderGroupNotFoundError,
+    ReaderOfflineError,
+    RequestTimeoutError,
+)
+
+SHORT = {"refresh_ms": 100, "dead_after_ms": 3000}
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        yield server.controller_uri
+
+
+@pytest.fixture
+def manager(uri: str) -> Iterator[StreamManager]:
+    with StreamManager(uri) as manager:
+        yield manager
+
+
+@pytest.fixture
+def groups(manager: StreamManager) -> ReaderGroupManager:
+    return manager.reader_group_manager("sc")
+
+
+def new_stream(manager: StreamManager, segments: int = 4, events: int = 0) -> str:
+    stream = f"st{next(_names)}"
+    manager.create_stream("sc", stream, segments)
+    if events:
+        write(manager, stream, 0, events)
+    return stream
+
+
+def write(manager: StreamManager, stream: str, first: int, last: int) -> None:
+    with manager.create_writer("sc", stream) as writer:
+        writer.write_batch([b"%d" % i for i in range(first, last)], [f"k{i % 16}" for i in range(first, last)])
+
+
+def new_group(groups: ReaderGroupManager, streams: str | list[str], **options: Any) -> ReaderGroup:
+    name = f"g{next(_names)}"
+    assert groups.create_reader_group(name, streams, **{**SHORT, **options})
+    return groups.get_reader_group(name)
+
+
+def numbers(reads: list[EventRead]) -> list[int]:
+    return [int(read.event) for read in reads if read.event is not None]
+
+
+def read_all(reader: EventReader, quiet_s: float = 1.0) -> list[EventRead]:
+    """Everything until nothing came for `quiet_s`, or all is read."""
+    found = []
+    while (read := reader.read_next_event(quiet_s)) is not None and not read.is_read_completed:
+        found.append(read)
+    return found
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> float:
+    """Seconds until it held."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < timeout_s, "it did not happen in time"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def in_order(found: list[int]) -> bool:
+    last: dict[int, int] = {}
+    for number in found:
+        if number <= last.get(number % 16, -1):
+            return False
+        last[number % 16] = number
+    return True
+
+
+def test_one_reader_reads_all_of_two_streams(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    streams = [new_stream(manager, 4, 200), new_stream(manager, 2, 100)]
+    group = new_group(groups, streams)
+    with group.create_reader("r") as reader:
+        found = read_all(reader)
+        assert sorted(numbers(found)) == sorted([*range(200), *range(100)])
+        assert reader.read_next_event(0.01) is None
+    assert group.online_readers() == []
+    assert {name: cut.positions for name, cut in group.stream_cuts().items()} == {
+        f"sc/{stream}": manager.stream_info("sc", stream).tail.positions for stream in streams
+    }
+    assert group.unread_bytes() == 0
+    write(manager, streams[0], 200, 201)
+    assert group.unread_bytes() == 8 + 3
+
+
+def test_groups_are_made_found_and_deleted(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager)
+    group = new_group(groups, stream)
+    assert not groups.create_reader_group(group.name, stream)
+    assert group.name in groups.list_reader_groups()
+    assert group.stream_names() == [f"sc/{stream}"]
+    with group.create_reader("r") as reader:
+        with pytest.raises(AlreadyExistsError):
+            group.create_reader("r")
+        assert groups.delete_reader_group(group.name)
+        with pytest.raises(ReaderGroupNotFoundError):
+            reader.read_next_event(10)
+    assert not groups.delete_reader_group(group.name)
+    with pytest.raises(ReaderGroupNotFoundError):
+        groups.get_reader_group(group.name)
+    assert groups.create_reader_group(group.name, stream)
+
+
+def test_start_and_end_cuts(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 2, 50)
+    start = manager.stream_info("sc", stream).tail
+    write(manager, stream, 50, 90)
+    ids = [piece.segment_id for piece in manager.current_segments("sc", stream)]
+    manager.scale_stream("sc", stream, ids, [(0.0, 0.25), (0.25, 1.0)])
+    write(manager, stream, 90, 120)
+    end = manager.stream_info("sc", stream).tail
+    write(manager, stream, 120, 150)
+    group = new_group(groups, stream, starts=[start], ends=[end])
+    with group.create_reader("a"), group.create_reader("b"):
+        pass
+    with group.create_reader("c") as reader:
+        found = []
+        while not (read := reader.read_next_event(10)) or not read.is_read_completed:
+            assert read is not None
+            found.append(read)
+        assert sorted(numbers(found)) == list(range(50, 120))
+        assert in_order(numbers(found))
+    assert group.unread_bytes() == 0
+    with pytest.raises(InvalidStreamCutError):
+        groups.create_reader_group("other", stream, starts=[manager.stream_info("sc", new_stream(manager)).head])
+
+
+def test_eight_readers_over_64_segments_balance_within_two_seconds(
+    uri: str, manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 64)
+    group = new_group(groups, stream, refresh_ms=500, dead_after_ms=4000)
+
+    def is_balanced(readers: int, segments: int) -> bool:
+        counts = [len(held) for name, held in group.segments_of_readers().items() if name]
+        return len(counts) == readers and sum(counts) == segments and max(counts) - min(counts) <= 1
+
+    readers = [group.create_reader(f"r{i}") for i in range(7)]
+    times = {"7 readers come": until(lambda: is_balanced(7, 64))}
+    readers.append(group.create_reader("r7"))
+    times["the 8th comes"] = until(lambda: is_balanced(8, 64))
+    readers.pop(0).close()
+    times["one goes"] = until(lambda: is_balanced(7, 64))
+    ids = [piece.segment_id for piece in manager.current_segments("sc", stream)][:8]
+    ranges = [manager.current_segments("sc", stream)[i] for i in range(8)]
+    halves = [(r.low, (r.low + r.high) / 2) for r in ranges] + [((r.low + r.high) / 2, r.high) for r in ranges]
+    manager.scale_stream("sc", stream, ids, halves)
+    stop = threading.Event()
+
+    def drain(reader: EventReader) -> None:
+        while not stop.is_set():
+            reader.read_next_event(0.1)
+
+    threads = [threading.Thread(target=drain, args=(reader,)) for reader in readers]
+    for thread in threads:
+        thread.start()
+    try:
+        times["8 segments are split"] = until(lambda: is_balanced(7, 72))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    for reader in readers:
+        reader.close()
+    print({what: f"{seconds:.2f} s" for what, seconds in times.items()})
+    assert max(times.values()) < 2.0, times
+
+
+def test_a_checkpoint_is_a_boundary_and_one_can_go_back_to_it(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 4, 400)
+    group = new_group(groups, stream)
+    readers = [group.create_reader(name) for name in "ab"]
+    until(lambda: len(group.segments_of_readers()["b"]) == 2)
+    before = [[readers[i].read_next_event(5) for _ in range(30 + i)] for i in range(2)]
+    results: list[object] = []
+    asking = threading.Thread(target=lambda: results.append(group.initiate_checkpoint("half", timeout=20)))
+    asking.start()
+    after: list[list[EventRead]] = [[], []]
+    for i, reader in enumerate(readers):
+        while (read := reader.read_next_event(5)) is not None and read.checkpoint is None:
+            before[i].append(read)
+            time.sleep(0.005)
+        assert read is not None
+        assert read.checkpoint == "half"
+    for i, reader in enumerate(readers):
+        after[i] = read_all(reader)
+    asking.join()
+    (checkpoint,) = group.checkpoints()
+    assert results == [checkpoint]
+    read_before = [int(read.event) for reads in before for read in reads if read and read.event is not None]
+    assert sorted(read_before + numbers(after[0]) + numbers(after[1])) == list(range(400))
+    cut = checkpoint.stream_cuts[f"sc/{stream}"]
+    at_cut = manager.read_events("sc", stream, start=manager.stream_info("sc", stream).head, end=cut)
+    assert sorted(int(event.data) for event in at_cut) == sorted(read_before)
+
+    group.reset_reader_group(checkpoint)
+    again: list[int] = []
+    for reader in readers:
+        until(lambda reader=reader: (read := reader.read_next_event(0.1)) is not None and read.is_reset)  # type: ignore[misc]
+    until(lambda: not group.segments_of_readers()[""])
+    for reader in readers:
+        again += numbers(read_all(reader))
+    assert sorted(again) == sorted(numbers(after[0]) + numbers(after[1]))
+    for reader in readers:
+        reader.close()
+
+
+def test_checkpoints_by_interval(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    group = new_group(groups, new_stream(manager, 2, 10), checkpoint_interval_ms=200)
+    with group.create_reader("r") as reader:
+        found = [read for _ in range(40) if (read := reader.read_next_event(0.1)) is not None]
+        names = [read.checkpoint for read in found if read.checkpoint]
+        assert len(names) > 3
+        assert names == [f"interval-{i + 1}" for i in range(len(names))]
+
+
+def test_stream_cuts_up_to_the_event_while_the_application_is_busy(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 1, 100)
+    group = new_group(groups, stream)
+    with group.create_reader("r") as reader:
+        reads = [reader.read_next_event(5) for _ in range(10)]
+        cut = group.generate_stream_cuts()[f"sc/{stream}"]
+        last = reads[-1]
+        assert last is not None
+        assert last.event is not None
+        assert cut.positions == {0: last.offset + 8 + len(last.event)}
+        assert group.checkpoints() == []
+        time.sleep(1.2)  # positions are recorded once a second
+        until(lambda: group.stream_cuts()[f"sc/{stream}"].positions == {0: last.offset})
+
+
+def test_a_cut_where_a_condition_first_holds(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 2, 100)
+    group = new_group(groups, stream)
+    conditions = {"fifty": on_events(lambda event: event == b"50")}
+    with group.create_reader("r", conditions=conditions) as reader:
+        with pytest.raises(RequestTimeoutError):
+            group.stream_cuts_on_condition("fifty", timeout=0.1)
+        before = []
+        while (read := reader.read_next_event(5)) is not None and read.event != b"50":
+            before.append(read)
+        rest = read_all(reader)
+        cut = group.stream_cuts_on_condition("fifty", timeout=5)[f"sc/{stream}"]
+        assert sorted([50, *numbers(before), *numbers(rest)]) == list(range(100))
+        events = manager.read_events("sc", stream, start=manager.stream_info("sc", stream).head, end=cut)
+        assert sorted(int(event.data) for event in events) == sorted(numbers(before))
+
+
+def test_a_slow_reader_gets_a_gap_and_goes_on(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1, 10)
+    group = new_group(groups, stream)
+    cut = manager.stream_info("sc", stream).tail
+    write(manager, stream, 10, 20)
+    manager.truncate_stream(cut)
+    with group.create_reader("r") as reader:
+        found = read_all(reader)
+        assert numbers(found) == list(range(10, 20))
+        gap = found[0].gap
+        assert gap is not None
+        assert (gap.segment, gap.from_offset, gap.to_offset) == (f"sc/{stream}/0.#epoch.0", 0, cut.positions[0])
+
+
+def test_a_gap_over_a_whole_segment(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1, 10)
+    group = new_group(groups, stream)
+    manager.scale_stream("sc", stream, [0], [(0.0, 0.5), (0.5, 1.0)])
+    cut = manager.stream_info("sc", stream).tail
+    write(manager, stream, 10, 20)
+    manager.truncate_stream(cut)
+    with group.create_reader("r") as reader:
+        found = read_all(reader)
+        assert sorted(numbers(found)) == list(range(10, 20))
+        assert found[0].gap is not None
+        assert found[0].gap.to_offset is None
+
+
+def test_a_dead_reader_is_taken_offline_and_its_unfinished_events_are_repeated(
+    uri: str, manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 2, 100)
+    group = new_group(groups, stream)
+    dead = group.create_reader("dead")
+    first = [dead.read_next_event(5) for _ in range(5)]
+    until(lambda: any(cut.positions != {0: 0, 1: 0} for cut in group.stream_cuts().values()))
+    recorded = group.stream_cuts()[f"sc/{stream}"]
+    dead._core.stop()  # as if its process had ended
+    with group.create_reader("b") as other:
+        waited = until(lambda: group.online_readers() == ["b"])
+        assert waited < 8  # 3 s, and what a busy machine takes
+        found = numbers(read_all(other))
+    done = [int(read.event) for read in first if read and read.event is not None][:-1]
+    assert sorted([*done, *found]) == list(range(100)), recorded
+    with pytest.raises(Exception, match="closed"):
+        dead.read_next_event(1)
+
+
+def test_a_reader_taken_offline_by_call_is_told(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    group = new_group(groups, new_stream(manager, 1))
+    reader = group.create_reader("r")
+    group.reader_offline("r")
+    with pytest.raises(ReaderOfflineError):
+        reader.read_next_event(10)
+    reader.close()
+    with group.create_reader("r"):
+        assert group.online_readers() == ["r"]
+
+
+def test_who_watches_is_told_of_changes(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1)
+    group = new_group(groups, stream)
+    changes = group.notifications(every_s=0.05)
+    assert (next(changes).readers, 0) == (0, 0)
+    with group.create_reader("r") as reader:
+        assert next(changes).readers == 1
+        manager.scale_stream("sc", stream, [0], [(0.0, 0.5), (0.5, 1.0)])
+        reader.read_next_event(0.5)
+        assert next(changes).segments == 2
+    assert next(changes).readers == 0
+
+
+def test_the_reader_of_blocks(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    group = new_group(groups, new_stream(manager, 2, 1000))
+    with group.create_reader("r") as reader:
+        found: list[int] = []
+        while (read := reader.read_next_block(0.5)) is not None:
+            assert read.block is not None
+            found += map(int, read.block)
+        assert sorted(found) == list(range(1000))

@@ -1,0 +1,428 @@
+"""The state of a reader group under any order of what may happen to it.
+
+A model plays the streams and the applications: it hands out numbered events, forgets what a dead reader
+had not recorded, and checks after each step what must always hold.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from nadi.client.readergroup.plan import Completion, Facts, plan, shares
+from nadi.client.readergroup.state import (
+    NOBODY,
+    WAITING,
+    Acquire,
+    Complete,
+    CreateCheckpoint,
+    GroupState,
+    Join,
+    KeyRange,
+    Leave,
+    Pass,
+    Release,
+    Report,
+    Reset,
+    SegmentState,
+    first_state,
+    segments_of,
+)
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_id, segment_name
+
+STREAM = "sc/st"
+
+
+def keys_of(number: int, epoch: int, low: float, high: float) -> KeyRange:
+    return KeyRange(segment_name("sc", "st", segment_id(number, epoch)), low, high)
+
+
+def two_segments() -> tuple[GroupState, KeyRange, KeyRange]:
+    a, b = keys_of(0, 0, 0.0, 0.5), keys_of(1, 0, 0.5, 1.0)
+    return first_state("id", [(a, 0), (b, 0)], streams=[STREAM]), a, b
+
+
+def test_a_merged_segment_waits_for_both() -> None:
+    state, a, b = two_segments()
+    merged = keys_of(2, 1, 0.0, 1.0)
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment))
+    state = state.apply(Complete("r", a.segment, 70, (merged,)))
+    assert state.segments[merged.segment].is_waiting
+    assert a.segment not in state.segments
+    state = state.apply(Complete("r", b.segment, 50, (merged,)))
+    assert state.unassigned == [merged.segment]
+    assert state.segments[merged.segment].offset == 0
+
+
+def test_what_follows_a_segment_that_waits_waits_for_it() -> None:
+    """b is slow; a was followed by c, and c and the waiting m by n: n may not overtake m."""
+    state, a, b = two_segments()
+    c, m = keys_of(2, 1, 0.0, 0.25), keys_of(3, 1, 0.25, 1.0)
+    n = keys_of(4, 2, 0.0, 1.0)
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment))
+    state = state.apply(Complete("r", a.segment, 1, (c, m)), Acquire("r", c.segment))
+    state = state.apply(Complete("r", c.segment, 1, (n,)))
+    assert state.unassigned == []
+    state = state.apply(Complete("r", b.segment, 1, (m,)))
+    assert state.unassigned == [m.segment]
+    state = state.apply(Acquire("r", m.segment), Complete("r", m.segment, 1, (n,)))
+    assert state.unassigned == [n.segment]
+
+
+def test_nothing_begins_behind_the_end_cut() -> None:
+    a = keys_of(0, 0, 0.0, 1.0)
+    left, right = keys_of(1, 1, 0.0, 0.5), keys_of(2, 1, 0.5, 1.0)
+    state = first_state("id", [(a, 0)], [(left, 10), (right, 0)], streams=[STREAM])
+    later = keys_of(3, 2, 0.0, 0.5)
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Complete("r", a.segment, 9, (left, right)))
+    assert state.unassigned == [left.segment]
+    state = state.apply(Acquire("r", left.segment), Complete("r", left.segment, 10, (later,)))
+    assert state.is_completed
+    assert state.positions() == {left.segment: 10, right.segment: 0}
+
+
+def test_a_cut_of_overlapping_segments_is_no_boundary() -> None:
+    with pytest.raises(InvalidStreamCutError):
+        first_state("id", [(keys_of(0, 0, 0.0, 0.5), 0), (keys_of(1, 0, 0.25, 1.0), 0)], streams=[STREAM])
+
+
+def test_one_reader_of_a_name_at_a_time() -> None:
+    state, a, _ = two_segments()
+    state = state.apply(Join("r", "t"))
+    with pytest.raises(AlreadyExistsError):
+        state.apply(Join("r", "u"))
+    state = state.apply(Acquire("r", a.segment), Leave("r"), Join("r", "u"))
+    with pytest.raises(ReaderOfflineError, match="make another"):
+        state.member("r", "t")
+    assert state.member("r", "u").beat == 0
+    with pytest.raises(InvalidArgumentError):
+        state.apply(Complete("r", a.segment, 1, ()))
+
+
+def test_with_nobody_reading_a_checkpoint_is_complete_at_once() -> None:
+    state, a, b = two_segments()
+    state = state.apply(CreateCheckpoint("c"))
+    assert state.checkpoints[0].is_complete
+    assert state.checkpoints[0].positions == {a.segment: 0, b.segment: 0}
+
+
+def test_a_reader_takes_nothing_before_it_has_passed() -> None:
+    state, a, b = two_segments()
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), CreateCheckpoint("c"))
+    with pytest.raises(InvalidArgumentError, match="checkpoint"):
+        state.apply(Acquire("r", b.segment))
+    state = state.apply(Pass("r", 1, {a.segment: 5}), Acquire("r", b.segment))
+    assert state.checkpoints[0].positions == {a.segment: 5, b.segment: 0}
+
+
+def test_a_segment_given_away_before_the_checkpoint_is_passed_counts_where_it_was_given_away() -> None:
+    state, a, b = two_segments()
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment), CreateCheckpoint("c"))
+    state = state.apply(Join("other", "t"), Release("r", a.segment, 5), Acquire("other", a.segment))
+    state = state.apply(Report("other", {a.segment: 9}), Pass("r", 1, {b.segment: 7}))
+    assert state.checkpoints[0].is_complete
+    assert state.checkpoints[0].positions == {a.segment: 5, b.segment: 7}
+
+
+def test_after_a_reset_an_old_position_counts_for_nothing() -> None:
+    state, a, b = two_segments()
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Report("r", {a.segment: 99}))
+    state = state.apply(Reset(segments_of([(a, 7), (b, 3)])), Report("r", {a.segment: 99}))
+    assert {name: held.offset for name, held in state.segments.items()} == {a.segment: 7, b.segment: 3}
+
+
+class Group(RuleBasedStateMachine):
+    """`history`: per segment its keys, length once sealed, and successors, as a stream that scales.
+
+    Offsets count events. `read`: every event handed out and to whom, as (key slice, sequence) marks.
+    """
+
+    SLICES = 8  # of the key space; each segment's event at an offset stands for all keys of the segment
+
+    @initialize(count=st.sampled_from([2, 4]))
+    def begin(self, count: int) -> None:
+        self.keys: dict[str, KeyRange] = {}
+        self.lengths: dict[str, int] = {}
+        self.successors: dict[str, tuple[KeyRange, ...]] = {}
+        self.numbers = 0
+        self.epoch = 0
+        first = [self.new_segment(i / count, (i + 1) / count) for i in range(count)]
+        self.current = list(first)
+        self.state = first_state("id", [(keys, 0) for keys in first], streams=[STREAM])
+        self.given: dict[str, dict[str, int]] = {}  # per reader, per segment
+        self.done: dict[str, dict[str, int]] = {}
+        self.tokens = 0
+        self.handed: list[tuple[str, str, int]] = []  # (reader, segment, offset) since the last reset
+        self.passed: dict[int, dict[str, int]] = {}  # per checkpoint and reader: how much was handed out by then
+        self.dead: set[str] = set()
+        self.join()
+        self.tell_all(passes=True, in_hand=False)
+
+    def new_segment(self, low: float, high: float) -> KeyRange:
+        keys = keys_of(self.numbers, self.epoch, low, high)
+        self.numbers += 1
+        self.keys[keys.segment] = keys
+        self.lengths[keys.segment] = 0
+        return keys
+
+    # --- the stream ---------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 5))
+    def write(self, count: int) -> None:
+        for keys in self.current:
+            self.lengths[keys.segment] += count
+
+    @precondition(lambda self: len(self.current) < self.SLICES)
+    @rule(which=st.integers(0, 100))
+    def split(self, which: int) -> None:
+        old = self.current.pop(which % len(self.current))
+        self.epoch += 1
+        middle = (old.low + old.high) / 2
+        new = [self.new_segment(old.low, middle), self.new_segment(middle, old.high)]
+        self.successors[old.segment] = tuple(new)
+        self.current += new
+
+    @precondition(lambda self: len(self.current) > 1)
+    @rule(which=st.integers(0, 100))
+    def merge(self, which: int) -> None:
+        self.current.sort(key=lambda keys: keys.low)
+        at = which % (len(self.current) - 1)
+        left, right = self.current.pop(at), self.current.pop(at)
+        self.epoch += 1
+        new = self.new_segment(left.low, right.high)
+        self.successors[left.segment] = self.successors[right.segment] = (new,)
+        self.current.append(new)
+
+    # --- the readers --------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.state.readers) < 4)
+    @rule()
+    def join(self) -> None:
+        self.tokens += 1
+        name = f"r{self.tokens}"
+        self.state = self.state.apply(Join(name, str(self.tokens)))
+        self.given[name], self.done[name] = {}, {}
+
+    @rule(count=st.integers(1, 4), passes=st.booleans(), in_hand=st.booleans())
+    def read_and_tell_all(self, count: int, passes: bool, in_hand: bool) -> None:
+        for which in range(len(self.state.readers)):
+            self.read(which, count)
+        self.tell_all(passes=passes, in_hand=in_hand)
+
+    def tell_all(self, *, passes: bool, in_hand: bool) -> None:
+        for name in sorted(self.state.readers):
+            self.plan(name, passes=passes, in_hand=in_hand)
+
+    def someone(self, which: int) -> str | None:
+        names = sorted(self.state.readers)
+        return names[which % len(names)] if names else None
+
+    @rule(which=st.integers(0, 3), count=st.integers(1, 4))
+    def read(self, which: int, count: int) -> None:
+        """The application takes some events of each segment it has; all before the last of them is done."""
+        name = self.someone(which)
+        for segment in [] if name is None else list(self.given[name]):
+            assert name is not None
+            self.done[name][segment] = self.given[name][segment]
+            new = min(self.given[name][segment] + count, self.lengths[segment])
+            self.handed += [(name, segment, at) for at in range(self.given[name][segment], new)]
+            self.given[name][segment] = new
+
+    @rule(which=st.integers(0, 3), passes=st.booleans(), in_hand=st.booleans())
+    def tell(self, which: int, passes: bool, in_hand: bool) -> None:
+        name = self.someone(which)
+        if name is not None:
+            self.plan(name, passes=passes, in_hand=in_hand)
+
+    @precondition(lambda self: len(self.state.readers) > 1)
+    @rule(which=st.integers(0, 3))
+    def leave(self, which: int) -> None:
+        name = self.someone(which)
+        assert name is not None
+        self.plan(name, passes=True, in_hand=False, leaves=True)
+
+    def plan(self, name: str, *, passes: bool, in_hand: bool, leaves: bool = False) -> None:
+        given = self.given[name]
+        done = dict(self.done[name]) if in_hand else dict(given)
+        movable = [] if in_hand else list(given)
+        completed = {
+            s: Completion(at, self.successors[s])
+            for s, at in given.items()
+            if s in self.successors and at == self.lengths[s]
+        }
+        # passed when the application asks for more, so with nothing in its hands; a silent one at any time
+        passed = {one.number: dict(given) for one in self.state.pending_for(name)} if passes and not in_hand else {}
+        facts = Facts(given, done, movable, completed, passed, is_report_due=True, is_leaving=leaves)
+        before = self.state
+        self.state, _ = plan(before, name, facts)
+        self.note_passed(before)
+        owned = self.state.owned_by(name)
+        self.given[name] = {s: given.get(s, held.offset) for s, held in owned.items()}
+        self.done[name] = {s: self.done[name].get(s, held.offset) for s, held in owned.items()}
+        if leaves:
+            del self.given[name], self.done[name]
+
+    @precondition(lambda self: len(self.state.readers) > 2)
+    @rule(which=st.integers(0, 3))
+    def die(self, which: int) -> None:
+        name = self.someone(which)
+        if name is not None:
+            before = self.state
+            self.state = before.apply(Leave(name))
+            self.dead.add(name)
+            self.note_passed(before)
+            del self.given[name], self.done[name]
+
+    @rule(silent=st.booleans())
+    def checkpoint(self, silent: bool) -> None:
+        self.state = self.state.apply(CreateCheckpoint(f"c{self.state.checkpoints_made}", silent))
+        self.passed[self.state.checkpoints_made] = {"": len(self.handed)}
+
+    def note_passed(self, before: GroupState) -> None:
+        for one in before.checkpoints:
+            now = next((other for other in self.state.checkpoints if other.number == one.number), None)
+            for name in set(one.pending).difference(now.pending if now else ()):
+                self.passed[one.number][name] = len(self.handed)
+
+    @precondition(lambda self: any(one.is_complete for one in self.state.checkpoints) and len(self.handed) > 30)
+    @rule(which=st.integers(0, 10))
+    def reset(self, which: int) -> None:
+        complete = [one for one in self.state.checkpoints if one.is_complete]
+        positions = complete[which % len(complete)].positions
+        self.state = self.state.apply(Reset(segments_of((self.keys[s], at) for s, at in positions.items())))
+        self.given = {name: {} for name in self.state.readers}
+        self.done = {name: {} for name in self.state.readers}
+        self.handed.clear()
+        self.passed.clear()
+        self.dead.clear()
+
+    # --- what always holds --------------------------------------------------------------------
+
+    def is_boundary(self, positions: dict[str, int]) -> None:
+        """Each slice of the keys is covered by one segment that was begun, and nothing was skipped."""
+        for index in range(self.SLICES):
+            at = (index + 0.5) / self.SLICES
+            there = [s for s in positions if self.keys[s].low <= at < self.keys[s].high]
+            begun = [s for s in there if positions[s] != WAITING]
+            waiting = [s for s in there if positions[s] == WAITING]
+            # where a waiting segment covers the slice, what was before it may be done already
+            assert len(begun) <= 1, f"slice {index} is read twice: {begun}"
+            assert begun or waiting, f"slice {index} is lost"
+
+    @invariant()
+    def no_segment_is_lost_and_none_is_read_by_two(self) -> None:
+        self.is_boundary(self.state.positions())
+        owners = [s for name in self.given for s in self.given[name]]
+        assert len(owners) == len(set(owners))
+        for name, segments in self.given.items():
+            assert set(segments) == set(self.state.owned_by(name))
+
+    @invariant()
+    def checkpoints_are_boundaries(self) -> None:
+        for one in self.state.checkpoints:
+            if one.is_complete:
+                self.is_boundary(one.positions)
+
+    @invariant()
+    def the_record_is_never_ahead_of_the_reading(self) -> None:
+        for segments in self.given.values():
+            for segment, at in segments.items():
+                assert self.state.segments[segment].offset <= at
+
+    @invariant()
+    def no_event_is_skipped_and_none_repeated_but_by_death(self) -> None:
+        reached: dict[str, int] = {}
+        for name, segment, at in self.handed:
+            before = reached.get(segment)
+            if before is not None:
+                assert at <= before + 1, f"{segment} skips from {before} to {at}"
+                if not self.dead:
+                    assert at == before + 1, f"{segment} repeats {at}, read by {name}"
+            reached[segment] = max(at, -1 if before is None else before)
+
+    @invariant()
+    def each_reader_had_read_just_what_lies_before_a_checkpoint(self) -> None:
+        in_hands_of_the_dead = {(segment, at) for name, segment, at in self.handed if name in self.dead}
+        for one in self.state.checkpoints:
+            if not one.is_complete or one.number not in self.passed:
+                continue
+            created = self.passed[one.number][""]
+            for index, (name, segment, at) in enumerate(self.handed):
+                if name in self.dead:
+                    continue  # what it had read and not recorded is read again behind the checkpoint
+                cut = one.positions.get(segment)
+                if index < self.passed[one.number].get(name, created):
+                    assert cut is None or at < cut, f"{name} read {at} of {segment} before, the cut is {cut}"
+                    assert cut is not None or index < created, f"{segment} was begun before the cut, and is not in it"
+                elif not (one.is_silent and (segment, at) in in_hands_of_the_dead):
+                    assert cut is None or at >= cut, f"{name} read {at} of {segment} after, the cut is {cut}"
+
+    def teardown(self) -> None:
+        """Whatever happened: a reader that comes now and goes on reads everything to the end."""
+        if not hasattr(self, "state"):
+            return
+        self.join_if_alone()
+        for _ in range(300):
+            for name in sorted(self.state.readers):
+                self.read(sorted(self.state.readers).index(name), 100)
+                self.plan(name, passes=True, in_hand=False)
+            self.no_segment_is_lost_and_none_is_read_by_two()
+            if self.state.segments.keys() == {keys.segment for keys in self.current} and all(
+                held.offset == self.lengths[s] for s, held in self.state.segments.items()
+            ):
+                break
+        else:
+            raise AssertionError(f"not all is read: {self.state.segments}")
+        for _ in range(3):
+            for name in sorted(self.state.readers):
+                self.plan(name, passes=True, in_hand=False)
+        counts = {name: len(self.state.owned_by(name)) for name in self.state.readers}
+        assert max(counts.values()) - min(counts.values()) <= 1
+        assert all(one.is_complete for one in self.state.checkpoints)
+        assert not self.state.unassigned
+
+    def join_if_alone(self) -> None:
+        if not self.state.readers:
+            self.join()
+
+
+Group.TestCase.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestGroup = Group.TestCase
+
+
+def test_few_segments_move_when_a_reader_comes() -> None:
+    pieces = [keys_of(i, 0, i / 64, (i + 1) / 64) for i in range(64)]
+    state = first_state("id", [(keys, 0) for keys in pieces], streams=[STREAM])
+    moves = 0
+    for reader in range(8):
+        state = state.apply(Join(f"r{reader}", "t"))
+        for name in [*state.readers] * 2:
+            before = state
+            given = {s: held.offset for s, held in state.owned_by(name).items()}
+            state, _ = plan(state, name, Facts(given, given, list(given)))
+            moves += sum(
+                1 for s, held in state.segments.items() if held.owner == name and before.segments[s].owner != name
+            )
+    assert shares(state) == dict.fromkeys(state.readers, 8)
+    assert {len(state.owned_by(name)) for name in state.readers} == {8}
+    assert moves <= 64 + sum(64 // count + 1 for count in range(2, 9))
+
+
+def test_stream_cuts_name_each_stream() -> None:
+    from nadi.client.readergroup.state import cuts_of
+
+    assert cuts_of({"sc/a/0.#epoch.0": 5, "sc/b/1.#epoch.2": -1}) == {
+        "sc/a": StreamCut("sc", "a", {0: 5}),
+        "sc/b": StreamCut("sc", "b", {segment_id(1, 2): -1}),
+    }
+
+
+def test_a_segment_says_whether_it_can_be_read() -> None:
+    keys = keys_of(0, 0, 0.0, 1.0)
+    assert SegmentState(keys, 0).is_active
+    assert SegmentState(keys, WAITING).is_waiting
+    assert not SegmentState(keys, 4, NOBODY, True).is_active
