@@ -144,7 +144,9 @@ def test_a_stored_append_whose_ack_was_lost_is_not_repeated_after_a_seal() -> No
             writer = await w.manager.create_writer("sc", "st")
             w.store.hold = True
             ack = writer.write_event(b"a:0", "a")
-            await asyncio.sleep(0.05)
+            async with asyncio.timeout(60):
+                while not w.all_stored():  # noqa: ASYNC110 (the fake store tells nobody)
+                    await asyncio.sleep(0.01)
             w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
             w.store.hold = False
             w.store.drop_all()
@@ -178,7 +180,7 @@ def test_a_sealed_stream_fails_pending_and_later_events() -> None:
 def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         async with world() as w:
-            writer = await w.manager.create_writer("sc", "st", ack_timeout=0.8)
+            writer = await w.manager.create_writer("sc", "st", ack_timeout=3)
             w.store.full = True
             ack = writer.write_event(b"a", "k")
             await asyncio.sleep(0.3)

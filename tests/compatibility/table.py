@@ -55,6 +55,7 @@ RPC_NOTES = {
 BY_CHANCE = {"IN_PROGRESS", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED", "CANCELLED"}
 BY_CHANCE |= {"NoSuchSegment", "SegmentIsSealed", "SegmentIsTruncated", "SegmentAlreadyExists", "KeepAlive"}
 BY_CHANCE |= {"ConditionalCheckFailed", "TableKeyBadVersion"}
+BY_CHANCE |= {"NOT_FOUND", "UNAVAILABLE"}  # asked late about what its test has deleted, or while it is being made
 COMMAND_NOTES = {
     "KeepAlive": "Java, on a quiet connection; answered",
     "AppendBlock": "Java; the others send a whole append as AppendBlockEnd",

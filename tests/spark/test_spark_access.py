@@ -35,6 +35,7 @@ def test_options() -> None:
             options(**wrong)
 
 
+@pytest.mark.slow  # a second Spark session: a minute
 @pytest.mark.spark
 def test_spark_with_credentials_over_tls(spark: Any, tmp_path: Path) -> None:
     tls = certificate(tmp_path / "tls")
