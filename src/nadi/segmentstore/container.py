@@ -129,24 +129,15 @@ class Container:
             await self._task
 
     async def _open(self) -> None:
-        loop = asyncio.get_running_loop()
         began = time.monotonic()
         self._folder.mkdir(parents=True, exist_ok=True)
-        reserve.release(self._folder)
-        self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state")
         try:
-            name = f"container-{self.number}"
-            self.log = await loop.run_in_executor(None, lambda: FileLog.open(self._folder / "log", name=name))
-        except BaseException:
-            self.metadata.close()
-            raise
-        try:
-            self.state = await loop.run_in_executor(None, self._recover)
-            reserve.take(self._folder)
-        except BaseException:
-            await self.log.close()
-            self.metadata.close()
-            raise
+            await self._open_parts()
+        except (OSError, lmdb.Error):
+            if not reserve.release(self._folder):
+                raise
+            await self._open_parts()
+        reserve.take(self._folder)
         self._checkpointed_sequence = self.metadata.state().sequence
         # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
         self._checkpoint_at = time.monotonic() - CHECKPOINT_INTERVAL_S * (self.number % 4) / 4
@@ -156,6 +147,22 @@ class Container:
             self.state.sequence,
             time.monotonic() - began,
         )
+
+    async def _open_parts(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state")
+        try:
+            name = f"container-{self.number}"
+            self.log = await loop.run_in_executor(None, lambda: FileLog.open(self._folder / "log", name=name))
+        except BaseException:
+            self.metadata.close()
+            raise
+        try:
+            self.state = await loop.run_in_executor(None, self._recover)
+        except BaseException:
+            await self.log.close()
+            self.metadata.close()
+            raise
 
     def _recover(self) -> StateMachine:
         state = StateMachine(self.metadata)
@@ -367,6 +374,7 @@ class Container:
         if self._checkpoint is not None and not self._checkpoint.done():
             return
         self._checkpoint_at = time.monotonic()
+        reserve.take(self._folder)  # if a full disk had no room for it before
         if self.state.sequence == self._checkpointed_sequence:
             self._truncate_log()
             return

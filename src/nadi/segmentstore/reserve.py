@@ -18,13 +18,25 @@ _FILE = "reserve"
 log = logging.getLogger(__name__)
 
 
-def release(folder: Path) -> None:
-    """Give the room up."""
-    (folder / _FILE).unlink(missing_ok=True)
+def release(folder: Path) -> bool:
+    """Give the room up; False if there was none."""
+    path = folder / _FILE
+    had = _held_bytes(path) > 0
+    path.unlink(missing_ok=True)
+    return had
+
+
+def _held_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
 
 
 def take(folder: Path) -> None:
-    """Take the room, where there is any."""
+    """Take the room, where there is any and it isn't held already."""
+    if _held_bytes(folder / _FILE) >= RESERVE_BYTES:
+        return
     descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
