@@ -29,6 +29,7 @@ QUEUE_MAX_BYTES = 64 * MIB  # appends waiting in one container; past it connecti
 FRAME_MAX_BYTES = 4 * MIB  # one durable-log frame: large enough for disk speed, small enough for p99
 CACHE_MAX_BYTES = 192 * MIB  # blocks kept in memory for readers, over all containers
 LOG_FILE_BYTES = 64 * MIB  # one tier-1 file
+LOG_FIRST_FILE_BYTES = 8 * MIB  # the first one an owner fills with zeros; each further one is twice as large
 LOG_SPARE_FILES = 4  # truncated files kept for recycling
 LOG_MAX_BYTES = 4 * 1024 * MIB  # un-tiered log of one container; past it writers wait for tier 2
 CHUNK_FLUSH_BYTES = 8 * MIB  # a segment is moved to tier 2 when this much waits

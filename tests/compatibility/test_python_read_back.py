@@ -13,7 +13,7 @@ import nadi
 from tests.compatibility.conftest import NADI, Official, Server
 from tests.compatibility.events import by_key, numbered, texts
 
-pytestmark = [pytest.mark.compatibility, pytest.mark.spark]
+pytestmark = [pytest.mark.compatibility, pytest.mark.spark, pytest.mark.slow]  # with a Spark session of its own
 
 STREAM = "meters"
 

@@ -22,7 +22,7 @@ import nadi
 KILLS = int(os.environ.get("NADI_DRIVER_KILLS", "1"))
 SEED = int(os.environ.get("NADI_DRIVER_SEED", str(random.randrange(1_000_000))))
 MAIN = Path(__file__).parent / "driver_main.py"
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow]  # a JVM for each driver: a minute and a half
 
 
 class Driver:

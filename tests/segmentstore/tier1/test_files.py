@@ -580,3 +580,17 @@ def test_cut_refuses_what_is_no_place_in_a_log(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgumentError):
             cut(tmp_path, file, offset)
     assert read(tmp_path) == [b"1"]
+
+
+def test_new_files_begin_small_and_double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_FIRST_FILE_BYTES", FILE_BYTES // 4)
+    payloads = [b"%d" % number * 2000 for number in range(40)]
+    addresses = write(tmp_path, payloads)
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("log-*.nadi"))]
+    assert sizes[:4] == [FILE_BYTES // 4, FILE_BYTES // 2, FILE_BYTES, FILE_BYTES]
+    assert all(address.offset + 2000 <= sizes[address.file - addresses[0].file] for address in addresses)
+    assert read(tmp_path) == payloads
+    write(tmp_path, payloads, after_sequence=addresses[-1].sequence, truncate_to=addresses[-1].sequence)
+    spares = list(tmp_path.glob("spare-*.nadi"))
+    assert spares, "released files are kept"
+    assert all(path.stat().st_size == FILE_BYTES for path in spares)

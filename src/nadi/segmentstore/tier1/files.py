@@ -71,9 +71,7 @@ class FileLog:
         self._next_sequence = 0  # 0 until replay() has ended
 
         self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
-        self._writer = FrameWriter(
-            log_id, self._fence, self._supply, headers.next_number, self._add_file, file_bytes=file_bytes
-        )
+        self._writer = FrameWriter(log_id, self._fence, self._supply, headers.next_number, self._add_file)
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
         self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # over _files and _released, which the writer and readers touch

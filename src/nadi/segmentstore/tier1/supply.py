@@ -3,7 +3,8 @@
 Preparing file N takes a spare (a file that `truncate` released) or fills a new one with zeros, gives it
 the name of log file N and makes that durable. It has no valid header yet, so a restart sees that it was
 only prepared. Released files come back through `recycle`, lowest first and each durably, so that a
-crash never leaves a gap in the numbers.
+crash never leaves a gap in the numbers. The first new files are small, so that a server that is given
+little to store takes little of the disk; each is twice as large as the one before, up to the full size.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nadi.errors import ClosedError
+from nadi.limits import LOG_FIRST_FILE_BYTES
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.layout import log_file_name
@@ -30,14 +32,16 @@ class PreparedFile(NamedTuple):
     number: int
     path: Path
     fd: int  # for writing; the taker closes it
+    size_bytes: int
 
 
 class FileSupply:
-    """Prepares one file ahead; keeps at most `spare_files` released ones."""
+    """Prepares one file ahead; keeps at most `spare_files` released ones, if they have the full size."""
 
     def __init__(self, folder: Path, file_bytes: int, spare_files: int, fence: Fence, *, direct: bool) -> None:
         self._folder, self._file_bytes, self._spare_files = folder, file_bytes, spare_files
         self._fence, self._direct = fence, direct
+        self._new_bytes = min(LOG_FIRST_FILE_BYTES, file_bytes)  # of the next new file
         self._spares: list[Path] = []
         self._names = itertools.count(1)
         self._wanted = threading.Event()  # somebody waits for the file being prepared
@@ -115,22 +119,24 @@ class FileSupply:
             source = self._spares.pop() if self._spares else self._new_file(path)
             source.rename(path)
             disk.sync_folder(self._folder)
+            size_bytes = path.stat().st_size
             fd = disk.open_file(path, os.O_RDWR, direct=self._direct)
         except Exception as error:  # the taker gets it
             self._ready.put(error)
         else:
-            self._ready.put(PreparedFile(number, path, fd))
+            self._ready.put(PreparedFile(number, path, fd, size_bytes))
 
     def _new_file(self, path: Path) -> Path:
         temporary = path.with_name(f"new-{path.stem}.tmp")
         fd = disk.open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, direct=self._direct)
         try:
-            disk.write_zeros(fd, self._file_bytes, partial(self._wanted.wait, _PAUSE_S))
+            disk.write_zeros(fd, self._new_bytes, partial(self._wanted.wait, _PAUSE_S))
         except OSError:
             temporary.unlink()  # give the room back
             raise
         finally:
             os.close(fd)
+        self._new_bytes = min(2 * self._new_bytes, self._file_bytes)
         return temporary
 
     def _recycle(self, path: Path) -> None:

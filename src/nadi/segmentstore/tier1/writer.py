@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from crc32c import crc32c
 
-from nadi.limits import LOG_FILE_BYTES, MIB
+from nadi.limits import MIB
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.layout import (
@@ -42,13 +42,12 @@ class FrameWriter:
         supply: FileSupply,
         next_number: int,
         on_new_file: Callable[[LogFile], None],
-        *,
-        file_bytes: int = LOG_FILE_BYTES,
     ) -> None:
-        self._log_id, self._fence, self._supply, self._file_bytes = log_id, fence, supply, file_bytes
+        self._log_id, self._fence, self._supply = log_id, fence, supply
         self._on_new_file = on_new_file
         self._next_number = next_number
         self._file: LogFile | None = None
+        self._file_bytes = 0
         self._fd = -1
         self._staging = disk.aligned_buffer(_STAGING_BYTES)
 
@@ -90,7 +89,7 @@ class FrameWriter:
         """Go on to a new file. Its header is durable before any frame: recovery relies on that."""
         prepared = self._supply.take(self._next_number)
         self.close()
-        self._fd = prepared.fd
+        self._fd, self._file_bytes = prepared.fd, prepared.size_bytes
         header = FileHeader(self._log_id, prepared.number, first_sequence, self._fence.epoch)
         block = disk.aligned_buffer(BLOCK_BYTES)
         block[:] = header.encode()
