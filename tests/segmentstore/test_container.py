@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import lmdb
 import pytest
 
-from nadi.errors import StorageFullError, UnavailableError
+from nadi.errors import CorruptLogError, StorageFullError, UnavailableError
 from nadi.segmentstore import container as container_module
 from nadi.segmentstore import metadata
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.operations import ChunksDropped
+from nadi.segmentstore.tier1.files import FileLog
 from tests.segmentstore.harness import open_store
 
 
@@ -79,6 +81,67 @@ def test_it_recovers_once_its_state_can_be_opened(tmp_path: Path, monkeypatch: p
                 while not await answers(container):
                     assert not container.ended
             assert next(refusals, None) is None
+
+    asyncio.run(main())
+
+
+def test_a_log_found_damaged_while_it_is_reopened_is_told_until_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
+    opened, damaged = FileLog.open, True
+
+    def refuse_while_damaged(*arguments: Any, **options: Any) -> Any:
+        if damaged:
+            raise CorruptLogError("log-1", 4096, "a frame is damaged")
+        return opened(*arguments, **options)
+
+    async def main() -> None:
+        nonlocal damaged
+        async with open_store(tmp_path, containers=1) as (store, _):
+            container = store.containers[0]
+            monkeypatch.setattr(FileLog, "open", refuse_while_damaged)
+            await break_log(container, monkeypatch)
+            async with asyncio.timeout(30):
+                while "a frame is damaged" not in str(container.failure):
+                    await asyncio.sleep(0.01)
+            with pytest.raises(UnavailableError, match="a frame is damaged"):
+                await container.call(lambda frame: None)
+            await asyncio.sleep(0.1)  # ten more tries
+            assert not container.ended
+            damaged = False
+            async with asyncio.timeout(30):
+                while not await answers(container):
+                    pass
+        assert sum("a frame is damaged" in record.message for record in caplog.records) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (lmdb.DiskError("mdb_txn_commit: No space left on device"), StorageFullError),
+        (lmdb.Error("mdb_txn_commit: Input/output error"), UnavailableError),
+    ],
+)
+def test_a_state_that_can_not_be_written_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: type[Exception]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    async def main() -> None:
+        async with open_store(tmp_path, containers=1) as (store, _):
+            container = store.containers[0]
+            monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 0.01)
+            monkeypatch.setattr(container.metadata, "commit", fail)
+            async with asyncio.timeout(30):
+                while container.failure is None:
+                    with contextlib.suppress(UnavailableError):
+                        await container.call(lambda frame: frame.emit(ChunksDropped([])))
+            assert type(container.failure) is told
+            assert "the state could not be written" in str(container.failure)
 
     asyncio.run(main())
 

@@ -335,11 +335,11 @@ class Container:
         try:
             await self._release()
             await self._open()
-        except OSError as error:
-            log.warning("container %d can't be opened again yet: %s", self.number, error)
-            self._wake.set()
-        except UnavailableError as error:
-            log.warning("container %d can't be opened again yet: %s", self.number, error)
+        except (OSError, lmdb.Error, NadiError) as error:  # a full or a failing disk, a damaged file: it may be mended
+            said = f"container {self.number} can't be opened again yet: {error}"
+            if str(self._failure) != said:
+                log.warning("%s", said)
+            self._failure = StorageFullError(said) if isinstance(error, StorageFullError) else UnavailableError(said)
             self._wake.set()
         else:
             self._failure = None
@@ -386,7 +386,9 @@ class Container:
                 await self._commit(checkpoint)
             except Exception as error:
                 # marks were cleared with nothing written: only a recovery knows again what to write
-                self._pending_failure = StorageFullError(f"the state could not be written: {error}")
+                full = isinstance(error, lmdb.DiskError) or reserve.disk_is_full(self._folder)
+                kind = StorageFullError if full else UnavailableError
+                self._pending_failure = kind(f"the state could not be written: {error}")
                 self._wake.set()
                 return
             state.checkpointed(checkpoint)

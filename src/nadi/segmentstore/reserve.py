@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nadi.limits import KIB
 
+_FULL_BELOW_BYTES = 1024 * KIB
 RESERVE_BYTES = 64 * KIB  # a new epoch file, a probe of the file system, changes of folders: some blocks each
 _FILE = "reserve"
 log = logging.getLogger(__name__)
@@ -24,6 +25,12 @@ def release(folder: Path) -> bool:
     had = _held_bytes(path) > 0
     path.unlink(missing_ok=True)
     return had
+
+
+def disk_is_full(folder: Path) -> bool:
+    """Whether there is next to no room: LMDB tells a write cut short by a full disk as an input/output error."""
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize < _FULL_BELOW_BYTES
 
 
 def _held_bytes(path: Path) -> int:
