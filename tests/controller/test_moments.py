@@ -250,6 +250,29 @@ def test_a_head_that_is_old_on_one_side_and_new_on_the_other(tmp_path: Path) -> 
     run(tmp_path, test)
 
 
+def test_a_truncation_that_comes_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(w: World) -> None:
+        begin = w.clock.now_ms()
+        await w.append(0, b"a0")
+        w.clock.jump(DAY_MS)
+        await w.scale([0, 1], [(0.0, 1.0)])
+        (merged,) = await w.current()
+        locate = w.controller._flow.segments.locate_moment
+        asked: list[str] = []
+
+        async def after_truncation(name: str, at_ms: int) -> tuple[int, bool]:
+            asked.append(name)
+            if len(asked) == 1:
+                await w.controller.truncate_stream(STREAM, {merged: 0})
+            return await locate(name, at_ms)
+
+        monkeypatch.setattr(w.controller._flow.segments, "locate_moment", after_truncation)
+        assert await w.at(begin) == {merged: 0}
+        assert STREAM.segment(0) in asked, "it was asked for, and was gone"
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path: Path, seed: int) -> None:
     r = random.Random(seed)
