@@ -188,10 +188,10 @@ def test_what_is_wrong_is_said(world: World, options: dict[str, str], text: str)
         world.spark.read.format("nadi").options(**world.options("errors") | options).load().count()
 
 
-def test_a_streaming_query_has_no_ending_moment(world: World) -> None:
+def test_a_streaming_query_has_no_ending_moment(world: World, tmp_path: Path) -> None:
     world.manager.create_stream("home", "errors", 1)
     with pytest.raises(Exception, match="takes no option 'endingTimestamp'"):
-        world.read_stream("errors", endingTimestamp="1").writeStream.format("console").start()
+        copy(world, "errors", "errors", tmp_path, endingTimestamp="1")
 
 
 def test_stream_to_stream_over_scales_and_restarts(world: World, tmp_path: Path) -> None:
