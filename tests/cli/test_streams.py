@@ -81,6 +81,9 @@ def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.Embe
     assert shell.run("read", "home", "meters", "--from", "noon", "--to", "dusk").stdout == "two\n"
     assert shell.run("read", "home", "meters", "--from", text, "--limit", "1").stdout == "two\n"
     assert shell.run("read", "home", "meters", "--from", "tail").stdout == ""
+    assert shell.run("read", "home", "meters", "--from", "2020-01-01T00:00Z", "--to", "dusk").stdout == "one\ntwo\n"
+    assert shell.run("read", "home", "meters", "--to", "2020-01-01 00:00+01:00").stdout == ""
+    assert "no time zone" in shell.run("read", "home", "meters", "--from", "2020-01-01T00:00", code=1).stderr
     last = shell.run("read", "home", "meters", "--from", "dusk", "--json").stdout
     assert msgspec.json.decode(last) == {"segment_id": 0, "offset": 22, "base64": base64.b64encode(b"\xff").decode()}
     assert "no bookmark 'dawn'" in shell.run("read", "home", "meters", "--from", "dawn", code=1).stderr
@@ -96,6 +99,11 @@ def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.Embe
     shell.run("bookmark", "tag", "home", "noon", "--remove", "day")
     shell.run("bookmark", "rename", "home", "noon", "midday")
     assert shell.run("bookmark", "delete", "home", "noon").output == "there was no bookmark noon\n"
+    shell.run("bookmark", "create", "home", "meters", "long-ago", "--at", "2020-01-01T00:00Z")
+    made = shell.run(
+        "slice", "create", "home", "meters", "all", "--from", "2020-01-01T00:00Z", "--to", "2200-01-01T00:00Z"
+    )
+    assert made.output == "created slice all of home/meters: 31 bytes\n"
     shell.run("stream", "truncate", "home", "meters", "--at", "midday", "--yes")
     assert shell.run("read", "home", "meters", "--to", "dusk").stdout == "two\n"
 

@@ -33,6 +33,7 @@ NONE = "–"
 
 # Why nobody was seen to use it, or what is different from what one might expect.
 RPC_NOTES = {
+    "getSegments": "the official clients send no timestamp: the head; with one nadi gives the cut of that moment",
     "getControllerServerList": "Java, for `pravega://` addresses",
     "getSegmentsImmediatlyFollowing": "misspelt; asked by clients older than those here",
     "getDelegationToken": "without authentication an empty one; Python does not ask then",
@@ -63,6 +64,8 @@ COMMAND_NOTES = {
     "WrongHost": "never sent: there is one segment store",
     "AuthTokenCheckFailed": "sent where authentication is on",
     "LocateOffset": "Java from version 17 of the protocol, after 0.13.0",
+    "LocateMoment": "nadi's own, asked by its controller: where a segment stood at a moment",
+    "MomentLocated": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",

@@ -62,6 +62,7 @@ def test_events_through_scalings_truncation_and_seal(server: Server, scope: str)
             large = b"x" * (9 << 20)
             writer.write_event(large, "key")
         assert by_key(read_all(manager, scope, "stream")[:-1]) == by_key(texts(written))
+        assert manager.cuts(scope, "stream").at(1) == manager.stream_info(scope, "stream").head
         manager.truncate_stream(cut)
         assert by_key(read_all(manager, scope, "stream")[:-1]) == by_key(texts(written[100:]))
         manager.seal_stream(scope, "stream")

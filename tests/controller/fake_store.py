@@ -135,6 +135,12 @@ class FakeStore:
             c.request_id, c.segment, True, segment.sealed, False, 0, len(segment.data), segment.start
         )
 
+    def _LocateMoment(self, c: wire.LocateMoment) -> Command:
+        """It knows no times: nothing is known to have come before any moment."""
+        if c.segment not in self.segments:
+            return wire.NoSuchSegment(c.request_id, c.segment)
+        return wire.MomentLocated(c.request_id, c.segment, self.segments[c.segment].start, False)
+
     def _MergeSegmentsBatch(self, c: wire.MergeSegmentsBatch) -> Command:
         target = self.segments.get(c.target)
         if target is None:

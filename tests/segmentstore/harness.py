@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from nadi.access.tokens import TokenKey
 from nadi.model.event import frame_events
+from nadi.segmentstore.container import wall_clock_ms
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
@@ -77,9 +78,12 @@ class Peer:
 
 @asynccontextmanager
 async def open_store(
-    folder: Path, containers: int = 2, tokens: TokenKey | None = None
+    folder: Path,
+    containers: int = 2,
+    tokens: TokenKey | None = None,
+    now_ms: Callable[[], int] = wall_clock_ms,
 ) -> AsyncIterator[tuple[SegmentStore, Peer]]:
-    store = SegmentStore(folder, containers, tokens)
+    store = SegmentStore(folder, containers, tokens, now_ms)
     await store.start()
     try:
         address = await store.listen("127.0.0.1", 0)

@@ -60,10 +60,11 @@ class Story:
         self.replies: list[object] = []
         self.fewest = 1000  # records in memory, of those that the store had at that moment
         self._writers = 0
+        self._now_ms = 1_000_000
 
     async def run(self, folder: Path, lives: int, steps: int) -> None:
         for _ in range(lives):
-            async with open_store(folder, 1) as (store, peer):
+            async with open_store(folder, 1, now_ms=lambda: self._now_ms) as (store, peer):
                 for _ in range(steps):
                     await self._step(store, peer)
                     self.fewest = min(self.fewest, len(store.containers[0].state.residents))
@@ -90,10 +91,13 @@ class Story:
         data = await peer.read_all(segment, info.start_offset)
         attributes = [(await peer.ask(wire.GetSegmentAttribute(2, segment, a, ""))).value for a in ATTRIBUTES]
         self.replies.append((info.is_sealed, info.start_offset, info.write_offset, data, attributes))
+        moments = (self.random.randrange(1_000_000, self._now_ms + 2) for _ in range(5))
+        self.replies += [await peer.ask(wire.LocateMoment(3, segment, moment, "")) for moment in moments]
 
     async def _step(self, store: SegmentStore, peer: Peer) -> None:
         r = self.random
         stream, other, table = r.choice(STREAMS), r.choice(STREAMS), r.choice(TABLES)
+        self._now_ms += r.choice([0, 1, 900, 5_000])
         key, value, attribute = r.choice(KEYS), r.randbytes(r.randrange(30)), r.choice(ATTRIBUTES)
         match r.randrange(15):
             case 0 | 1:

@@ -15,6 +15,8 @@ from nadi.spark import tuned
 
 # Spark's Python workers must find nadi: not the first python3 on the PATH, but this one
 os.environ["PYSPARK_PYTHON"] = sys.executable
+# moments are told exactly
+_LIMITS = f"{os.environ.get('NADI_LIMITS', '')},time_index_ms=1,time_index_bytes=1"
 
 
 @dataclass
@@ -46,7 +48,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with (
-        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
+        nadi.embedded(tmp_path_factory.mktemp("server"), environment={"NADI_LIMITS": _LIMITS}) as server,
         nadi.StreamManager(server.controller_uri) as manager,
     ):
         manager.create_scope("home")

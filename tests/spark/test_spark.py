@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -127,6 +129,37 @@ def test_slices_and_bookmarks_by_name_and_narrowed_to_keys(world: World, tmp_pat
     assert sorted(copied) == sorted(bytes(row.event) for row in rows)
 
 
+def test_a_slice_between_moments(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "moments", 2)
+    times = []
+    for begin in (0, 1000, 2000):
+        write(world, "moments", range(begin, begin + 1000))
+        times.append(a_moment_after())
+        if begin == 1000:
+            scale(world, "moments", 3)
+
+    def numbers(rows: Any) -> list[int]:
+        return sorted(int(bytes(row.event).partition(b":")[2]) for row in rows.collect())
+
+    between = {"startingTimestamp": str(times[0]), "endingTimestamp": str(times[1])}
+    assert numbers(world.read("moments", **between)) == list(range(1000, 2000))
+    iso = datetime.fromtimestamp(times[1] / 1000, UTC).isoformat()
+    assert numbers(world.read("moments", STARTINGTIMESTAMP=iso)) == list(range(2000, 3000))
+    assert numbers(world.read("moments", start="head", end=iso)) == list(range(2000))
+    assert numbers(world.read("moments", startingTimestamp="0")) == list(range(3000))
+    world.manager.create_stream("home", "moments-out", 1)
+    copy(world, "moments", "moments-out", tmp_path, startingTimestamp=times[1])
+    check_once_in_order(world, "moments-out", range(2000, 3000))
+
+
+def a_moment_after() -> int:
+    """A millisecond that begins only now."""
+    now_ms = time.time_ns() // 1_000_000
+    while time.time_ns() // 1_000_000 == now_ms:
+        time.sleep(0.0002)
+    return now_ms + 1
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -140,6 +173,11 @@ def test_slices_and_bookmarks_by_name_and_narrowed_to_keys(world: World, tmp_pat
         ({"start": "yesterday"}, "no bookmark 'yesterday'"),
         ({"slice": "week-0"}, "no slice 'week-0'"),
         ({"slice": "week-0", "end": "tail"}, "exclude each other"),
+        ({"slice": "week-0", "endingTimestamp": "1"}, "'slice' and 'endingTimestamp' exclude each other"),
+        ({"startingTimestamp": "1", "start": "head"}, "'startingTimestamp' and 'start' exclude each other"),
+        ({"startingTimestamp": "yesterday"}, "'startingTimestamp'.*'yesterday' is no time"),
+        ({"endingTimestamp": "2026-11-14T00:00"}, "'endingTimestamp'.*no time zone"),
+        ({"startingTimestmp": "1"}, "did you mean 'startingtimestamp'"),
         ({"routing_keys": "k1"}, "must be a JSON list"),
         ({"start_streamcut": "head"}, "did you mean 'start_stream_cut'"),
     ],
@@ -148,6 +186,12 @@ def test_what_is_wrong_is_said(world: World, options: dict[str, str], text: str)
     world.manager.create_stream("home", "errors", 1)
     with pytest.raises(Exception, match=text):
         world.spark.read.format("nadi").options(**world.options("errors") | options).load().count()
+
+
+def test_a_streaming_query_has_no_ending_moment(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "errors", 1)
+    with pytest.raises(Exception, match="takes no option 'endingTimestamp'"):
+        copy(world, "errors", "errors", tmp_path, endingTimestamp="1")
 
 
 def test_stream_to_stream_over_scales_and_restarts(world: World, tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ COMMANDS: dict[str, wire.Command] = {
     "TableEntriesDeltaRead {k:v}@0 end=19 req=7": wire.TableEntriesDeltaRead(
         7, T, (f.TableEntry(b"k", 0, b"v"),), False, True, 19
     ),
+    "LocateMoment at=1 req=8": wire.LocateMoment(8, S, 1, ""),
+    "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
 }
 
 
@@ -60,7 +62,7 @@ def test_golden(name: str) -> None:
 
 
 def test_every_code_is_there_once() -> None:
-    assert len(wire.CODES) == len(wire.Command.__subclasses__()) == 65
+    assert len(wire.CODES) == len(wire.Command.__subclasses__()) == 67
     assert all(kind.code == code for code, kind in wire.CODES.items())
 
 

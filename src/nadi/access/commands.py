@@ -17,6 +17,7 @@ PERMISSIONS: dict[type[wire.Command], Permission] = {
     wire.GetStreamSegmentInfo: Permission.READ,
     wire.GetSegmentAttribute: Permission.READ,
     wire.LocateOffset: Permission.READ,
+    wire.LocateMoment: Permission.READ,
     wire.GetTableSegmentInfo: Permission.READ,
     wire.ReadTable: Permission.READ,
     wire.ReadTableKeys: Permission.READ,

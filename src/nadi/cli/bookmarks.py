@@ -20,7 +20,7 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be giv
 Untags = Annotated[list[str] | None, typer.Option("--remove", help="A tag to take away; may be given several times.")]
 OfStream = Annotated[str | None, typer.Option("--stream", help="Only those of this stream.")]
 OfTag = Annotated[str | None, typer.Option("--tag", help="Only those with this tag.")]
-PLACE = "head, tail, a bookmark's name or a cut's text"
+PLACE = "head, tail, a bookmark's name, a cut's text or a time (2026-11-14T00:00+01:00)"
 _COLUMNS = ["name", "stream", "made at", "tags", "note"]
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nadi.cli.bookmarks import PLACE
 from nadi.cli.session import DEFAULT_URI, AsJson, Controller, TrustStore, Yes, client, say, show
 from nadi.client import ScalingPolicy, StreamManager
 
@@ -116,7 +117,7 @@ def seal_stream(
 def truncate_stream(
     scope: Scope,
     stream: Stream,
-    at: Annotated[str, typer.Option(help="head, tail, a bookmark's name or a cut's text: what is before it goes.")],
+    at: Annotated[str, typer.Option(help=f"Where: {PLACE}; what is before it goes.")],
     yes: Yes = False,
     controller: Controller = DEFAULT_URI,
     trust_store: TrustStore = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterable
+from datetime import datetime
 
 from nadi.client import bookmarks, cuts
 from nadi.client.bookmarks import Bookmark, NamedSlice
@@ -26,8 +27,16 @@ class StreamCuts:
         """Where the stream ends now."""
         return self._thread.run(self._core.tail())
 
+    def at(self, moment: datetime | int) -> StreamCut:
+        """Where the stream stood at a moment: a datetime with a time zone, or milliseconds since 1970.
+
+        All events of that moment or later lie behind the cut, and few of those before (docs/stream-cuts.md).
+        """
+        return self._thread.run(self._core.at(moment))
+
     def named(self, text: str) -> StreamCut:
-        """The cut meant by `head`, `tail`, the text of a cut, or the name of one of the scope's bookmarks."""
+        """The cut meant by `head`, `tail`, a time (ISO 8601 with a zone, as 2026-11-14T00:00+01:00), the text of a
+        cut, or the name of one of the scope's bookmarks."""
         return self._thread.run(self._core.named(text))
 
     def after(self, cut: StreamCut, events: int) -> StreamCut:

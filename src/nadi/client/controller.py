@@ -204,7 +204,11 @@ class ControllerClient:
 
     async def head(self, scope: str, stream: str) -> StreamCut:
         """Where the stream begins, after what was truncated away."""
-        request = pb.GetSegmentsRequest(streamInfo=_looking(scope, stream))
+        return await self.cut_at(scope, stream, 0)
+
+    async def cut_at(self, scope: str, stream: str, at_ms: int) -> StreamCut:
+        """Where the stream stood at that moment, in ms since 1970; 0 is before all of them."""
+        request = pb.GetSegmentsRequest(streamInfo=_looking(scope, stream), timestamp=at_ms)
         with _naming_stream(scope, stream):
             reply = await self._call("getSegments", request, pb.SegmentsAtTime)
         return StreamCut(scope, stream, {s.segmentId.segmentId: s.offset for s in reply.segments})

@@ -11,10 +11,12 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from nadi.client.controller import SegmentRange
 from nadi.client.frontier import Frontier
+from nadi.client.moments import is_moment, moment_ms, moment_of
 from nadi.client.reader import check_cut, read_segment_range, segment_ranges
 from nadi.errors import (
     InvalidArgumentError,
@@ -65,10 +67,23 @@ class StreamCuts:
         """Where the stream ends now."""
         return (await self.manager.stream_info(self.scope, self.stream)).tail
 
+    async def at(self, moment: datetime | int) -> StreamCut:
+        """Where the stream stood at a moment: a datetime with a time zone, or milliseconds since 1970.
+
+        All events that the server took at that moment or later lie behind the cut, and of those before it only
+        a few, in each segment none that came over 10 s before it, and under 4 KiB of them over 1 s before it. For a
+        moment that has come, the cut is the same each time; for one to come it is the tail, and for one before all
+        events the head.
+        """
+        return await self.manager.controller.cut_at(self.scope, self.stream, moment_ms(moment))
+
     async def named(self, text: str) -> StreamCut:
-        """The cut meant by `head`, `tail`, the text of a cut, or the name of one of the scope's bookmarks."""
+        """The cut meant by `head`, `tail`, a time (ISO 8601 with a zone, as 2026-11-14T00:00+01:00), the text of a
+        cut, or the name of one of the scope's bookmarks."""
         if text in (HEAD, TAIL):
             return await (self.head() if text == HEAD else self.tail())
+        if is_moment(text):
+            return await self.at(moment_of(text))
         try:
             cut = StreamCut.from_text(text)
         except InvalidStreamCutError:

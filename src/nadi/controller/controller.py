@@ -17,6 +17,7 @@ from nadi.controller import (
     delete,
     groups,
     marks,
+    moments,
     scale,
     scopes,
     seal,
@@ -237,6 +238,11 @@ class Controller:
         if stream.epoch == 0:
             return {segment.id: 0 for segment in first_change(stream).added}
         return (await self.metadata.history(name)).head_of_time()
+
+    async def cut_at(self, name: StreamName, at_ms: int) -> Cut:
+        """The stream cut of a moment, in ms since 1970."""
+        await self.stream(name)
+        return await moments.cut_at(self._flow, name, at_ms)
 
     async def successors(self, name: StreamName, segment: int) -> list[tuple[SegmentRange, list[int]]]:
         await self.metadata.stream(name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nadi.controller.records import EpochChange, SegmentRange
@@ -81,6 +81,10 @@ class History:
     @property
     def newest(self) -> int:
         return len(self.changes) - 1
+
+    def epoch_at(self, time_ms: int) -> int:
+        """The newest epoch that was begun by that time, or the first."""
+        return max(0, bisect.bisect_right(self.changes, time_ms, key=lambda change: change.created_ms) - 1)
 
     def reference(self, epoch: int) -> int:
         return self.changes[epoch].reference
@@ -188,6 +192,16 @@ class History:
             if open_ones:
                 pieces.append((low, high, open_ones[0][0]))
         return pieces
+
+    def passed(self, cut: Cut) -> Callable[[int], bool]:
+        """Tells of a segment whether all of it lies before the cut; nothing lies before an empty one."""
+        place = self._place(cut)
+
+        def is_passed(segment: int) -> bool:
+            found = list(_ids_under(place, self._known(segment)))
+            return bool(found) and min(found) > segment
+
+        return is_passed
 
     def is_at_or_after(self, later: Cut, earlier: Cut) -> bool:
         """Whether no segment of `later` lies before `earlier`."""

@@ -121,6 +121,12 @@ class Segments:
             raise SegmentNotFoundError(name)
         return reply.write_offset
 
+    async def locate_moment(self, name: str, at_ms: int) -> tuple[int, bool]:
+        """Where the segment stood at that moment, and whether it was sealed before it."""
+        reply = await self._expect(wire.LocateMoment(self.request_id(), name, at_ms, ""), wire.MomentLocated)
+        assert isinstance(reply, wire.MomentLocated)
+        return reply.offset, reply.is_sealed
+
     async def merge(self, target: str, sources: Sequence[str], *, sealed_is_done: bool = False) -> list[int]:
         """Append the sources to the target in order; absent ones were merged before. Gives the target's
         length after each. `sealed_is_done`: a sealed target shows that all was merged before."""

@@ -283,13 +283,17 @@ class Service:
         return ranges_message(name, await self._controller.epoch_segments(name, request.epoch))
 
     async def get_segments(self, request: Any) -> Any:
-        """The head of the stream, whatever the timestamp: that is what clients want from it."""
+        """The cut of a moment. Without one, as all of Pravega's clients ask, it is the head of the stream."""
         name = stream_name(request.streamInfo)
-        head: Mapping[int, int] = await self._controller.head(name)
+        cut: Mapping[int, int]
+        if request.timestamp > 0:
+            cut = await self._controller.cut_at(name, request.timestamp)
+        else:
+            cut = await self._controller.head(name)
         location = pb.SegmentsAtTime.SegmentLocation
         return pb.SegmentsAtTime(
             segments=[
-                location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in head.items()
+                location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in cut.items()
             ]
         )
 

@@ -41,6 +41,11 @@ log = logging.getLogger(__name__)
 REOPEN_DELAY_S = 1.0
 
 
+def wall_clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return int(time.time() * 1000)
+
+
 class Request(Protocol):
     """Something that waits for its turn: `prepare` when the frame is built, then `done` or `failed`."""
 
@@ -84,11 +89,15 @@ def _again(error: UnavailableError) -> UnavailableError:
 
 
 class Container:
-    """One container. `submit` queues a request; `call` queues a function and waits for its result."""
+    """One container. `submit` queues a request; `call` queues a function and waits for its result.
 
-    def __init__(self, number: int, folder: Path, cache: BlockCache) -> None:
+    now_ms: the clock that says when something was appended.
+    """
+
+    def __init__(self, number: int, folder: Path, cache: BlockCache, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.number = number
         self.cache = cache
+        self._now_ms = now_ms
         self.queue_bytes = 0
         self._folder = folder
         self._queue: deque[Request] = deque()
@@ -263,7 +272,7 @@ class Container:
     async def _write_frame(self) -> None:
         sequence = self.state.sequence + 1
         ref = FrameRef(sequence, None, time.monotonic())
-        frame = FrameBuilder(ref, int(time.time() * 1000), self.state)
+        frame = FrameBuilder(ref, self._now_ms(), self.state)
         answers: list[tuple[Request, Any, Exception | None]] = []
         self._in_flight = answers
         self._prepare(frame, answers)
@@ -401,7 +410,8 @@ class Container:
     async def _commit(self, checkpoint: Checkpoint) -> None:
         loop, metadata = asyncio.get_running_loop(), self.metadata
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
-        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries
+        moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
+        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
         while True:
             try:
                 await loop.run_in_executor(None, metadata.commit, *changes)

@@ -7,6 +7,7 @@ is the order of its operations.
 
 from __future__ import annotations
 
+from nadi.segmentstore import moments
 from nadi.segmentstore.operations import AnyOperation, Append, encode_head
 from nadi.segmentstore.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.state import StateMachine
@@ -54,6 +55,7 @@ class FrameBuilder:
             self._operations.append(run)
             self.touched[record.id] = record
             self._state.mark(record)
+            moments.note(record, self.now_ms)
         if size:
             if run.extent is None:
                 run.extent = Extent(record.length, 0, self.ref, 0)

@@ -18,7 +18,7 @@ import lmdb
 import msgspec
 
 from nadi.errors import DataFolderError, StorageFullError, UnavailableError
-from nadi.limits import STATE_MAP_BYTES
+from nadi.limits import STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 
@@ -62,13 +62,16 @@ class _Stored(msgspec.Struct, array_like=True, gc=False):
     event_count: int
     entry_count: int
     table_length: int
+    appended_ms: int = 0  # from here on 0 in records of earlier versions, which had no time index
+    entered_ms: int = 0
+    entered_offset: int = 0
 
 
 _decode_segment = msgspec.msgpack.Decoder(_Stored).decode
 _decode_state = msgspec.msgpack.Decoder(ContainerState).decode
 _encode = msgspec.msgpack.Encoder().encode
 
-TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions")
+TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions", "moments")
 
 
 def bounded_key(raw: bytes) -> bytes:
@@ -146,10 +149,12 @@ class Metadata:
         deleted: Mapping[int, str] = MappingProxyType({}),
         extents: Iterable[tuple[int, ChangedExtents]] = (),
         entries: Iterable[tuple[int, Overlay]] = (),
+        moments: Iterable[tuple[int, Mapping[int, int], int]] = (),
     ) -> None:
         """Write everything in one durable transaction; blocking.
 
         deleted: names of segments by id, of which nothing stays. extents, entries: by segment.
+        moments: by segment, with its start offset.
         MapFullError: nothing was written; `grow`, then try again.
         """
         tables = self._tables
@@ -165,6 +170,11 @@ class Metadata:
                 self._put_extents(txn, segment, changed)
             for segment, overlay in entries:
                 self._put_entries(txn, _ID.pack(segment), overlay)
+            for segment, added, start_offset in moments:
+                for moment_ms, offset in added.items():
+                    txn.put(_PAIR.pack(segment, moment_ms), _ID.pack(offset), db=tables["moments"])
+                if start_offset:
+                    self._trim_moments(txn, _ID.pack(segment), start_offset)
 
     def grow(self) -> None:
         """Double the room for the state; only while no transaction is open, so not while `commit` runs."""
@@ -174,7 +184,7 @@ class Metadata:
         tables = self._tables
         if txn.get(name, db=tables["names"]) == prefix:  # else it is another segment's by now
             txn.delete(name, db=tables["names"])
-        for table in ("segments", "logged", "attributes", "extents", "entries", "positions"):
+        for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "moments"):
             cursor = txn.cursor(tables[table])
             cursor.set_range(prefix)
             while bytes(cursor.key()).startswith(prefix):
@@ -200,6 +210,15 @@ class Metadata:
             else:
                 txn.put(place, _I64.pack(version) + _ID.pack(len(key)) + key + value, db=entries)
                 txn.put(prefix + _I64.pack(version), key, db=positions)
+
+    def _trim_moments(self, txn: lmdb.Transaction, prefix: bytes, start_offset: int) -> None:
+        """Delete entries up to the start offset, not too many at once: what is left has its turn later."""
+        cursor = txn.cursor(self._tables["moments"])
+        cursor.set_range(prefix)
+        for _ in range(TIME_INDEX_TRIM_ENTRIES):
+            if not bytes(cursor.key()).startswith(prefix) or _ID.unpack(cursor.value())[0] > start_offset:
+                return
+            cursor.delete()  # and goes on to the next
 
     def state(self) -> ContainerState:
         with self._env.begin(db=self._tables["state"]) as txn:
@@ -239,6 +258,7 @@ class Metadata:
         record = SegmentRecord(segment, stored.name, stored.kind, stored.created_ms)
         for field in _Stored.__struct_fields__[3:]:
             setattr(record, field, getattr(stored, field))
+        record.appended_ms = stored.appended_ms or stored.modified_ms
         record.durable_length, record.durable_sealed, record.exists = stored.length, stored.sealed, True
         record.attributes_loaded = False
         for key, value in self._scan("extents", _ID.pack(segment)):
@@ -263,6 +283,21 @@ class Metadata:
             if _EXTENT.unpack_from(value)[1]:
                 found[_PAIR.unpack(key)[0]] = None
         return list(found)
+
+    def moment(self, segment: int, at_ms: int) -> int | None:
+        """The offset of the segment's last entry in its time index at or before that moment."""
+        prefix = _ID.pack(segment)
+        with self._env.begin(db=self._tables["moments"]) as txn:
+            cursor = txn.cursor()
+            found = cursor.set_range(_PAIR.pack(segment, at_ms + 1))
+            if (cursor.prev() if found else cursor.last()) and bytes(cursor.key()).startswith(prefix):
+                return int(_ID.unpack(cursor.value())[0])
+            return None
+
+    def moments(self, segment: int) -> Iterator[tuple[int, int]]:
+        """The entries of a segment's time index, in order."""
+        for key, raw in self._scan("moments", _ID.pack(segment)):
+            yield _PAIR.unpack(key)[1], _ID.unpack(raw)[0]
 
     def entry(self, segment: int, key: bytes) -> tuple[int, bytes] | None:
         """(version, value) of a table's key."""

@@ -57,6 +57,7 @@ class SegmentRecord:
     """One segment. `length` and `sealed` run ahead of the log; readers see `durable_*` only."""
 
     __slots__ = (
+        "appended_ms",
         "attributes",
         "attributes_loaded",
         "changed_attributes",
@@ -65,6 +66,8 @@ class SegmentRecord:
         "deleted",
         "durable_length",
         "durable_sealed",
+        "entered_ms",
+        "entered_offset",
         "entry_count",
         "event_count",
         "exists",
@@ -76,6 +79,7 @@ class SegmentRecord:
         "length",
         "log_bytes",
         "modified_ms",
+        "moments",
         "name",
         "overlay",
         "rollover_bytes",
@@ -92,6 +96,8 @@ class SegmentRecord:
         self.name = name
         self.kind = kind
         self.created_ms = self.modified_ms = created_ms
+        self.appended_ms = self.entered_ms = created_ms  # see `moments`
+        self.entered_offset = 0
         self.start_offset = self.length = self.durable_length = 0
         self.sealed = self.durable_sealed = self.deleted = False
         self.exists = False  # durably
@@ -102,6 +108,7 @@ class SegmentRecord:
         self.attributes: dict[bytes, int] = {}
         self.attributes_loaded = True
         self.overlay: dict[bytes, tuple[int, bytes | None]] = {}  # table entries since the last checkpoint
+        self.moments: dict[int, int] = {}  # entries of its time index since the last checkpoint
         self.changed_attributes: set[bytes] = set()
         self.changed_extents: dict[int, Extent | None] = {}  # by offset; None: gone
         self.waiters: list[asyncio.Future[None]] = []

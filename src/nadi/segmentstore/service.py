@@ -26,8 +26,8 @@ from nadi.errors import (
 )
 from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES
 from nadi.naming import TRANSIENT_DELIMITER
+from nadi.segmentstore import moments, tables
 from nadi.segmentstore import operations as op
-from nadi.segmentstore import tables
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.boundaries import boundary_from
 from nadi.segmentstore.container import Container
@@ -44,6 +44,7 @@ LOOKS = (  # what writes nothing, and so needs no room
     wire.GetStreamSegmentInfo,
     wire.GetSegmentAttribute,
     wire.LocateOffset,
+    wire.LocateMoment,
     wire.GetTableSegmentInfo,
     wire.ReadTable,
     wire.ReadTableKeys,
@@ -126,6 +127,7 @@ class SegmentService:
             wire.UpdateSegmentAttribute: self._update_attribute,
             wire.TruncateSegment: self._truncate,
             wire.LocateOffset: self._locate,
+            wire.LocateMoment: self._locate_moment,
             wire.MergeSegments: self._merge,
             wire.MergeSegmentsBatch: self._merge_batch,
             wire.GetTableSegmentInfo: self._table_info,
@@ -306,6 +308,16 @@ class SegmentService:
         else:
             found = await boundary_from(target, edges, read)
         return wire.OffsetLocated(command.request_id, command.segment, found)
+
+    async def _locate_moment(self, command: wire.LocateMoment) -> wire.Command:
+        def look(frame: FrameBuilder, state: StateMachine) -> wire.Command:
+            record = find(state, command.segment, Kind.STREAM)
+            offset = moments.locate(state.metadata, record, command.at_ms, frame.now_ms)
+            sealed = moments.sealed_before(record, command.at_ms)
+            return wire.MomentLocated(command.request_id, command.segment, offset, sealed)
+
+        reply: wire.Command = await self._turn(command.segment, look)
+        return reply
 
     # --- merges ----------------------------------------------------------------------------------------
 

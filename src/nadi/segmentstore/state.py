@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from nadi.limits import CHUNK_FLUSH_BYTES
+from nadi.segmentstore import moments
 from nadi.segmentstore import operations as op
 from nadi.segmentstore.metadata import Change, ChangedExtents, ContainerState, Metadata, Overlay
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
@@ -28,6 +29,7 @@ class Checkpoint:
     changes: list[Change] = field(default_factory=list)
     extents: list[tuple[int, ChangedExtents]] = field(default_factory=list)
     entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
+    moments: list[tuple[SegmentRecord, dict[int, int], int]] = field(default_factory=list)  # with the start offset
 
 
 class StateMachine:
@@ -161,6 +163,7 @@ class StateMachine:
     def _replay_append(self, operation: op.Append, frame: FrameRef, data_at: int) -> None:
         record = self.must(operation.segment)
         assert operation.offset == record.length, "an append of the log does not continue its segment"
+        moments.note(record, operation.at_ms)
         if operation.length:
             extent = Extent(operation.offset, operation.length, frame, data_at + operation.position)
             record.extents.append(extent)
@@ -177,6 +180,7 @@ class StateMachine:
 
     def _truncate(self, record: SegmentRecord, offset: int) -> None:
         record.start_offset = offset
+        moments.trim(record)
         gone = 0
         while gone < len(record.extents) and record.extents[gone].end <= offset:
             gone += 1
@@ -207,6 +211,7 @@ class StateMachine:
         shift = target.length - source.start_offset
         extents = source.extents
         assert not extents or extents[0].offset >= source.start_offset, "a truncated segment can't be merged"
+        moments.note(target, at_ms)
         for extent in extents:
             extent.offset += shift
             target.changed_extents[extent.offset] = extent
@@ -284,6 +289,8 @@ class StateMachine:
             checkpoint.changes += self.metadata.record_changes(record)
             if record.overlay:
                 checkpoint.entries.append((record, dict(record.overlay)))
+            if record.moments or record.start_offset:
+                checkpoint.moments.append((record, dict(record.moments), record.start_offset))
             if record.changed_extents:
                 checkpoint.extents.append((record.id, record.changed_extents))
                 record.changed_extents = {}
@@ -307,6 +314,9 @@ class StateMachine:
             for key, value in written.items():
                 if record.overlay.get(key) == value:
                     del record.overlay[key]
+        for record, entered, _ in checkpoint.moments:
+            for moment_ms in entered:
+                record.moments.pop(moment_ms, None)  # unless trimmed meanwhile
         self.residents.written(checkpoint.deleted)
 
 

@@ -17,7 +17,7 @@ import fcntl
 import logging
 import os
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import crc32c
@@ -30,7 +30,7 @@ from nadi.naming import container_key
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
-from nadi.segmentstore.container import Container
+from nadi.segmentstore.container import Container, wall_clock_ms
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.service import SegmentService
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -117,9 +117,19 @@ def read_format(folder: Path, containers: int | None) -> int:
 
 
 class SegmentStore:
-    """Open it, `listen`, and `close` it. With `tokens`, every command must show a delegation token."""
+    """Open it, `listen`, and `close` it.
 
-    def __init__(self, folder: Path, containers: int | None = None, tokens: TokenKey | None = None) -> None:
+    tokens: with it every command must show a delegation token. now_ms: the clock that says when something was
+    appended.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        containers: int | None = None,
+        tokens: TokenKey | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         self._folder = folder
         with explained(folder):
             self._lock = FolderLock(folder)
@@ -130,7 +140,7 @@ class SegmentStore:
                 self._lock.release()
                 raise
         cache = BlockCache()
-        self.containers = [Container(n, folder / f"container-{n}", cache) for n in range(count)]
+        self.containers = [Container(n, folder / f"container-{n}", cache, now_ms) for n in range(count)]
         self._reader = SegmentReader(chunks, cache)
         self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from nadi.client.cuts import HEAD, TAIL
+from nadi.client.moments import moment_ms, moment_of
 from nadi.client.reader import check_cut
 from nadi.client.security import Basic, Bearer, Credentials
 from nadi.client.streams import DEFAULT_URI, controller_address
@@ -21,6 +22,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.connections import Connection
 
+_TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 DAY_MS = 24 * 3600 * 1000
 _NAMES = (
     "controller",
@@ -36,6 +38,8 @@ _NAMES = (
     "start",
     "end",
     "slice",
+    "startingtimestamp",
+    "endingtimestamp",
     "routing_keys",
     "max_partitions",
     "min_partition_bytes",
@@ -50,17 +54,17 @@ _NAMES = (
 class Options:
     """What one `.format("nadi")` was given.
 
-    start, end: a cut, HEAD, TAIL, or the name of a bookmark; None if not given. slice_name: of the slice to read,
-    instead of start and end. routing_keys: read only segments that can hold them. max_bytes_per_trigger: None is
-    no limit.
+    start, end: a cut, or what `StreamCuts.named` reads, or a moment in ms since 1970; None if not given. slice_name: of
+    the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
+    max_bytes_per_trigger: None is no limit.
     routing_key_column: None means "routing_key" if there is such a column.
     """
 
     controller: Connection
     scope: str
     stream: str
-    start: StreamCut | str | None = None
-    end: StreamCut | str | None = None
+    start: StreamCut | str | int | None = None
+    end: StreamCut | str | int | None = None
     max_partitions: int = 16
     min_partition_bytes: int = MIB
     max_bytes_per_trigger: int | None = None
@@ -136,8 +140,8 @@ def _slice_name(options: Mapping[str, str]) -> str | None:
     name = options.get("slice")
     if name is None:
         return None
-    for other in ("start", "end", "start_stream_cut", "end_stream_cut"):
-        if other in options:
+    for other in ("start", "end", "start_stream_cut", "end_stream_cut", *_TIMESTAMPS.values()):
+        if other.lower() in options:
             raise InvalidArgumentError(f"the options 'slice' and {other!r} exclude each other")
     return check_name("slice", name)
 
@@ -154,15 +158,28 @@ def _routing_keys(options: Mapping[str, str]) -> tuple[str, ...] | None:
         ) from None
 
 
-def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | None:
-    """What `start` (or `end`) says, a bookmark mostly, or `start_stream_cut`, a cut's text."""
-    long_name = f"{name}_stream_cut"
+def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | int | None:
+    """What `start` (or `end`) says, a bookmark mostly, or `start_stream_cut`, a cut's text, or `startingTimestamp`."""
+    long_name, timestamp = f"{name}_stream_cut", _TIMESTAMPS[name]
+    if timestamp.lower() in options:
+        for other in (name, long_name):
+            if other in options:
+                raise InvalidArgumentError(f"the options {timestamp!r} and {other!r} exclude each other")
+        return _moment(timestamp, options[timestamp.lower()])
     text = options.get(name)
     if text is None:
         return _cut(options, long_name, scope, stream)
     if long_name in options:
         raise InvalidArgumentError(f"the options {name!r} and {long_name!r} exclude each other")
     return text.lower() if text.lower() in (HEAD, TAIL) else text
+
+
+def _moment(name: str, text: str) -> int:
+    """A moment in ms since 1970, which it is given as, or as ISO 8601."""
+    try:
+        return moment_ms(int(text) if text.isdecimal() else moment_of(text))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"the option {name!r}: {error}; or give milliseconds since 1970") from None
 
 
 def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | None:

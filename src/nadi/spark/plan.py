@@ -37,8 +37,10 @@ async def with_slice(manager: StreamManager, options: Options) -> Options:
     return replace(options, start=found.start, end=found.end, slice_name=None)
 
 
-async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str) -> StreamCut:
+async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str | int) -> StreamCut:
     """The cut that an option means now; InvalidStreamCutError unless it is one of the stream."""
+    if isinstance(cut, int):
+        return await manager.cuts(options.scope, options.stream).at(cut)
     if isinstance(cut, str):
         return await manager.cuts(options.scope, options.stream).named(cut)
     check_cut(cut, options.scope, options.stream)
@@ -49,8 +51,8 @@ async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str
 async def batch_slices(manager: StreamManager, options: Options) -> list[SegmentSlice]:
     """Everything between the two cuts of the options (head and tail unless given), as far as it is asked for."""
     options = await with_slice(manager, options)
-    start = await resolve(manager, options, options.start or HEAD)
-    end = await resolve(manager, options, options.end or TAIL)
+    start = await resolve(manager, options, HEAD if options.start is None else options.start)
+    end = await resolve(manager, options, TAIL if options.end is None else options.end)
     slices = await manager.cuts(options.scope, options.stream).slices(start, end)
     return await narrowed(manager, options, slices)
 

@@ -62,7 +62,13 @@ class DefaultSource(DataSource):
         return BatchReader(_readable(Options.from_spark(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(_readable(Options.from_spark(self.options), schema))
+        options = _readable(Options.from_spark(self.options), schema)
+        if isinstance(options.end, int):  # a restart would find another cut for a moment still to come
+            raise InvalidArgumentError(
+                "a streaming query takes no option 'endingTimestamp': end it at a cut or bookmark with 'end', "
+                "or read the slice as a batch"
+            )
+        return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return BatchWriter(_writable(Options.from_spark(self.options), overwrite), schema)
@@ -117,7 +123,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         client = client_of(self._options.controller)
         options = client.run(plan.with_slice(client.manager, self._options))
-        return _offset(client.run(plan.resolve(client.manager, options, options.start or HEAD)))
+        return _offset(
+            client.run(plan.resolve(client.manager, options, HEAD if options.start is None else options.start))
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.max_bytes_per_trigger

@@ -1,7 +1,8 @@
 """Every command of the wire protocol, as a frozen struct with its fields in wire order.
 
 A field with a default is an optional trailing one: absent in frames of older peers, always sent by
-us. `CODES` maps a type code to its class. Names and codes are Pravega's.
+us. `CODES` maps a type code to its class. Names and codes are Pravega's, but for nadi's own commands, whose
+codes begin at 10,001: no client of Pravega's sends them, and to none of them they are sent.
 """
 
 from __future__ import annotations
@@ -544,6 +545,30 @@ class ErrorMessage(Command, frozen=True):
     segment: Str
     message: Str
     error_code: I32
+
+
+# --- nadi's own -------------------------------------------------------------------------------
+
+
+class LocateMoment(Command, frozen=True):
+    """Where a stream segment stood at a moment, in ms since 1970; see `segmentstore.moments`."""
+
+    code: ClassVar[int] = 10_001
+    request_id: I64
+    segment: Str
+    at_ms: I64
+    token: Str
+
+
+class MomentLocated(Command, frozen=True):
+    """No event before `offset` was appended at that moment or later. is_sealed: the segment was sealed before it,
+    so that it has no such event at all."""
+
+    code: ClassVar[int] = 10_002
+    request_id: I64
+    segment: Str
+    offset: I64
+    is_sealed: Bool
 
 
 # --- administration --------------------------------------------------------------------------

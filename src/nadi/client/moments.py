@@ -1,0 +1,53 @@
+"""Moments as callers give them: datetimes with a zone, milliseconds since 1970, ISO 8601.
+
+A time without a zone is refused, for it means another moment on each machine.
+
+>>> moment_ms(moment_of("2026-11-14T00:00+01:00")) == moment_ms(moment_of("2026-11-13 23:00Z")) == 1794610800000
+True
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from nadi.errors import InvalidArgumentError
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MAX_MS = (1 << 63) - 1
+
+
+def moment_ms(moment: datetime | int) -> int:
+    """The moment in whole milliseconds since 1970; 0 for all before. InvalidArgumentError if it is no moment."""
+    if isinstance(moment, datetime):
+        if moment.utcoffset() is None:
+            raise InvalidArgumentError(
+                f"{moment.isoformat()} has no time zone: say which with datetime(..., tzinfo=UTC) or .astimezone()"
+            )
+        ms = (moment - _EPOCH) // timedelta(milliseconds=1)
+    elif isinstance(moment, int) and not isinstance(moment, bool):
+        ms = moment
+    else:
+        raise InvalidArgumentError(
+            f"{moment!r} is no moment: give a datetime with a time zone, or a whole number of milliseconds since 1970"
+        )
+    if ms > _MAX_MS:
+        raise InvalidArgumentError(f"{ms} ms is too late for any moment: milliseconds since 1970 are wanted")
+    return max(ms, 0)
+
+
+def is_moment(text: str) -> bool:
+    """Whether the text is meant for a time: no bookmark's name and no cut's text has a colon."""
+    return ":" in text
+
+
+def moment_of(text: str) -> datetime:
+    """The moment of a time in ISO 8601; InvalidArgumentError if it isn't one, or has no zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{text[:60]!r} is no time: say it as 2026-11-14T00:00Z or 2026-11-14T00:00+01:00"
+        ) from None
+    if moment.utcoffset() is None:
+        raise InvalidArgumentError(f"{text!r} has no time zone: say {text}Z, or with an offset as {text}+01:00")
+    return moment
