@@ -35,7 +35,7 @@ from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfigurati
 from nadi.client.reader import Event
 from nadi.client.readergroup.blocking import EventReader, ReaderGroup, ReaderGroupManager
 from nadi.client.readergroup.group import Checkpoint, GroupSize
-from nadi.client.readergroup.reader import EventRead, on_events
+from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
 from nadi.client.security import Basic, Bearer
 from nadi.client.state_synchronizer import StateKind
@@ -102,4 +102,5 @@ __all__ = [
     "ValueWriter",
     "Version",
     "on_events",
+    "on_positions",
 ]

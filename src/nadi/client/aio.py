@@ -13,7 +13,8 @@ from nadi.client.leader_election import LeaderElection, Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
 from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup, ReaderGroupManager
-from nadi.client.readergroup.reader import EventRead, EventReader, on_events
+from nadi.client.readergroup.reader import EventReader
+from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
 from nadi.client.revisioned_stream import RevisionedStream
 from nadi.client.security import Basic, Bearer
@@ -85,4 +86,5 @@ __all__ = [
     "ValueWriter",
     "Version",
     "on_events",
+    "on_positions",
 ]

@@ -12,23 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nadi.client.readergroup.plan import Completion, Facts, plan, shares
-from nadi.client.readergroup.state import (
-    NOBODY,
-    WAITING,
+from nadi.client.readergroup.state import NOBODY, WAITING, GroupState, KeyRange, SegmentState, first_state, segments_of
+from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
     CreateCheckpoint,
-    GroupState,
     Join,
-    KeyRange,
     Leave,
     Pass,
     Release,
     Report,
     Reset,
-    SegmentState,
-    first_state,
-    segments_of,
 )
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
 from nadi.model.streamcut import StreamCut

@@ -13,7 +13,7 @@ from nadi.client.loop_thread import LoopThread
 from nadi.client.readergroup import group as core
 from nadi.client.readergroup import reader as readers
 from nadi.client.readergroup.group import Checkpoint, GroupSize
-from nadi.client.readergroup.reader import Condition, EventRead
+from nadi.client.readergroup.reads import Condition, EventRead
 from nadi.errors import ClosedError
 from nadi.model.streamcut import StreamCut
 

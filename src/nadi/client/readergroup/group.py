@@ -18,22 +18,11 @@ from uuid import UUID, uuid4
 from msgspec.structs import replace
 
 from nadi.client import reader as readers
-from nadi.client.readergroup.reader import Condition, EventReader
+from nadi.client.readergroup.reader import EventReader
+from nadi.client.readergroup.reads import Condition
 from nadi.client.readergroup.shared import SharedState
-from nadi.client.readergroup.state import (
-    CreateCheckpoint,
-    Forget,
-    GroupState,
-    Join,
-    KeyRange,
-    Leave,
-    Reset,
-    Timing,
-    cut_of,
-    cuts_of,
-    first_state,
-    segments_of,
-)
+from nadi.client.readergroup.state import GroupState, KeyRange, Timing, cut_of, cuts_of, first_state, segments_of
+from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leave, Reset
 from nadi.client.stores import SegmentStores
 from nadi.errors import (
     AlreadyExistsError,
