@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager, on_events
+from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager, aio, on_events
 from nadi.errors import (
     AlreadyExistsError,
     InvalidStreamCutError,
@@ -314,6 +314,7 @@ def test_a_dead_reader_is_taken_offline_and_its_unfinished_events_are_repeated(
     first = [dead.read_next_event(5) for _ in range(5)]
     until(lambda: any(cut.positions != {0: 0, 1: 0} for cut in group.stream_cuts().values()))
     recorded = group.stream_cuts()[f"sc/{stream}"]
+    assert isinstance(dead._core, aio.EventReader)
     dead._core.stop()  # as if its process had ended
     with group.create_reader("b") as other:
         waited = until(lambda: group.online_readers() == ["b"])

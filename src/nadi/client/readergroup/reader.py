@@ -15,13 +15,13 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
 
 from nadi.client.readergroup.holdings import Holdings
 from nadi.client.readergroup.plan import Facts, plan
-from nadi.client.readergroup.reads import Condition, EventRead
+from nadi.client.readergroup.reads import Condition, EventRead, Reading
+from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState
@@ -36,7 +36,7 @@ _POSITIONS_EVERY_S = 1.0
 _ids = itertools.count()
 
 
-class EventReader:
+class EventReader(Reading[EventRead]):
     """Made by `ReaderGroup.create_reader`; one user at a time.
 
     conditions: by name, each called with a segment's name and a block before the block is given out; it
@@ -64,6 +64,7 @@ class EventReader:
         self._passed: dict[int, dict[str, int]] = {}
         self._conditions = dict(conditions)
         self._watch = Watch(name)
+        self._releases = Releases(stores, shared.scope, shared.group, name)
         self._synced_at = self._reported_at = time.monotonic()
         self._lock = asyncio.Lock()
         self._error: NadiError | None = None
@@ -95,18 +96,6 @@ class EventReader:
     async def read_next_block(self, timeout: float | None = None) -> EventRead | None:
         """As `read_next_event`, with `block`, all the events that were read at once, in place of `event`."""
         return await self._next(timeout, is_whole=True)
-
-    async def __aiter__(self) -> AsyncIterator[EventRead]:
-        """Events and what else there is, until everything is read."""
-        while not (found := await self.read_next_event()) or not found.is_read_completed:
-            if found is not None:
-                yield found
-
-    async def blocks(self) -> AsyncIterator[EventRead]:
-        """As iterating over the reader, by `read_next_block`."""
-        while not (found := await self.read_next_block()) or not found.is_read_completed:
-            if found is not None:
-                yield found
 
     async def _next(self, timeout: float | None, *, is_whole: bool) -> EventRead | None:
         self._holdings.put_back()
@@ -221,6 +210,7 @@ class EventReader:
             self._wake.clear()
             try:
                 await self._refresh()
+                await self._releases.follow(self._state)
             except ClosedError:
                 return
             except UnavailableError:
@@ -348,11 +338,3 @@ class EventReader:
         self._task.cancel()
         self._holdings.close()
         self._news.set()
-
-    async def __aenter__(self) -> EventReader:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close(is_done=error is None)

@@ -1,9 +1,12 @@
-"""What a reader of a group gives, and the conditions that it looks for on the way."""
+"""What a reader of a group gives, how it is iterated over, and the conditions that it looks for on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Callable
 from itertools import repeat
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -11,6 +14,57 @@ from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.model.event import EventBlock
 
 Condition = Callable[[str, EventBlock], int | None]
+
+
+class _Read(Protocol):
+    @property
+    def is_read_completed(self) -> bool: ...
+
+
+R = TypeVar("R", bound=_Read)
+Self = TypeVar("Self", bound="Reading[Any]")
+
+
+class Reading(Generic[R]):
+    """What readers of events and of values have in common: iterating, and leaving at the end of a `with` block."""
+
+    @abstractmethod
+    async def read_next_event(self, timeout: float | None = None) -> R | None:
+        """The next event, or what else there is to know; None if nothing came within `timeout` seconds."""
+
+    @abstractmethod
+    async def read_next_block(self, timeout: float | None = None) -> R | None:
+        """As `read_next_event`, with all the events that were read at once in place of one."""
+
+    @abstractmethod
+    async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
+        """Leave the group; its segments are free at once."""
+
+    async def __aiter__(self) -> AsyncIterator[R]:
+        """Events and what else there is, until everything is read."""
+        while True:
+            found = await self.read_next_event()
+            assert found is not None
+            if found.is_read_completed:
+                return
+            yield found
+
+    async def blocks(self) -> AsyncIterator[R]:
+        """As iterating over the reader, by `read_next_block`."""
+        while True:
+            found = await self.read_next_block()
+            assert found is not None
+            if found.is_read_completed:
+                return
+            yield found
+
+    async def __aenter__(self: Self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(is_done=error is None)
 
 
 class EventRead(msgspec.Struct, frozen=True, gc=False):

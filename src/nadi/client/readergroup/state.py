@@ -18,6 +18,7 @@ What always holds:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Protocol
 
 import msgspec
@@ -110,6 +111,19 @@ class Timing(msgspec.Struct, frozen=True, array_like=True):
     checkpoint_interval_ms: int = 0
 
 
+class StreamDataRetention(Enum):
+    """Whether a group holds back the retention of its streams; the values are those of Pravega's protocol.
+
+    A stream keeps what lies behind the release of any of its groups, as long as its retention policy's maximum
+    allows. NONE: as if there were no group. MANUAL_RELEASE_AT_USER_STREAMCUT: released by
+    `update_retention_stream_cut`. AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT: up to the last complete checkpoint.
+    """
+
+    NONE = 0
+    MANUAL_RELEASE_AT_USER_STREAMCUT = 1
+    AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT = 2
+
+
 class GroupState(msgspec.Struct, frozen=True):
     """The whole of it; see the module. `generation` counts resets, `checkpoints_made` checkpoints."""
 
@@ -122,6 +136,7 @@ class GroupState(msgspec.Struct, frozen=True):
     checkpoints: tuple[CheckpointState, ...] = ()
     checkpoints_made: int = 0
     generation: int = 0
+    retention: StreamDataRetention = StreamDataRetention.NONE
     layout: int = 1  # of this record: a later nadi that changes it counts it up
 
     def apply(self, *updates: Update) -> GroupState:
@@ -226,6 +241,7 @@ def first_state(
     *,
     streams: Iterable[str],
     timing: Timing | None = None,
+    retention: StreamDataRetention = StreamDataRetention.NONE,
 ) -> GroupState:
     """A group that begins at these segments and offsets; InvalidStreamCutError if they are no boundary."""
     state = GroupState(
@@ -234,6 +250,7 @@ def first_state(
         {},
         {keys.segment: EndOf(keys, offset) for keys, offset in ends},
         timing or Timing(),
+        retention=retention,
     )
     return begun(state, segments_of(starts))
 

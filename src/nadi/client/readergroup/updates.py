@@ -7,7 +7,7 @@ a newer state if somebody else was faster; one that no longer fits raises, and i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -39,17 +39,21 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A reader goes, or is taken for dead: its segments are free at their recorded positions."""
+    """A reader goes, or is taken for dead: its segments are free at their recorded positions, or at `positions`."""
 
     reader: str
+    positions: Mapping[str, int] = field(default_factory=dict)
 
     def apply_to(self, state: GroupState) -> GroupState:
         if self.reader not in state.readers:
             return state
         owned = state.owned_by(self.reader)
         readers = {name: held for name, held in state.readers.items() if name != self.reader}
-        state = state.with_passed(self.reader, None, {name: segment.offset for name, segment in owned.items()})
-        state = state.with_segments({name: replace(segment, owner=NOBODY) for name, segment in owned.items()})
+        at = {name: self.positions.get(name, segment.offset) for name, segment in owned.items()}
+        state = state.with_passed(self.reader, None, at)
+        state = state.with_segments(
+            {name: replace(held, offset=at[name], owner=NOBODY) for name, held in owned.items()}
+        )
         return replace(state, readers=readers)
 
 
