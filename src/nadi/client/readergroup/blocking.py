@@ -50,8 +50,8 @@ class _Reader(Generic[R]):
     def read_next_event(self, timeout: float | None = None) -> R | None:
         """The next event, or what else there is to know; None if nothing came within `timeout` seconds.
 
-        RequestTimeoutError if nothing came because the servers are away, for half the time after which this
-        reader would be taken for dead; ReaderOfflineError if it was.
+        RequestTimeoutError if nothing came and the group's state could not be read either, for as long as after which
+        a reader is taken for dead; ReaderOfflineError if this one was.
         """
         return self._next_ready() or self._thread.run(self._core.read_next_event(timeout))
 

@@ -1,7 +1,7 @@
 """The segments that one reader has: what waits to be given out of them, in turn, and how far each was given.
 
-At most one block is in the application's hands, behind the cursor: its segment can't be given away, and only what
-lies before the event taken last counts as done.
+At most one block, behind the cursor, or one gap is in the application's hands: its segment can't be given away, and
+only what lies before the gap, or before the event taken last, counts as done.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Holdings:
 
     def __init__(self, stores: SegmentStores, purpose: str, news: Callable[[], None]) -> None:
         self.cursor: Cursor | None = None
+        self._at_gap: SegmentSource | None = None
         self._stores, self._purpose, self._news = stores, purpose, news
         self._sources: dict[str, SegmentSource] = {}
         self._turn: deque[SegmentSource] = deque()
@@ -96,8 +97,15 @@ class Holdings:
         self.cursor = Cursor(source, block, is_whole=is_whole)
         return self.cursor
 
+    def show_gap(self, source: SegmentSource) -> None:
+        """The source's gap is in hand."""
+        self._at_gap = source
+
     def put_back(self) -> None:
-        """What was taken from the block in hand is done; the rest goes back to its segment."""
+        """What is in hand is done; what was not taken of a block goes back to its segment."""
+        at_gap, self._at_gap = self._at_gap, None
+        if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
+            at_gap.pass_gap()
         cursor, self.cursor = self.cursor, None
         if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
             return
@@ -110,11 +118,9 @@ class Holdings:
 
     @property
     def in_hand(self) -> str | None:
-        """The segment of the block in hand."""
-        cursor = self.cursor
-        if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
-            return None
-        return cursor.source.segment
+        """The segment of the block or gap in hand."""
+        source = self.cursor.source if self.cursor is not None else self._at_gap
+        return None if source is None or self._sources.get(source.segment) is not source else source.segment
 
     def given(self) -> dict[str, int]:
         """Up to where each was handed to the application."""

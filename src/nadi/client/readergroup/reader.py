@@ -66,6 +66,7 @@ class EventReader(Reading[EventRead]):
         self._watch = Watch(name)
         self._releases = Releases(stores, shared.scope, shared.group, name)
         self._synced_at = self._reported_at = time.monotonic()
+        self._unanswered = 0  # how often in a row the state was asked for in vain
         self._lock = asyncio.Lock()
         self._error: NadiError | None = None
         self._closed = False
@@ -87,8 +88,8 @@ class EventReader(Reading[EventRead]):
     async def read_next_event(self, timeout: float | None = None) -> EventRead | None:
         """The next event, or what else there is to know; None if nothing came within `timeout` seconds.
 
-        RequestTimeoutError if nothing came because the servers are away, for half the time after which this
-        reader would be taken for dead; ReaderOfflineError if it was. After `is_read_completed` there is nothing more.
+        RequestTimeoutError if nothing came and the group's state could not be read either, for as long as after which
+        a reader is taken for dead; ReaderOfflineError if this one was. After `is_read_completed` there is nothing more.
         """
         found = self.next_ready()
         return found if found is not None else await self._next(timeout, is_whole=False)
@@ -122,7 +123,7 @@ class EventReader(Reading[EventRead]):
         except TimeoutError as error:
             if isinstance(error, RequestTimeoutError):
                 raise
-            if self._silence_s > self._patience_s / (2 if timeout else 1):
+            if self._unanswered > 1:  # once may be this process's own sleep
                 raise RequestTimeoutError(
                     f"the state of the reader group can't be read for {self._silence_s:.0f} s: is the server there?"
                 ) from None
@@ -167,7 +168,7 @@ class EventReader(Reading[EventRead]):
         while (source := self._holdings.next_source()) is not None:
             item = source.peek()
             if isinstance(item, Gap):
-                source.pass_gap()
+                self._holdings.show_gap(source)
                 return EventRead(segment=item.segment, gap=item)
             assert item is not None
             count = len(item) if not self._conditions else await self._up_to_a_condition(source, item)
@@ -213,6 +214,8 @@ class EventReader(Reading[EventRead]):
                 await self._releases.follow(self._state)
             except ClosedError:
                 return
+            except RequestTimeoutError:
+                self._unanswered += 1
             except UnavailableError:
                 pass  # tried again soon; reading ends by itself when this has lasted too long
             except NadiError as error:
@@ -228,7 +231,7 @@ class EventReader(Reading[EventRead]):
 
     async def _refresh(self) -> None:
         async with self._lock:
-            state, _ = await self._shared.change(self._change)
+            state, _ = await self._shared.change(self._change, self._patience_s / 2)
             self._reconcile(state)
 
     def _change(self, state: GroupState) -> tuple[GroupState, None]:
@@ -265,7 +268,7 @@ class EventReader(Reading[EventRead]):
     def _reconcile(self, state: GroupState) -> None:
         """Read what the state says that this reader has, and nothing else."""
         before, self._state = self._state, state
-        self._synced_at = time.monotonic()
+        self._synced_at, self._unanswered = time.monotonic(), 0
         if state.readers.get(self.name) != before.readers.get(self.name):
             self._reported_at = self._synced_at
         is_reset = state.generation != before.generation

@@ -61,11 +61,10 @@ class SegmentSource:
             return gaps[0]
         return blocks[0] if blocks else None
 
-    def pass_gap(self) -> Gap:
-        """The gap that comes next; what is given goes on behind it."""
+    def pass_gap(self) -> None:
+        """Go on behind the gap that comes next."""
         gap = self._gaps.popleft()
         self.given = self.given if gap.to_offset is None else gap.to_offset
-        return gap
 
     def take(self) -> EventBlock:
         """The block that comes next; the caller moves `given`."""
