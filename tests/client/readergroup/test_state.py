@@ -261,12 +261,13 @@ class Group(RuleBasedStateMachine):
             del self.given[name], self.done[name]
 
     @precondition(lambda self: len(self.state.readers) > 2)
-    @rule(which=st.integers(0, 3))
-    def die(self, which: int) -> None:
+    @rule(which=st.integers(0, 3), knows=st.booleans())
+    def die(self, which: int, knows: bool) -> None:
+        """The application may know up to where it was done."""
         name = self.someone(which)
         if name is not None:
             before = self.state
-            self.state = before.apply(Leave(name))
+            self.state = before.apply(Leave(name, dict(self.done[name]) if knows else {}))
             self.dead.add(name)
             self.note_passed(before)
             del self.given[name], self.done[name]
