@@ -58,7 +58,7 @@ def test_what_else_there_is_comes_as_from_a_reader_of_bytes(manager: StreamManag
         writer.write_batch([0, 1, 2], "k")
     group = new_group(groups, stream, checkpoint_interval_ms=200)
     with group.create_reader("r", serializer=Json()) as reader:
-        reads = []
+        reads: list[ValueRead[Any]] = []
         while not reads or reads[-1].checkpoint != "interval-2":
             read = reader.read_next_event(10)
             assert read is not None
