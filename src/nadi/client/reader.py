@@ -59,14 +59,14 @@ class _Input:
         self.piece = piece
         self.given = start
         self.end = end
-        self.ahead = ahead
+        self.ahead, self.blocks = ahead, ahead.blocks
         self.successors: list[SegmentRange] | None = None  # known once it was read to its end
         self.error: NadiError | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
     def is_drained(self) -> bool:
-        return not self.ahead.blocks and self.successors is not None
+        return not self.blocks and self.successors is not None
 
 
 class SliceReader:
@@ -112,7 +112,7 @@ class SliceReader:
                     for _ in range(len(self._turn)):
                         source = self._turn[0]
                         self._turn.rotate(-1)
-                        if source.ahead.blocks:
+                        if source.blocks:
                             return source.piece.segment_id, self._give(source)
                         if source.error is not None:
                             raise source.error
