@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
 from nadi.client.readergroup.holdings import Holdings
+from nadi.client.readergroup.notices import Notices
 from nadi.client.readergroup.plan import Facts, plan
 from nadi.client.readergroup.reads import Condition, EventRead, Reading
 from nadi.client.readergroup.retention import Releases
@@ -58,10 +58,7 @@ class EventReader(Reading[EventRead]):
         self._news, self._wake = asyncio.Event(), asyncio.Event()
         self._holdings = Holdings(stores, f"group reader {next(_ids)}", self._news.set)
         self._attention = False  # something other than the next event of the block is to be looked at
-        self._notices: deque[EventRead] = deque()
-        self._announced: dict[int, str] = {}  # checkpoints that the application is told of
-        self._told: list[int] = []  # those it was told of: the next read passes them
-        self._passed: dict[int, dict[str, int]] = {}
+        self._notices = Notices()
         self._conditions = dict(conditions)
         self._watch = Watch(name)
         self._releases = Releases(stores, shared.scope, shared.group, name)
@@ -111,7 +108,7 @@ class EventReader(Reading[EventRead]):
                         await self._refresh_for(timeout)
                         continue
                     if self._notices:
-                        return self._give_notice()
+                        return self._notices.take()
                     found = await self._take(is_whole)
                     if found is not None:
                         return found
@@ -152,16 +149,8 @@ class EventReader(Reading[EventRead]):
                 raise
 
     def _pass_told(self) -> None:
-        for number in self._told:
-            self._passed[number] = self._holdings.given()
+        if self._notices.pass_told(self._holdings.given()):
             self._wake.set()
-        self._told.clear()
-
-    def _give_notice(self) -> EventRead:
-        notice = self._notices.popleft()
-        if notice.checkpoint is not None:
-            self._told = [number for number, name in self._announced.items() if name == notice.checkpoint]
-        return notice
 
     async def _take(self, is_whole: bool) -> EventRead | None:
         """Something of the next segment that has something; None if none has."""
@@ -259,7 +248,7 @@ class EventReader(Reading[EventRead]):
             done={name: offset for name, offset in done.items() if name in owned},
             movable={name for name in self._holdings.segments if name in owned and name != in_hand},
             completed={name: end for name, end in self._holdings.completed().items() if name in owned},
-            passed=self._passed,
+            passed=self._notices.passed,
             silent=silent,
             new_checkpoint=self._watch.due_checkpoint(state),
             is_report_due=waited >= life or (changed and waited >= min(_POSITIONS_EVERY_S, life)),
@@ -273,27 +262,14 @@ class EventReader(Reading[EventRead]):
             self._reported_at = self._synced_at
         is_reset = state.generation != before.generation
         if is_reset:
-            self._told.clear()
-            self._announced.clear()
-            self._notices.clear()
-            self._notices.append(EventRead(is_reset=True))
-        if self._holdings.follow(state, self.name, anew=is_reset) or is_reset:
+            self._notices.reset()
+        is_lost = self._holdings.follow(state, self.name, anew=is_reset)
+        if self._notices.follow(state, self.name) or is_reset or is_lost:
             self._attention = True
-        self._note_checkpoints(state)
-        self._news.set()
-
-    def _note_checkpoints(self, state: GroupState) -> None:
-        pending = {one.number: one for one in state.pending_for(self.name)}
-        self._passed = {number: at for number, at in self._passed.items() if number in pending}
-        self._announced = {number: name for number, name in self._announced.items() if number in pending}
-        for number, one in pending.items():
-            if not one.is_silent and number not in self._announced:
-                self._announced[number] = one.name
-                self._notices.append(EventRead(checkpoint=one.name))
-                self._attention = True
         self._conditions = {
             name: condition for name, condition in self._conditions.items() if state.checkpoint(name) is None
         }
+        self._news.set()
 
     # --- the end ------------------------------------------------------------------------------
 
