@@ -22,7 +22,7 @@ from pathlib import Path
 
 import nadi
 from nadi.client import Checkpoint, ReaderGroup, SliceReader, StreamManager
-from nadi.errors import ConflictError, RequestTimeoutError
+from nadi.errors import RequestTimeoutError, SegmentGoneError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_name
 from tests.soak.notes import Ended, Judgement, Notes, judge
@@ -231,6 +231,7 @@ class Soak:
             self._start(one.reader_id)
         else:
             self.ended[one.name] = Ended(now, self._recorded(one.reader_id))
+            self._truncate_behind_its_back()
             self._start()
 
     def _recorded(self, reader_id: str) -> dict[str, int] | None:
@@ -256,6 +257,7 @@ class Soak:
             self.ended[one.name] = Ended(now, self._recorded(one.reader_id))
             self.stops += 1
             self.stopped.append((time.monotonic() + 3 * DEAD_AFTER_MS / 1000, one))
+            self._truncate_behind_its_back()
             self._start()
 
     def _let_go_on(self, now: float) -> None:
@@ -282,18 +284,34 @@ class Soak:
         self.scales += 1
 
     def _truncate(self) -> None:
-        """At the newest checkpoint, where nobody reads any more; or now and then right at what was written last."""
+        """At the newest checkpoint, where nobody reads any more."""
         checkpoints = self.group.checkpoints()
-        cut = self.written.position
-        if checkpoints and self.random.random() < 0.7:
+        if checkpoints:
             cut = checkpoints[-1].stream_cuts[f"{SCOPE}/{STREAM}"]
-            cuts = self.manager.cuts(SCOPE, STREAM)
-            self._until(lambda: cuts.compare(self.written.position, cut).is_at_or_after, "the plain reader follows")
+            self._until(lambda: self._is_followed(cut), "the plain reader follows")
+            self._truncate_at(cut)
+
+    def _is_followed(self, cut: StreamCut) -> bool:
+        """Whether the plain reader has read what lies before the cut."""
         try:
-            self.manager.truncate_stream(cut)
-            self.truncations += 1
-        except ConflictError:
-            pass  # it lies before the last truncation
+            return self.manager.cuts(SCOPE, STREAM).compare(self.written.position, cut).is_at_or_after
+        except SegmentGoneError:
+            return True  # the cut lies before the last truncation, which the plain reader was not behind
+
+    def _truncate_behind_its_back(self) -> None:
+        """Now and then, right at what was written last: whoever gets the segments of one that has ended finds a gap."""
+        if self.random.random() < 0.4:
+            self._truncate_at(self.written.position)
+
+    def _truncate_at(self, cut: StreamCut) -> None:
+        head = self.manager.stream_info(SCOPE, STREAM).head
+        try:
+            if not self.manager.cuts(SCOPE, STREAM).compare(cut, head).is_at_or_after:
+                return  # it lies before the last truncation
+        except SegmentGoneError:
+            return  # by whole segments
+        self.manager.truncate_stream(cut)
+        self.truncations += 1
 
     # --- the group ----------------------------------------------------------------------------
 
