@@ -1,7 +1,7 @@
 """A reader in a process of its own, to be killed: notes what it was given before it asks for more.
 
-A note is one line, written at once (`notes.py`). SIGTERM: it leaves cleanly. Readers of odd numbers read blocks, and
-every third pauses now and then, so that it is behind when the stream is truncated.
+A note is one line, written at once (`notes.py`). SIGTERM: it leaves cleanly. Readers of odd numbers read blocks, the
+others take their time for each event, so that they end in the middle of one; every third pauses now and then.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def main(uri: str, scope: str, group: str, reader_id: str, path: str) -> None:
                     break
                 note(*lines(read))
                 count += 1
+                if not by_blocks:
+                    time.sleep(0.0005)
                 if pauses and count % 300 == 0:
                     time.sleep(1.0)
             reader.close()
