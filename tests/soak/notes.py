@@ -4,7 +4,8 @@ Each event is `key sequence`. What must hold when all is read:
 
 - Every event is read, or lies in a gap that a reader was told of; none of a segment is lost.
 - An event is read twice only by readers that were killed or stopped, and not before what they had recorded.
-- Each key's events are first read in order, and every reader reads them in order.
+- Each key's events are first read in order, and every reader reads them in order; but what a stopped reader had in hand
+  it gives, late, when it goes on.
 - Each checkpoint is one boundary: what a reader was given before it passed lies before, all else behind.
 """
 
@@ -113,7 +114,7 @@ def judge(
         assert len(surely) <= 1 or len(found) == 1, f"event {event} was read again, though it was done: {found}"
         most = Counter(note.reader for note in found).most_common(1)[0]
         assert most[1] == 1, f"{most[0]} read event {event} twice"
-    _check_order(notes)
+    _check_order(notes, ended)
     for made_ns, checkpoint in checkpoints:
         _check_boundary(notes, checkpoint, {name for name, end in ended.items() if end.time_ns <= made_ns})
     twice = sum(len(found) - 1 for found in readings.values())
@@ -129,7 +130,7 @@ def _may_be_repeated(note: Note, ended: dict[str, Ended]) -> bool:
     return at is None or note.offset >= at
 
 
-def _check_order(notes: Notes) -> None:
+def _check_order(notes: Notes, ended: dict[str, Ended]) -> None:
     of_key: dict[int, int] = {}
     of_reader: dict[tuple[str, int], int] = {}
     seen: set[tuple[int, int]] = set()
@@ -137,6 +138,9 @@ def _check_order(notes: Notes) -> None:
         before = of_reader.get((note.reader, note.key), -1)
         assert note.sequence > before, f"{note} came to its reader after {before}"
         of_reader[note.reader, note.key] = note.sequence
+        end = ended.get(note.reader)
+        if end is not None and note.time_ns > end.time_ns:
+            continue  # it was stopped with a block in hand, and gives the rest of it when it goes on
         if (note.key, note.sequence) not in seen:
             seen.add((note.key, note.sequence))
             assert note.sequence > of_key.get(note.key, -1), f"{note} was first read after {of_key[note.key]}"
