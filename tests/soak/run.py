@@ -164,7 +164,7 @@ class Soak:
             self._start()
         self._await_balance()
         while time.monotonic() - began < self.seconds:
-            self.random.choice([self._scale, self._scale, self._people, self._people, self._people, self._truncate])()
+            self.random.choice([self._scale, self._people, self._people, self._people, self._truncate])()
             if self.random.random() < 0.5:
                 self._checkpoint()
             self._let_go_on(time.monotonic())
@@ -196,11 +196,11 @@ class Soak:
 
     def _people(self) -> None:
         """Somebody comes, leaves, is killed, or is stopped and later goes on."""
-        actions = (
-            [self._kill, self._kill, self._leave, self._stop] if len(self.alive) > LEAST_READERS else [self._start]
-        )
+        actions: list[Callable[[], None]] = []
+        if len(self.alive) > LEAST_READERS:
+            actions += [self._kill, self._kill, self._stop, self._leave, self._leave]
         if len(self.alive) < MOST_READERS:
-            actions.append(self._start)
+            actions += [self._start] * 3
         self.random.choice(actions)()
 
     def _pick(self) -> Process | None:
