@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, overload
 from uuid import uuid4
@@ -31,6 +32,7 @@ from nadi.errors import (
     InvalidStreamCutError,
     RequestTimeoutError,
     SegmentNotFoundError,
+    UnavailableError,
 )
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOOK_EVERY_S = 0.05
+_FORGETTING_S = 1.0
 _UNREAD_AT_ONCE = 100  # segments whose length is asked for at one time
 
 
@@ -136,7 +139,8 @@ class ReaderGroup:
     async def checkpoints(self) -> list[Checkpoint]:
         """The newest complete ones, oldest first."""
         state = await self._shared.read()
-        return [Checkpoint(one.name, cuts_of(one.positions)) for one in state.checkpoints if one.is_complete]
+        complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]
+        return [Checkpoint(one.name, cuts_of(one.positions)) for one in complete]
 
     async def unread_bytes(self) -> int:
         """How many bytes lie between the recorded positions and the end cuts or the tails; event headers count."""
@@ -202,17 +206,19 @@ class ReaderGroup:
         RequestTimeoutError if one has not in time: it reads on slowly or is dead, see `reader_offline`; the
         checkpoint still becomes complete. AlreadyExistsError if there is one of that name.
         """
-        await self._create_checkpoint(name, is_silent=False)
-        return await self._complete(name, timeout)
+        return await self._make_checkpoint(name, timeout, is_silent=False)
 
     async def generate_stream_cuts(self, *, timeout: float = 60.0) -> dict[str, StreamCut]:
         """Where the group is now, to the event: all that readers have returned lies before these cuts."""
         name = f"cuts-{uuid4().hex}"
-        await self._create_checkpoint(name, is_silent=True)
         try:
-            return dict((await self._complete(name, timeout)).stream_cuts)
-        finally:
-            await self._shared.change(lambda state: (_without(state, name), None))
+            cuts = dict((await self._make_checkpoint(name, timeout, is_silent=True)).stream_cuts)
+        except RequestTimeoutError:
+            with suppress(UnavailableError):  # then it stays until newer ones take its place, and tells nobody anything
+                await self._shared.change(lambda state: (_without(state, name), None), _FORGETTING_S)
+            raise
+        await self._shared.change(lambda state: (_without(state, name), None))
+        return cuts
 
     async def stream_cuts_on_condition(self, name: str, *, timeout: float = 60.0) -> dict[str, StreamCut]:
         """The stream cuts made where the readers' condition `name` first held; waits for that."""
@@ -221,12 +227,13 @@ class ReaderGroup:
     async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float = 30.0) -> None:
         """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
         cuts = list(to.stream_cuts.values() if isinstance(to, Checkpoint) else to)
-        state = await self._shared.read()
         given = {f"{cut.scope}/{cut.stream}" for cut in cuts}
-        if given != set(state.streams) or len(cuts) != len(given):
-            raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
-        segments = segments_of([piece for cut in cuts for piece in await pieces_of(self._stores, cut)])
-        await self._shared.change(lambda state: (state.apply(Reset(segments)), None), timeout)
+        async with _within(timeout, lambda: f"resetting reader group {self.scope}/{self.name}"):
+            state = await self._shared.read()
+            if given != set(state.streams) or len(cuts) != len(given):
+                raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
+            segments = segments_of([piece for cut in cuts for piece in await pieces_of(self._stores, cut)])
+            await self._shared.change(lambda state: (state.apply(Reset(segments)), None), timeout)
 
     async def update_retention_stream_cut(self, cuts: Iterable[StreamCut]) -> None:
         """The group needs nothing before these cuts any more; for groups that release by hand.
@@ -240,22 +247,31 @@ class ReaderGroup:
 
     # --- inside -----------------------------------------------------------------------------
 
-    async def _create_checkpoint(self, name: str, *, is_silent: bool) -> None:
-        await self._shared.change(lambda state: (state.apply(CreateCheckpoint(name, is_silent)), None))
+    async def _make_checkpoint(self, name: str, timeout: float, *, is_silent: bool) -> Checkpoint:
+        began = time.monotonic()
+        await self._shared.change(lambda state: (state.apply(CreateCheckpoint(name, is_silent)), None), timeout)
+        return await self._complete(name, max(timeout - (time.monotonic() - began), 0.0))
 
     async def _complete(self, name: str, timeout: float) -> Checkpoint:
-        deadline = time.monotonic() + timeout
-        while True:
-            state = await self._shared.read()
-            held = state.checkpoint(name)
-            if held is not None and held.is_complete:
-                return Checkpoint(name, cuts_of(held.positions))
-            if time.monotonic() >= deadline:
-                missing = ", ".join(held.pending) if held is not None else "it is not made"
-                raise RequestTimeoutError(
-                    f"checkpoint {name} is not complete after {timeout} s, not passed by: {missing}"
-                )
-            await asyncio.sleep(_LOOK_EVERY_S)
+        missing = "the group's state can't be read"
+        async with _within(timeout, lambda: f"waiting for checkpoint {name} ({missing})"):
+            while True:
+                held = (await self._shared.read()).checkpoint(name)
+                if held is not None and held.is_complete:
+                    return Checkpoint(name, cuts_of(held.positions))
+                missing = f"not passed by: {', '.join(held.pending)}" if held is not None else "it is not made"
+                await asyncio.sleep(_LOOK_EVERY_S)
+
+
+@asynccontextmanager
+async def _within(timeout: float, what: Callable[[], str]) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except RequestTimeoutError:
+        raise
+    except TimeoutError:
+        raise RequestTimeoutError(f"{what()} took longer than {timeout:.1f} s") from None
 
 
 def _without(state: GroupState, name: str) -> GroupState:

@@ -105,7 +105,7 @@ class EventReader(Reading[EventRead]):
                     self._check()
                     self._pass_told()
                     if self._silence_s > self._patience_s:  # others may have taken everything
-                        await self._refresh_for(timeout)
+                        await self._refresh_or_count()
                         continue
                     if self._notices:
                         return self._notices.take()
@@ -117,9 +117,9 @@ class EventReader(Reading[EventRead]):
                     if self._holdings.completed():
                         self._wake.set()
                     await self._news.wait()
-        except TimeoutError as error:
-            if isinstance(error, RequestTimeoutError):
-                raise
+        except RequestTimeoutError:  # of a condition's cut
+            raise
+        except TimeoutError:
             if self._unanswered > 1:  # once may be this process's own sleep
                 raise RequestTimeoutError(
                     f"the state of the reader group can't be read for {self._silence_s:.0f} s: is the server there?"
@@ -141,12 +141,12 @@ class EventReader(Reading[EventRead]):
         if self._error is not None:
             raise self._error
 
-    async def _refresh_for(self, timeout: float | None) -> None:
+    async def _refresh_or_count(self) -> None:
+        """`_refresh`, or one more that had no answer: whoever reads says how long to wait."""
         try:
             await self._refresh()
         except RequestTimeoutError:
-            if timeout is not None:  # else the caller waits as long as it takes
-                raise
+            self._unanswered += 1
 
     def _pass_told(self) -> None:
         if self._notices.pass_told(self._holdings.given()):
@@ -199,12 +199,10 @@ class EventReader(Reading[EventRead]):
         while not self._closed:
             self._wake.clear()
             try:
-                await self._refresh()
+                await self._refresh_or_count()
                 await self._releases.follow(self._state)
             except ClosedError:
                 return
-            except RequestTimeoutError:
-                self._unanswered += 1
             except UnavailableError:
                 pass  # tried again soon; reading ends by itself when this has lasted too long
             except NadiError as error:
