@@ -109,7 +109,7 @@ STATE_UPDATE_ATTEMPTS = 1_000  # tries of one update of shared state while other
 TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a key-value table
 BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
-READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader of a group keeps, over all its segments
+READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segments
 READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
 
 

@@ -55,6 +55,18 @@ def test_a_merged_segment_waits_for_all_its_predecessors() -> None:
         assert one.complete(1, [merged]) == [merged]
 
 
+def test_a_segment_with_nothing_before_it_in_the_cut_begins_though_the_cut_has_not_reached_it() -> None:
+    a, b = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0)
+    merged = SegmentRange(segment_id(2, 1), 0.0, 1.0)
+    assert list(Frontier([merged], {merged.segment_id}).active) == [merged.segment_id]
+    half_way = Frontier([b, merged], {merged.segment_id})
+    assert list(half_way.active) == [b.segment_id]
+    assert half_way.complete(1, [merged]) == [merged]
+    later = SegmentRange(segment_id(3, 2), 0.0, 0.5)
+    assert list(Frontier([merged, later], {merged.segment_id, later.segment_id}).active) == [merged.segment_id]
+    assert list(Frontier([a, b], {a.segment_id}).active) == [b.segment_id, a.segment_id]
+
+
 def test_a_cut_with_overlapping_segments_is_refused() -> None:
     with pytest.raises(InvalidStreamCutError):
         Frontier([SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.25, 1.0)], ())

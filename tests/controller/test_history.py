@@ -121,6 +121,43 @@ def test_every_epoch_is_a_cut_and_a_hole_in_it_is_none(history: History) -> None
     assert not history.is_valid_cut({segment_id(0, 999): 0})
 
 
+def test_a_cut_of_what_comes_before_and_after_a_merge_is_none() -> None:
+    history = History([first_epoch(2, 0)])
+    for sealed, ranges in [([0, 1], [(0.0, 1.0)]), ([segment_id(2, 1)], [(0.0, 0.5), (0.5, 1.0)])]:
+        history.add(history.plan_scale(history.newest, sealed, ranges, min_segments=1, time_ms=0))
+    (merged,), (left, right) = [s.id for s in history.epoch(1)], [s.id for s in history.epoch(2)]
+    for cut in ({0: 5, 1: 7}, {0: 5, merged: -1}, {merged: 3}, {merged: -1}, {left: 2, right: 4}, {left: -1, right: 4}):
+        assert history.is_valid_cut(cut), cut
+    for cut in ({0: 5, right: 4}, {left: 0, 1: 7}, {0: 5, merged: 3}, {0: 5, merged: -1, right: 4}, {0: 5, right: -1}):
+        assert not history.is_valid_cut(cut), cut
+
+
+@given(histories, st.integers(0, 1 << 30))
+@settings(max_examples=120)
+def test_a_valid_cut_can_be_reached_by_reading(history: History, seed: int) -> None:
+    """Any mixture of two epochs is valid only if a group of readers can come to stand there."""
+    rng = random.Random(seed)
+    first, second = sorted(rng.randrange(history.newest + 1) for _ in range(2))
+    cut = {s.id: 0 for s in history.epoch(first)}
+    for segment in history.epoch(second):
+        if rng.random() < 0.5:
+            cut = {i: at for i, at in cut.items() if not share_keys(history.segments[i], segment)} | {segment.id: 0}
+    if not history.is_valid_cut(cut):
+        return
+    reached, read = history.head_of_time(), set[int]()
+    while behind := [
+        i
+        for i, offset in reached.items()
+        if offset >= 0 and i not in cut and any(share_keys(history.segments[i], history.segments[j]) for j in cut)
+    ]:
+        done = behind[0]
+        read.add(done)
+        del reached[done]
+        for new, before in history.successors(done):
+            reached[new.id] = 0 if read.issuperset(before) else -1
+    assert {i for i, offset in reached.items() if offset >= 0} == set(cut), (cut, reached)
+
+
 def test_sizes_between_cuts() -> None:
     history = History([first_epoch(2, 0)], sizes={0: 100})
     history.add(history.plan_scale(0, [0], [(0.0, 0.5)], min_segments=1, time_ms=0))

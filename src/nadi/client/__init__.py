@@ -33,10 +33,12 @@ from nadi.client.key_value_table import Insert, Put, Remove, TableEntry, TableKe
 from nadi.client.leader_election import Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event
-from nadi.client.readergroup.blocking import EventReader, ReaderGroup, ReaderGroupManager
+from nadi.client.readergroup.blocking import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
 from nadi.client.readergroup.group import Checkpoint, GroupSize
-from nadi.client.readergroup.reader import EventRead, on_events
+from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
+from nadi.client.readergroup.state import StreamDataRetention
+from nadi.client.readergroup.values import ValueRead
 from nadi.client.security import Basic, Bearer
 from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
@@ -62,6 +64,7 @@ __all__ = [
     "EventWriter",
     "Gap",
     "GroupSize",
+    "GroupValueReader",
     "Insert",
     "Journal",
     "KeyValueTable",
@@ -87,6 +90,7 @@ __all__ = [
     "StateSynchronizer",
     "StreamConfiguration",
     "StreamCuts",
+    "StreamDataRetention",
     "StreamInfo",
     "StreamManager",
     "Table",
@@ -97,9 +101,11 @@ __all__ = [
     "TransactionalEventWriter",
     "TransactionalValueWriter",
     "ValueEvent",
+    "ValueRead",
     "ValueReader",
     "ValueTransaction",
     "ValueWriter",
     "Version",
     "on_events",
+    "on_positions",
 ]

@@ -12,9 +12,13 @@ from nadi.client.key_value_table import Insert, KeyValueTable, Put, Remove, Tabl
 from nadi.client.leader_election import LeaderElection, Lease
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, SliceReader
-from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup, ReaderGroupManager
-from nadi.client.readergroup.reader import EventRead, EventReader, on_events
+from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup
+from nadi.client.readergroup.manager import ReaderGroupManager
+from nadi.client.readergroup.reader import EventReader
+from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
+from nadi.client.readergroup.state import StreamDataRetention
+from nadi.client.readergroup.values import GroupValueReader, ValueRead
 from nadi.client.revisioned_stream import RevisionedStream
 from nadi.client.security import Basic, Bearer
 from nadi.client.serializers.registry import SchemaGroup
@@ -43,6 +47,7 @@ __all__ = [
     "EventWriter",
     "Gap",
     "GroupSize",
+    "GroupValueReader",
     "Insert",
     "Journal",
     "KeyValueTable",
@@ -70,6 +75,7 @@ __all__ = [
     "StateSynchronizer",
     "StreamConfiguration",
     "StreamCuts",
+    "StreamDataRetention",
     "StreamInfo",
     "StreamManager",
     "Table",
@@ -80,9 +86,11 @@ __all__ = [
     "TransactionalEventWriter",
     "TransactionalValueWriter",
     "ValueEvent",
+    "ValueRead",
     "ValueReader",
     "ValueTransaction",
     "ValueWriter",
     "Version",
     "on_events",
+    "on_positions",
 ]

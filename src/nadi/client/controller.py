@@ -24,6 +24,7 @@ from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
     InvalidNameError,
+    InvalidStreamCutError,
     NadiError,
     NotAuthenticatedError,
     NotEmptyError,
@@ -35,6 +36,7 @@ from nadi.errors import (
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
+    SubscriberNotFoundError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
@@ -220,6 +222,12 @@ class ControllerClient:
             reply = await self._call("getSegmentsImmediatelyFollowing", request, pb.SuccessorResponse)
         return [Successor(_range(entry.segment), tuple(entry.value)) for entry in reply.segments]
 
+    async def is_stream_cut_valid(self, cut: StreamCut) -> bool:
+        """Whether a reader of the whole stream could stand there, as far as the segments tell."""
+        with _naming_stream(cut.scope, cut.stream):
+            reply = await self._call("isStreamCutValid", _cut_message(cut), pb.StreamCutValidityResponse)
+        return bool(reply.response)
+
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
     ) -> list[int]:
@@ -329,6 +337,7 @@ class ControllerClient:
         *,
         refresh_ms: int,
         checkpoint_interval_ms: int,
+        retention: int,
     ) -> str:
         """The id of the group of that name, which is another than `group_id` if it existed."""
         request = pb.ReaderGroupConfiguration(
@@ -337,6 +346,7 @@ class ControllerClient:
             groupRefreshTimeMillis=refresh_ms,
             automaticCheckpointIntervalMillis=checkpoint_interval_ms or -1,
             maxOutstandingCheckpointRequest=1,
+            retentionType=retention,
             readerGroupId=group_id,
             startingStreamCuts=[_cut_message(cut) for cut in starts],
             endingStreamCuts=[_cut_message(cut) for cut in ends],
@@ -364,6 +374,21 @@ class ControllerClient:
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
         reply = await self._call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, WORKFLOW_TIMEOUT_S)
         return _either(reply.status, reply.SUCCESS, reply.RG_NOT_FOUND, f"deleting reader group {scope}/{group}")
+
+    async def update_subscriber_stream_cut(self, subscriber: str, group_id: str, cut: StreamCut) -> None:
+        """Retention may truncate before the cut, as far as `scope/reader group` is concerned."""
+        request = pb.SubscriberStreamCut(
+            subscriber=subscriber, generation=0, readerGroupId=group_id, streamCut=_cut_message(cut)
+        )
+        reply = await self._call("updateSubscriberStreamCut", request, pb.UpdateSubscriberStatus)
+        if reply.status == reply.STREAM_NOT_FOUND:
+            raise StreamNotFoundError(cut.scope, cut.stream)
+        if reply.status == reply.SUBSCRIBER_NOT_FOUND:
+            raise SubscriberNotFoundError(f"{cut.scope}/{cut.stream}", subscriber)
+        if reply.status == reply.STREAM_CUT_NOT_VALID:
+            raise InvalidStreamCutError(f"{cut} is no boundary of its stream, or lies before what was released already")
+        if reply.status != reply.SUCCESS:
+            _refused(f"releasing {cut} for reader group {subscriber}")
 
     # --- anything else ----------------------------------------------------------------------
 

@@ -238,7 +238,7 @@ class StreamCuts:
     async def _settle(self, cut: StreamCut) -> tuple[Frontier, dict[int, int]]:
         """The segments under way at the cut, and where in them it stands."""
         frontier = await self._frontier(cut)
-        offsets = {segment: cut.positions[segment] for segment in frontier.active}
+        offsets = {segment: max(cut.positions[segment], 0) for segment in frontier.active}
         await self._step(frontier, offsets, await self._infos(offsets))
         return frontier, offsets
 

@@ -22,7 +22,8 @@ class Frontier:
         self._waiting: dict[int, tuple[SegmentRange, list[tuple[float, float]]]] = {}
         self._keys: Sequence[float] | None = None  # None: all
         waiting = []
-        for piece in ranges:
+        known = list(ranges)
+        for piece in known:
             if piece.segment_id in future:
                 waiting.append(piece)
             else:
@@ -32,7 +33,10 @@ class Frontier:
             if high > low:
                 raise InvalidStreamCutError("the cut holds two segments of the same keys: it is no boundary")
         for piece in waiting:
-            self._waiting[piece.segment_id] = (piece, _gaps(piece, taken))
+            if any(older.segment_id < piece.segment_id and _share_keys(older, piece) for older in known):
+                self._waiting[piece.segment_id] = (piece, _gaps(piece, taken))
+            else:  # all before it was read
+                self._active[piece.segment_id] = piece
 
     @property
     def active(self) -> Mapping[int, SegmentRange]:
@@ -82,6 +86,10 @@ class Frontier:
             return _covers(given, piece)
         mine = (key for key in self._keys if piece.low <= key < piece.high)
         return all(any(low <= key < high for low, high in given) for key in mine)
+
+
+def _share_keys(one: SegmentRange, other: SegmentRange) -> bool:
+    return one.low < other.high and other.low < one.high
 
 
 def _gaps(piece: SegmentRange, taken: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -18,25 +18,22 @@ from dataclasses import dataclass
 from nadi.client.assemble import EventAssembler
 from nadi.client.controller import SegmentRange
 from nadi.client.frontier import Frontier
+from nadi.client.read_ahead import ReadAhead, following, share_bytes
 from nadi.client.segment_input import read_bytes
-from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
     InvalidStreamCutError,
     NadiError,
     NotFoundError,
-    ProtocolError,
     RequestTimeoutError,
-    UnavailableError,
 )
-from nadi.limits import MIB, READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock
 from nadi.model.keyspace import key_position
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch, segment_name
 
-_READ_AHEAD_OF_ALL_BYTES = 64 * MIB
 _ids = itertools.count()
 
 
@@ -58,14 +55,11 @@ def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
 class _Input:
     """One segment under way: blocks that were read ahead, and how far they were given out."""
 
-    def __init__(self, piece: SegmentRange, start: int, end: int | None) -> None:
+    def __init__(self, piece: SegmentRange, start: int, end: int | None, ahead: ReadAhead) -> None:
         self.piece = piece
         self.given = start
         self.end = end
-        self.blocks: deque[EventBlock] = deque()
-        self.buffered = 0
-        self.room = asyncio.Event()
-        self.room.set()
+        self.ahead, self.blocks = ahead, ahead.blocks
         self.successors: list[SegmentRange] | None = None  # known once it was read to its end
         self.error: NadiError | None = None
         self.task: asyncio.Task[None] | None = None
@@ -164,15 +158,15 @@ class SliceReader:
             self._frontier.stop(segment_id)
             self._stopped[segment_id] = start if end != -1 else -1
             return
-        source = self._inputs[segment_id] = _Input(piece, start, end)
+        name = segment_name(self.scope, self.stream, segment_id)
+        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=self._news.set)
+        source = self._inputs[segment_id] = _Input(piece, start, end, ahead)
         self._turn.append(source)
         source.task = asyncio.create_task(self._read(source))
 
     def _give(self, source: _Input) -> EventBlock:
-        block = source.blocks.popleft()
-        source.buffered -= block.size_bytes
+        block = source.ahead.take()
         source.given = block.offset + block.size_bytes
-        source.room.set()
         return block
 
     def _follow(self) -> None:
@@ -194,46 +188,16 @@ class SliceReader:
 
     async def _read(self, source: _Input) -> None:
         """Fill the queue of one segment."""
-        segment = segment_name(self.scope, self.stream, source.piece.segment_id)
-        assembler = EventAssembler(source.given)
-        ahead = max(min(READ_AHEAD_BYTES, _READ_AHEAD_OF_ALL_BYTES // (len(self._inputs) + 1)), READ_REPLY_MAX_BYTES)
         try:
-            async with aclosing(
-                read_bytes(
-                    self._stores,
-                    segment,
-                    source.given,
-                    source.end,
-                    purpose=self._purpose,
-                    read_ahead_bytes=ahead,
-                )
-            ) as pieces:
-                async for data in pieces:
-                    for block in assembler.feed(data):
-                        source.blocks.append(block)
-                        source.buffered += block.size_bytes
-                    if source.blocks:
-                        self._news.set()
-                    while source.buffered >= ahead:
-                        source.room.clear()
-                        await source.room.wait()
-            if assembler.is_within_event:
-                raise ProtocolError(f"segment {segment} ends within an event")
-            source.successors = [] if source.end is not None else await self._successors(source)
+            await source.ahead.fill(source.given, source.end, share_bytes(len(self._inputs) + 1))
+            if source.end is not None:
+                source.successors = []
+            else:
+                segment_id = source.piece.segment_id
+                source.successors = await following(self._stores, self.scope, self.stream, segment_id)
         except NadiError as error:
             source.error = error
         self._news.set()
-
-    async def _successors(self, source: _Input) -> list[SegmentRange]:
-        backoff = Backoff()
-        while True:
-            try:
-                found = await self._stores.controller.successors(self.scope, self.stream, source.piece.segment_id)
-                return [successor.segment for successor in found]
-            except ClosedError:
-                raise
-            except UnavailableError:
-                await backoff.pause()
 
 
 async def open_reader(

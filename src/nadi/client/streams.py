@@ -19,7 +19,7 @@ from nadi.client.controller import ControllerClient, SegmentRange
 from nadi.client.cuts import StreamCuts
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
-from nadi.client.readergroup.group import ReaderGroupManager
+from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.security import Credentials, security_of, split_uri
 from nadi.client.serializers import codec

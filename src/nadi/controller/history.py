@@ -146,7 +146,23 @@ class History:
         gaps = _gaps(present)
         if any(not _covered(gap, future) for gap in gaps):
             return False
-        return self._gaps_reachable(cut, present, gaps)
+        return self._gaps_reachable(cut, present, gaps) and not self._holds_what_was_read(cut)
+
+    def _holds_what_was_read(self, cut: Cut) -> bool:
+        """Whether a segment of the cut comes, over a merge, before one that the cut has begun: to begin that, it
+        was read to its end. The original lets such cuts pass; no reader ever makes one."""
+        begun = {i for i, offset in cut.items() if offset >= 0}
+        last = max(segment_epoch(i) for i in cut)
+        queue = [i for i in cut if self.sealed_in.get(i, last + 1) <= last]
+        seen: set[int] = set()
+        while queue:
+            for following, _ in self.successors(queue.pop()):
+                if following.id in begun:
+                    return True
+                if following.id not in seen and self.sealed_in.get(following.id, last + 1) <= last:
+                    seen.add(following.id)
+                    queue.append(following.id)
+        return False
 
     def _gaps_reachable(self, cut: Cut, present: list[SegmentRange], gaps: list[KeyRange]) -> bool:
         """Whether each gap can be a place where a reader waits: everything before it was read.

@@ -2,95 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-import nadi
-from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager, on_events
+from nadi.client import EventRead, EventReader, ReaderGroupManager, StreamManager, aio, on_events, on_positions
 from nadi.errors import (
     AlreadyExistsError,
+    InvalidArgumentError,
     InvalidStreamCutError,
     ReaderGroupNotFoundError,
     ReaderOfflineError,
     RequestTimeoutError,
 )
+from nadi.model.streamcut import StreamCut
 
-SHORT = {"refresh_ms": 100, "dead_after_ms": 3000}
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("sc")
-        yield server.controller_uri
-
-
-@pytest.fixture
-def manager(uri: str) -> Iterator[StreamManager]:
-    with StreamManager(uri) as manager:
-        yield manager
-
-
-@pytest.fixture
-def groups(manager: StreamManager) -> ReaderGroupManager:
-    return manager.reader_group_manager("sc")
-
-
-def new_stream(manager: StreamManager, segments: int = 4, events: int = 0) -> str:
-    stream = f"st{next(_names)}"
-    manager.create_stream("sc", stream, segments)
-    if events:
-        write(manager, stream, 0, events)
-    return stream
-
-
-def write(manager: StreamManager, stream: str, first: int, last: int) -> None:
-    with manager.create_writer("sc", stream) as writer:
-        writer.write_batch([b"%d" % i for i in range(first, last)], [f"k{i % 16}" for i in range(first, last)])
-
-
-def new_group(groups: ReaderGroupManager, streams: str | list[str], **options: Any) -> ReaderGroup:
-    name = f"g{next(_names)}"
-    assert groups.create_reader_group(name, streams, **{**SHORT, **options})
-    return groups.get_reader_group(name)
-
-
-def numbers(reads: list[EventRead]) -> list[int]:
-    return [int(read.event) for read in reads if read.event is not None]
-
-
-def read_all(reader: EventReader, quiet_s: float = 1.0) -> list[EventRead]:
-    """Everything until nothing came for `quiet_s`, or all is read."""
-    found = []
-    while (read := reader.read_next_event(quiet_s)) is not None and not read.is_read_completed:
-        found.append(read)
-    return found
-
-
-def until(condition: Callable[[], bool], timeout_s: float = 90.0) -> float:
-    """Seconds until it held."""
-    started = time.monotonic()
-    while not condition():
-        assert time.monotonic() - started < timeout_s, "it did not happen in time"
-        time.sleep(0.02)
-    return time.monotonic() - started
-
-
-def in_order(found: list[int]) -> bool:
-    last: dict[int, int] = {}
-    for number in found:
-        if number <= last.get(number % 16, -1):
-            return False
-        last[number % 16] = number
-    return True
+from .support import in_order, new_group, new_stream, numbers, read_all, until, write
 
 
 def test_one_reader_reads_all_of_two_streams(manager: StreamManager, groups: ReaderGroupManager) -> None:
@@ -314,6 +242,7 @@ def test_a_dead_reader_is_taken_offline_and_its_unfinished_events_are_repeated(
     first = [dead.read_next_event(5) for _ in range(5)]
     until(lambda: any(cut.positions != {0: 0, 1: 0} for cut in group.stream_cuts().values()))
     recorded = group.stream_cuts()[f"sc/{stream}"]
+    assert isinstance(dead._core, aio.EventReader)
     dead._core.stop()  # as if its process had ended
     with group.create_reader("b") as other:
         waited = until(lambda: group.online_readers() == ["b"])
@@ -357,3 +286,83 @@ def test_the_reader_of_blocks(manager: StreamManager, groups: ReaderGroupManager
             assert read.block is not None
             found += map(int, read.block)
         assert sorted(found) == list(range(1000))
+
+
+def test_a_condition_on_positions(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1, 100)
+    group = new_group(groups, stream)
+    with group.create_reader("r", conditions={"far": on_positions(lambda segment, offset: offset >= 200)}) as reader:
+        found = read_all(reader)
+        cut = group.stream_cuts_on_condition("far", timeout=5)[f"sc/{stream}"]
+    assert cut.positions == {0: min(read.offset for read in found if read.offset >= 200)}
+    assert len(numbers(found)) == 100
+
+
+def test_others_go_on_where_the_application_says(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1, 100)
+    group = new_group(groups, stream)
+    dead = group.create_reader("dead")
+    for _ in range(20):
+        dead.read_next_event(5)
+    kept = dead.positions()
+    assert isinstance(dead._core, aio.EventReader)
+    dead._core.stop()  # as if its process had ended
+    with pytest.raises(InvalidArgumentError):
+        group.reader_offline("dead", dict.fromkeys(kept, -1))
+    cuts = group.reader_offline("dead", {**kept, "sc/other/0.#epoch.0": 5})
+    assert list(cuts[f"sc/{stream}"].positions.values()) == list(kept.values())
+    with group.create_reader("b") as other:
+        assert numbers(read_all(other)) == list(range(20, 100))
+    assert group.reader_offline("dead", kept) == {}
+
+
+def test_a_gap_is_told_again_if_it_was_not_done(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1, 10)
+    group = new_group(groups, stream)
+    manager.truncate_stream(manager.stream_info("sc", stream).tail)
+    write(manager, stream, 10, 12)
+    first = group.create_reader("first")
+    told = first.read_next_event(5)
+    first.close(is_done=False)
+    with group.create_reader("second") as second:
+        assert second.read_next_event(5) == told
+        assert told is not None
+        assert told.gap is not None
+        assert second.positions() == {told.segment: 0}
+        assert numbers(read_all(second)) == [10, 11]
+
+
+def test_a_start_cut_that_waits_for_one_segment_alone(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream, halves = new_stream(manager, 1), [(0.0, 0.5), (0.5, 1.0)]
+    manager.scale_stream("sc", stream, [0], halves)
+    write(manager, stream, 0, 10)
+    before = [piece.segment_id for piece in manager.current_segments("sc", stream)]
+    manager.scale_stream("sc", stream, before, [(0.0, 1.0)])
+    write(manager, stream, 10, 20)
+    (merged,) = [piece.segment_id for piece in manager.current_segments("sc", stream)]
+    start = StreamCut("sc", stream, {merged: -1})
+    with new_group(groups, stream, starts=[start]).create_reader("r") as reader:
+        assert numbers(read_all(reader)) == list(range(10, 20))
+    end = manager.stream_info("sc", stream).tail
+    assert sorted(int(e.data) for e in manager.read_events("sc", stream, start=start, end=end)) == list(range(10, 20))
+    assert manager.cuts("sc", stream).events_between(start, end) == 10
+    assert manager.cuts("sc", stream).settled(start).positions == {merged: 0}
+
+
+def test_a_cut_that_is_no_boundary_starts_nothing(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream, halves = new_stream(manager, 1), [(0.0, 0.5), (0.5, 1.0)]
+    manager.scale_stream("sc", stream, [0], halves)
+    write(manager, stream, 0, 10)
+    before = [piece.segment_id for piece in manager.current_segments("sc", stream)]
+    manager.scale_stream("sc", stream, before, [(0.0, 1.0)])
+    (merged,) = [piece.segment_id for piece in manager.current_segments("sc", stream)]
+    manager.scale_stream("sc", stream, [merged], halves)
+    right = manager.current_segments("sc", stream)[1].segment_id
+    group = new_group(groups, stream)
+    for positions in ({before[0]: 0}, {before[0]: 0, right: 0}):
+        cut = StreamCut("sc", stream, positions)
+        with pytest.raises(InvalidStreamCutError, match="no boundary"):
+            groups.create_reader_group("never", stream, starts=[cut])
+        with pytest.raises(InvalidStreamCutError, match="no boundary"):
+            group.reset_reader_group([cut])
+    assert "never" not in groups.list_reader_groups()

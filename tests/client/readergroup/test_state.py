@@ -12,23 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nadi.client.readergroup.plan import Completion, Facts, plan, shares
-from nadi.client.readergroup.state import (
-    NOBODY,
-    WAITING,
+from nadi.client.readergroup.state import NOBODY, WAITING, GroupState, KeyRange, SegmentState, first_state, segments_of
+from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
     CreateCheckpoint,
-    GroupState,
     Join,
-    KeyRange,
     Leave,
     Pass,
     Release,
     Report,
     Reset,
-    SegmentState,
-    first_state,
-    segments_of,
 )
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
 from nadi.model.streamcut import StreamCut
@@ -267,12 +261,13 @@ class Group(RuleBasedStateMachine):
             del self.given[name], self.done[name]
 
     @precondition(lambda self: len(self.state.readers) > 2)
-    @rule(which=st.integers(0, 3))
-    def die(self, which: int) -> None:
+    @rule(which=st.integers(0, 3), knows=st.booleans())
+    def die(self, which: int, knows: bool) -> None:
+        """The application may know up to where it was done."""
         name = self.someone(which)
         if name is not None:
             before = self.state
-            self.state = before.apply(Leave(name))
+            self.state = before.apply(Leave(name, dict(self.done[name]) if knows else {}))
             self.dead.add(name)
             self.note_passed(before)
             del self.given[name], self.done[name]

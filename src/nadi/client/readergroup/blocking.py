@@ -6,22 +6,40 @@ block, or if there is something else to tell, does it ask the client's loop thre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from nadi.client.loop_thread import LoopThread
 from nadi.client.readergroup import group as core
-from nadi.client.readergroup import reader as readers
+from nadi.client.readergroup import manager as managers
 from nadi.client.readergroup.group import Checkpoint, GroupSize
-from nadi.client.readergroup.reader import Condition, EventRead
+from nadi.client.readergroup.reads import Condition, EventRead
+from nadi.client.readergroup.state import StreamDataRetention
+from nadi.client.readergroup.values import ValueRead
+from nadi.client.serializers.protocol import Serializer
 from nadi.errors import ClosedError
 from nadi.model.streamcut import StreamCut
 
+R = TypeVar("R", bound=EventRead | ValueRead[Any])
+R_co = TypeVar("R_co", bound=EventRead | ValueRead[Any], covariant=True)
+T = TypeVar("T")
 
-class EventReader:
-    """See nadi.client.aio.EventReader."""
 
-    def __init__(self, thread: LoopThread, reader: readers.EventReader) -> None:
+class _Core(Protocol[R_co]):
+    """A reader of events or of values."""
+
+    @property
+    def name(self) -> str: ...
+    def next_ready(self) -> R_co | None: ...
+    async def read_next_event(self, timeout: float | None = None) -> R_co | None: ...
+    async def read_next_block(self, timeout: float | None = None) -> R_co | None: ...
+    def positions(self) -> dict[str, int]: ...
+    async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None: ...
+
+
+class _Reader(Generic[R]):
+    def __init__(self, thread: LoopThread, reader: _Core[R]) -> None:
         self._thread, self._core = thread, reader
         self._next_ready = reader.next_ready
 
@@ -29,17 +47,29 @@ class EventReader:
     def name(self) -> str:
         return self._core.name
 
-    def read_next_event(self, timeout: float | None = None) -> EventRead | None:
-        """The next event, or what else there is to know; None if nothing came within `timeout` seconds."""
+    def read_next_event(self, timeout: float | None = None) -> R | None:
+        """The next event, or what else there is to know; None if nothing came within `timeout` seconds.
+
+        RequestTimeoutError if nothing came and the group's state could not be read either, for as long as after which
+        a reader is taken for dead; ReaderOfflineError if this one was.
+        """
         return self._next_ready() or self._thread.run(self._core.read_next_event(timeout))
 
-    def read_next_block(self, timeout: float | None = None) -> EventRead | None:
+    def read_next_block(self, timeout: float | None = None) -> R | None:
         """As `read_next_event`, with all events that were read at once as `block`."""
         return self._thread.run(self._core.read_next_block(timeout))
 
-    def __iter__(self) -> Iterator[EventRead]:
+    def __iter__(self) -> Iterator[R]:
+        """Events and what else there is, until everything is read."""
+        return self._until_completed(self.read_next_event)
+
+    def blocks(self) -> Iterator[R]:
+        """As iterating over the reader, by `read_next_block`."""
+        return self._until_completed(self.read_next_block)
+
+    def _until_completed(self, read: Callable[[], R | None]) -> Iterator[R]:
         while True:
-            found = self.read_next_event()
+            found = read()
             assert found is not None
             if found.is_read_completed:
                 return
@@ -60,13 +90,24 @@ class EventReader:
         except ClosedError:
             pass  # the client, closed before, has closed this
 
-    def __enter__(self) -> EventReader:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(is_done=error is None)
+
+
+Self = TypeVar("Self", bound=_Reader[Any])
+
+
+class EventReader(_Reader[EventRead]):
+    """See nadi.client.aio.EventReader."""
+
+
+class GroupValueReader(_Reader[ValueRead[T]], Generic[T]):
+    """See nadi.client.aio.GroupValueReader."""
 
 
 class ReaderGroup:
@@ -83,9 +124,33 @@ class ReaderGroup:
     def name(self) -> str:
         return self._core.name
 
-    def create_reader(self, reader_id: str, *, conditions: Mapping[str, Condition] | None = None) -> EventReader:
+    @overload
+    def create_reader(
+        self, reader_id: str, *, conditions: Mapping[str, Condition] | None = ..., timeout: float = ...
+    ) -> EventReader: ...
+    @overload
+    def create_reader(
+        self,
+        reader_id: str,
+        *,
+        serializer: Serializer[T],
+        conditions: Mapping[str, Condition] | None = ...,
+        timeout: float = ...,
+    ) -> GroupValueReader[T]: ...
+    def create_reader(
+        self,
+        reader_id: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        conditions: Mapping[str, Condition] | None = None,
+        timeout: float = 30.0,
+    ) -> EventReader | GroupValueReader[T]:
         """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online."""
-        return EventReader(self._thread, self._thread.run(self._core.create_reader(reader_id, conditions=conditions)))
+        if serializer is None:
+            make = self._core.create_reader(reader_id, conditions=conditions, timeout=timeout)
+            return EventReader(self._thread, self._thread.run(make))
+        of_values = self._core.create_reader(reader_id, serializer=serializer, conditions=conditions, timeout=timeout)
+        return GroupValueReader(self._thread, self._thread.run(of_values))
 
     def online_readers(self) -> list[str]:
         return self._thread.run(self._core.online_readers())
@@ -120,9 +185,11 @@ class ReaderGroup:
         while (size := self._thread.run(following())) is not None:
             yield size
 
-    def reader_offline(self, reader_id: str) -> dict[str, StreamCut]:
-        """Take a reader for dead: others go on at its last recorded positions, which are returned."""
-        return self._thread.run(self._core.reader_offline(reader_id))
+    def reader_offline(
+        self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float = 30.0
+    ) -> dict[str, StreamCut]:
+        """Take a reader for dead: others go on at its last recorded positions, or at `positions`; returned."""
+        return self._thread.run(self._core.reader_offline(reader_id, positions, timeout=timeout))
 
     def initiate_checkpoint(self, name: str, *, timeout: float = 60.0) -> Checkpoint:
         """A checkpoint that every reader passes when its application next reads; returns once all have."""
@@ -136,15 +203,19 @@ class ReaderGroup:
         """The stream cuts made where the readers' condition `name` first held; waits for that."""
         return self._thread.run(self._core.stream_cuts_on_condition(name, timeout=timeout))
 
-    def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut]) -> None:
+    def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float = 30.0) -> None:
         """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
-        self._thread.run(self._core.reset_reader_group(to))
+        self._thread.run(self._core.reset_reader_group(to, timeout=timeout))
+
+    def update_retention_stream_cut(self, cuts: Iterable[StreamCut]) -> None:
+        """The group needs nothing before these cuts any more; for groups that release by hand."""
+        self._thread.run(self._core.update_retention_stream_cut(cuts))
 
 
 class ReaderGroupManager:
     """See nadi.client.aio.ReaderGroupManager."""
 
-    def __init__(self, thread: LoopThread, manager: core.ReaderGroupManager) -> None:
+    def __init__(self, thread: LoopThread, manager: managers.ReaderGroupManager) -> None:
         self._thread, self._core = thread, manager
 
     def create_reader_group(
@@ -157,6 +228,7 @@ class ReaderGroupManager:
         refresh_ms: int = 500,
         dead_after_ms: int = 10_000,
         checkpoint_interval_ms: int = 0,
+        retention: StreamDataRetention = StreamDataRetention.NONE,
     ) -> bool:
         """A group that reads `streams` from their cuts in `starts`, or their heads; False if it existed."""
         return self._thread.run(
@@ -168,6 +240,7 @@ class ReaderGroupManager:
                 refresh_ms=refresh_ms,
                 dead_after_ms=dead_after_ms,
                 checkpoint_interval_ms=checkpoint_interval_ms,
+                retention=retention,
             )
         )
 

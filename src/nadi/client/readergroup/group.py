@@ -1,58 +1,49 @@
-"""ReaderGroupManager and ReaderGroup: make a group, look at it, steer it.
-
-A group is registered at the controller as Pravega's groups are, so lists and REST know it; what its
-readers agree on lies in a table of its own (docs/decisions/0003). The id of a group of nadi begins with
-the four bytes `nadi`, so that one of another client, whose state has another form, is never mistaken for it.
-"""
+"""ReaderGroup: look at a group and steer it."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-from uuid import UUID, uuid4
+from typing import TYPE_CHECKING, TypeVar, overload
+from uuid import uuid4
 
-from msgspec.structs import replace
-
-from nadi.client import reader as readers
-from nadi.client.readergroup.reader import Condition, EventReader
+from nadi.client.readergroup.cuts import pieces_of
+from nadi.client.readergroup.reader import EventReader
+from nadi.client.readergroup.reads import Condition
+from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.state import (
-    CreateCheckpoint,
-    Forget,
     GroupState,
-    Join,
-    KeyRange,
-    Leave,
-    Reset,
-    Timing,
-    cut_of,
+    StreamDataRetention,
     cuts_of,
-    first_state,
     segments_of,
 )
+from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leave, Reset
+from nadi.client.readergroup.values import GroupValueReader
+from nadi.client.serializers import codec
+from nadi.client.serializers.codec import EventDecoder
+from nadi.client.serializers.protocol import Serializer
 from nadi.client.stores import SegmentStores
 from nadi.errors import (
-    AlreadyExistsError,
     InvalidArgumentError,
     InvalidStreamCutError,
-    ReaderGroupNotFoundError,
     RequestTimeoutError,
     SegmentNotFoundError,
+    UnavailableError,
 )
-from nadi.limits import PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
-from nadi.naming import READER_GROUP_PREFIX, check_name, segment_name
+from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
 if TYPE_CHECKING:
     from nadi.client.streams import StreamManager
 
+T = TypeVar("T")
 _LOOK_EVERY_S = 0.05
-_ID_PREFIX = b"nadi"
+_FORGETTING_S = 1.0
 _UNREAD_AT_ONCE = 100  # segments whose length is asked for at one time
 
 
@@ -81,20 +72,48 @@ class ReaderGroup:
         self._stores: SegmentStores = manager.stores
         self._shared = SharedState(manager.stores, scope, name)
 
-    async def create_reader(self, reader_id: str, *, conditions: Mapping[str, Condition] | None = None) -> EventReader:
-        """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online."""
+    @overload
+    async def create_reader(
+        self, reader_id: str, *, conditions: Mapping[str, Condition] | None = ..., timeout: float = ...
+    ) -> EventReader: ...
+    @overload
+    async def create_reader(
+        self,
+        reader_id: str,
+        *,
+        serializer: Serializer[T],
+        conditions: Mapping[str, Condition] | None = ...,
+        timeout: float = ...,
+    ) -> GroupValueReader[T]: ...
+    async def create_reader(
+        self,
+        reader_id: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        conditions: Mapping[str, Condition] | None = None,
+        timeout: float = 30.0,
+    ) -> EventReader | GroupValueReader[T]:
+        """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online.
+
+        With a serializer, it gives values; conditions are given the bytes all the same.
+        """
+        if not reader_id:
+            raise InvalidArgumentError("a reader needs an id, by which the others know it")
+        decoders: dict[str, EventDecoder[T]] = {}
+        if serializer is not None:
+            for key in (await self._shared.read()).streams:
+                scope, _, stream = key.partition("/")
+                decoders[key] = codec.decoder(self._stores, scope, stream, serializer)
         token = uuid4().hex
 
         def join(state: GroupState) -> tuple[GroupState, None]:
             held = state.readers.get(reader_id)
             return state if held and held.token == token else state.apply(Join(reader_id, token)), None
 
-        if not reader_id:
-            raise InvalidArgumentError("a reader needs an id, by which the others know it")
-        state, _ = await self._shared.change(join)
+        state, _ = await self._shared.change(join, timeout)
         reader = EventReader(self._stores, self._shared, reader_id, token, state, conditions or {})
         self._manager.adopt(reader)
-        return reader
+        return reader if serializer is None else GroupValueReader(reader, decoders)
 
     # --- what there is ----------------------------------------------------------------------
 
@@ -120,7 +139,8 @@ class ReaderGroup:
     async def checkpoints(self) -> list[Checkpoint]:
         """The newest complete ones, oldest first."""
         state = await self._shared.read()
-        return [Checkpoint(one.name, cuts_of(one.positions)) for one in state.checkpoints if one.is_complete]
+        complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]
+        return [Checkpoint(one.name, cuts_of(one.positions)) for one in complete]
 
     async def unread_bytes(self) -> int:
         """How many bytes lie between the recorded positions and the end cuts or the tails; event headers count."""
@@ -162,14 +182,23 @@ class ReaderGroup:
 
     # --- steering -----------------------------------------------------------------------------
 
-    async def reader_offline(self, reader_id: str) -> dict[str, StreamCut]:
-        """Take a reader for dead: others go on at its last recorded positions, which are returned."""
+    async def reader_offline(
+        self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float = 30.0
+    ) -> dict[str, StreamCut]:
+        """Take a reader for dead: others go on at its last recorded positions, which are returned.
+
+        positions: where to go on instead, as the reader's `positions()` told them and the application kept them
+        together with its results; segments that it doesn't name, or that others have by now, stay as they are.
+        """
+        if any(offset < 0 for offset in (positions or {}).values()):
+            raise InvalidArgumentError("a reader's position is an offset in a segment, and not below 0")
 
         def leave(state: GroupState) -> tuple[GroupState, dict[str, int]]:
             owned = {name: held.offset for name, held in state.owned_by(reader_id).items()}
-            return state.apply(Leave(reader_id)), owned
+            owned |= {name: offset for name, offset in (positions or {}).items() if name in owned}
+            return state.apply(Leave(reader_id, owned)), owned
 
-        return cuts_of((await self._shared.change(leave))[1])
+        return cuts_of((await self._shared.change(leave, timeout))[1])
 
     async def initiate_checkpoint(self, name: str, *, timeout: float = 60.0) -> Checkpoint:
         """A checkpoint that every reader passes when its application next reads; returns once all have.
@@ -177,152 +206,72 @@ class ReaderGroup:
         RequestTimeoutError if one has not in time: it reads on slowly or is dead, see `reader_offline`; the
         checkpoint still becomes complete. AlreadyExistsError if there is one of that name.
         """
-        await self._create_checkpoint(name, is_silent=False)
-        return await self._complete(name, timeout)
+        return await self._make_checkpoint(name, timeout, is_silent=False)
 
     async def generate_stream_cuts(self, *, timeout: float = 60.0) -> dict[str, StreamCut]:
         """Where the group is now, to the event: all that readers have returned lies before these cuts."""
         name = f"cuts-{uuid4().hex}"
-        await self._create_checkpoint(name, is_silent=True)
         try:
-            return dict((await self._complete(name, timeout)).stream_cuts)
-        finally:
-            await self._shared.change(lambda state: (_without(state, name), None))
+            cuts = dict((await self._make_checkpoint(name, timeout, is_silent=True)).stream_cuts)
+        except RequestTimeoutError:
+            with suppress(UnavailableError):  # then it stays until newer ones take its place, and tells nobody anything
+                await self._shared.change(lambda state: (_without(state, name), None), _FORGETTING_S)
+            raise
+        await self._shared.change(lambda state: (_without(state, name), None))
+        return cuts
 
     async def stream_cuts_on_condition(self, name: str, *, timeout: float = 60.0) -> dict[str, StreamCut]:
         """The stream cuts made where the readers' condition `name` first held; waits for that."""
         return dict((await self._complete(name, timeout)).stream_cuts)
 
-    async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut]) -> None:
+    async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float = 30.0) -> None:
         """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
         cuts = list(to.stream_cuts.values() if isinstance(to, Checkpoint) else to)
-        state = await self._shared.read()
         given = {f"{cut.scope}/{cut.stream}" for cut in cuts}
-        if given != set(state.streams) or len(cuts) != len(given):
-            raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
-        segments = segments_of([piece for cut in cuts for piece in await pieces_of(self._stores, cut)])
-        await self._shared.change(lambda state: (state.apply(Reset(segments)), None))
+        async with _within(timeout, lambda: f"resetting reader group {self.scope}/{self.name}"):
+            state = await self._shared.read()
+            if given != set(state.streams) or len(cuts) != len(given):
+                raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
+            segments = segments_of([piece for cut in cuts for piece in await pieces_of(self._stores, cut)])
+            await self._shared.change(lambda state: (state.apply(Reset(segments)), None), timeout)
+
+    async def update_retention_stream_cut(self, cuts: Iterable[StreamCut]) -> None:
+        """The group needs nothing before these cuts any more; for groups that release by hand.
+
+        InvalidStreamCutError if one is no boundary of its stream, or lies before what was released already.
+        """
+        state = await self._shared.read()
+        if state.retention is not StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT:
+            raise InvalidArgumentError(f"the group releases {state.retention.name}, not by hand: create it so")
+        await release(self._stores, self.scope, self.name, state.group_id, cuts)
 
     # --- inside -----------------------------------------------------------------------------
 
-    async def _create_checkpoint(self, name: str, *, is_silent: bool) -> None:
-        await self._shared.change(lambda state: (state.apply(CreateCheckpoint(name, is_silent)), None))
+    async def _make_checkpoint(self, name: str, timeout: float, *, is_silent: bool) -> Checkpoint:
+        began = time.monotonic()
+        await self._shared.change(lambda state: (state.apply(CreateCheckpoint(name, is_silent)), None), timeout)
+        return await self._complete(name, max(timeout - (time.monotonic() - began), 0.0))
 
     async def _complete(self, name: str, timeout: float) -> Checkpoint:
-        deadline = time.monotonic() + timeout
-        while True:
-            state = await self._shared.read()
-            held = state.checkpoint(name)
-            if held is not None and held.is_complete:
-                return Checkpoint(name, cuts_of(held.positions))
-            if time.monotonic() >= deadline:
-                missing = ", ".join(held.pending) if held is not None else "it is not made"
-                raise RequestTimeoutError(
-                    f"checkpoint {name} is not complete after {timeout} s, not passed by: {missing}"
-                )
-            await asyncio.sleep(_LOOK_EVERY_S)
+        missing = "the group's state can't be read"
+        async with _within(timeout, lambda: f"waiting for checkpoint {name} ({missing})"):
+            while True:
+                held = (await self._shared.read()).checkpoint(name)
+                if held is not None and held.is_complete:
+                    return Checkpoint(name, cuts_of(held.positions))
+                missing = f"not passed by: {', '.join(held.pending)}" if held is not None else "it is not made"
+                await asyncio.sleep(_LOOK_EVERY_S)
 
 
-class ReaderGroupManager:
-    """The reader groups of one scope; made by `StreamManager.reader_group_manager`."""
-
-    def __init__(self, manager: StreamManager, scope: str) -> None:
-        self.scope = scope
-        self._manager = manager
-        self._stores = manager.stores
-
-    async def create_reader_group(
-        self,
-        name: str,
-        streams: Iterable[str] | str,
-        *,
-        starts: Iterable[StreamCut] = (),
-        ends: Iterable[StreamCut] = (),
-        refresh_ms: int = 500,
-        dead_after_ms: int = 10_000,
-        checkpoint_interval_ms: int = 0,
-    ) -> bool:
-        """A group that reads `streams` (of this scope, or as `scope/stream`); False if it existed.
-
-        Each stream is read from its cut in `starts`, or its head, to its cut in `ends`, or for ever. Readers
-        look at the group's state every `refresh_ms`; one that has not reported for `dead_after_ms` is taken
-        offline by the others; every `checkpoint_interval_ms` there is a checkpoint, if it isn't 0.
-        """
-        check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
-        keys = [
-            key if "/" in key else f"{self.scope}/{key}" for key in ([streams] if isinstance(streams, str) else streams)
-        ]
-        first, last = _by_stream(starts, keys), _by_stream(ends, keys)
-        if not keys or len(set(keys)) != len(keys):
-            raise InvalidArgumentError("a reader group needs at least one stream, and each once")
-        if refresh_ms <= 0 or dead_after_ms < 4 * refresh_ms or checkpoint_interval_ms < 0:
-            raise InvalidArgumentError(
-                "refresh_ms must be above 0, dead_after_ms at least four times that, checkpoint_interval_ms not below 0"
-            )
-        begins: list[tuple[KeyRange, int]] = []
-        for key in keys:
-            begins += await pieces_of(
-                self._stores, first.get(key) or await self._stores.controller.head(*key.split("/"))
-            )
-        finish = [piece for cut in last.values() for piece in await pieces_of(self._stores, cut)]
-        timing = Timing(refresh_ms, dead_after_ms, checkpoint_interval_ms)
-        state = first_state("", begins, finish, streams=keys, timing=timing)
-        wanted = str(UUID(bytes=_ID_PREFIX + os.urandom(12)))
-        group_id = await self._stores.controller.create_reader_group(
-            self.scope,
-            name,
-            wanted,
-            [first.get(key) or cut_of(key, {}) for key in keys],
-            last.values(),
-            refresh_ms=refresh_ms,
-            checkpoint_interval_ms=checkpoint_interval_ms,
-        )
-        _check_nadis(group_id, self.scope, name)
-        return await SharedState(self._stores, self.scope, name).create(replace(state, group_id=group_id))
-
-    async def get_reader_group(self, name: str) -> ReaderGroup:
-        """ReaderGroupNotFoundError if there is none."""
-        group = ReaderGroup(self._manager, self.scope, name)
-        await SharedState(self._stores, self.scope, name).read()
-        return group
-
-    async def delete_reader_group(self, name: str) -> bool:
-        """False if there was none; its readers end with ReaderGroupNotFoundError."""
-        controller = self._stores.controller
-        try:
-            group_id = await controller.reader_group_id(self.scope, name)
-        except ReaderGroupNotFoundError:
-            return False
-        _check_nadis(group_id, self.scope, name)
-        await SharedState(self._stores, self.scope, name).delete()
-        return await controller.delete_reader_group(self.scope, name, group_id)
-
-    async def list_reader_groups(self) -> list[str]:
-        """All groups of the scope, those of other clients too."""
-        names = await self._stores.controller.list_streams(self.scope)
-        return sorted(n.removeprefix(READER_GROUP_PREFIX) for n in names if n.startswith(READER_GROUP_PREFIX))
-
-
-async def pieces_of(stores: SegmentStores, cut: StreamCut) -> list[tuple[KeyRange, int]]:
-    """The segments of a cut with their keys; InvalidStreamCutError if one isn't of the stream."""
-    ranges = await readers.segment_ranges(stores, cut.scope, cut.stream, cut)
-    return [
-        (KeyRange(segment_name(cut.scope, cut.stream, r.segment_id), r.low, r.high), cut.positions[r.segment_id])
-        for r in ranges
-    ]
-
-
-def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, StreamCut]:
-    found = {f"{cut.scope}/{cut.stream}": cut for cut in cuts}
-    strange = found.keys() - set(streams)
-    if strange:
-        raise InvalidStreamCutError(f"there is a cut of {min(strange)}, which is no stream of the group")
-    return found
-
-
-def _check_nadis(group_id: str, scope: str, name: str) -> None:
-    if not UUID(group_id).bytes.startswith(_ID_PREFIX):
-        raise AlreadyExistsError("reader group", f"{scope}/{name}, made by another client, which nadi's can't share,")
+@asynccontextmanager
+async def _within(timeout: float, what: Callable[[], str]) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except RequestTimeoutError:
+        raise
+    except TimeoutError:
+        raise RequestTimeoutError(f"{what()} took longer than {timeout:.1f} s") from None
 
 
 def _without(state: GroupState, name: str) -> GroupState:

@@ -10,19 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from nadi.client.readergroup.state import (
-    NOBODY,
-    Acquire,
-    Complete,
-    CreateCheckpoint,
-    GroupState,
-    KeyRange,
-    Leave,
-    Pass,
-    Release,
-    Report,
-    Update,
-)
+from nadi.client.readergroup.state import NOBODY, GroupState, KeyRange, Update
+from nadi.client.readergroup.updates import Acquire, Complete, CreateCheckpoint, Leave, Pass, Release, Report
 
 
 @dataclass(frozen=True, slots=True)

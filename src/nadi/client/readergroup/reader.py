@@ -14,87 +14,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
 
-import msgspec
-
+from nadi.client.readergroup.holdings import Holdings
+from nadi.client.readergroup.notices import Notices
 from nadi.client.readergroup.plan import Facts, plan
+from nadi.client.readergroup.reads import Condition, EventRead, Reading
+from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.source import Gap, SegmentSource
-from nadi.client.readergroup.state import Complete, CreateCheckpoint, GroupState, Pass, Release
+from nadi.client.readergroup.state import GroupState
+from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Pass, Release
 from nadi.client.readergroup.watch import Watch
 from nadi.client.stores import SegmentStores
 from nadi.errors import ClosedError, NadiError, ReaderGroupNotFoundError, RequestTimeoutError, UnavailableError
-from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock
 
-Condition = Callable[[str, EventBlock], int | None]
 _REPORTS_IN_LIFE = 4  # a reader without news still reports this often before it would be taken for dead
 _POSITIONS_EVERY_S = 1.0
 _ids = itertools.count()
 
 
-class EventRead(msgspec.Struct, frozen=True):
-    """What a read gave: an event or a block of them, or else one of the other things.
-
-    segment: the full name of the segment of the event, block or gap; offset: of the event's header, or
-    where the block begins. checkpoint: all that was read before lies before this checkpoint. gap: data
-    was truncated away before it was read. is_reset: the group goes on from elsewhere.
-    is_read_completed: everything up to the end cuts, or the ends of sealed streams, was read by the group.
-    """
-
-    event: bytes | None = None
-    block: EventBlock | None = None
-    segment: str = ""
-    offset: int = -1
-    checkpoint: str | None = None
-    gap: Gap | None = None
-    is_reset: bool = False
-    is_read_completed: bool = False
-
-
-def on_events(predicate: Callable[[bytes], bool]) -> Condition:
-    """A condition that holds from the first event on for which `predicate` is true.
-
-    >>> from nadi.model.event import frame_events, whole_events
-    >>> block, _ = whole_events(memoryview(frame_events([b"a", b"stop", b"b"])))
-    >>> on_events(lambda event: event == b"stop")("sc/st/0.#epoch.0", block)
-    1
-    """
-
-    def find(segment: str, block: EventBlock) -> int | None:
-        return next((index for index, event in enumerate(block) if predicate(event)), None)
-
-    return find
-
-
-class _Cursor:
-    """A block in the application's hands; `next` is the first event that was not taken from it."""
-
-    __slots__ = ("block", "count", "events", "is_whole", "next", "offsets", "source")
-
-    def __init__(self, source: SegmentSource, block: EventBlock, *, is_whole: bool) -> None:
-        self.source, self.block, self.is_whole = source, block, is_whole
-        self.offsets: list[int] = [] if is_whole else block.offsets().tolist()
-        self.count = len(self.offsets)
-        self.events = iter(block)
-        self.next = 0
-
-    @property
-    def given(self) -> int:
-        taken = self.next
-        return self.offsets[taken] if taken < self.count else self.block.offset + self.block.size_bytes
-
-    @property
-    def done(self) -> int:
-        taken = self.next
-        return self.offsets[taken - 1] if taken > 0 else self.block.offset
-
-
-class EventReader:
+class EventReader(Reading[EventRead]):
     """Made by `ReaderGroup.create_reader`; one user at a time.
 
     conditions: by name, each called with a segment's name and a block before the block is given out; it
@@ -112,20 +54,16 @@ class EventReader:
         conditions: Mapping[str, Condition],
     ) -> None:
         self.name = name
-        self._stores, self._shared, self._token, self._state = stores, shared, token, state
-        self._purpose = f"group reader {next(_ids)}"
-        self._sources: dict[str, SegmentSource] = {}
-        self._turn: deque[SegmentSource] = deque()
-        self._cursor: _Cursor | None = None
+        self._shared, self._token, self._state = shared, token, state
+        self._news, self._wake = asyncio.Event(), asyncio.Event()
+        self._holdings = Holdings(stores, f"group reader {next(_ids)}", self._news.set)
         self._attention = False  # something other than the next event of the block is to be looked at
-        self._notices: deque[EventRead] = deque()
-        self._announced: dict[int, str] = {}  # checkpoints that the application is told of
-        self._told: list[int] = []  # those it was told of: the next read passes them
-        self._passed: dict[int, dict[str, int]] = {}
+        self._notices = Notices()
         self._conditions = dict(conditions)
         self._watch = Watch(name)
+        self._releases = Releases(stores, shared.scope, shared.group, name)
         self._synced_at = self._reported_at = time.monotonic()
-        self._news, self._wake = asyncio.Event(), asyncio.Event()
+        self._unanswered = 0  # how often in a row the state was asked for in vain
         self._lock = asyncio.Lock()
         self._error: NadiError | None = None
         self._closed = False
@@ -135,17 +73,20 @@ class EventReader:
 
     def next_ready(self) -> EventRead | None:
         """The next event of the block in hand, from any thread; None: ask `read_next_event`."""
-        cursor = self._cursor
-        if cursor is None or self._attention or cursor.next >= cursor.count:
-            return None
-        index = cursor.next
-        cursor.next = index + 1
-        return EventRead(next(cursor.events), None, cursor.source.segment, cursor.offsets[index])
+        cursor = self._holdings.cursor
+        return None if cursor is None or self._attention else cursor.next()
+
+    @property
+    def block_in_hand(self) -> EventBlock | None:
+        """The block that events are given out of one by one, which `read_next_event` gave last."""
+        cursor = self._holdings.cursor
+        return None if cursor is None else cursor.block
 
     async def read_next_event(self, timeout: float | None = None) -> EventRead | None:
         """The next event, or what else there is to know; None if nothing came within `timeout` seconds.
 
-        ReaderOfflineError if others took this reader for dead. After `is_read_completed` there is nothing more.
+        RequestTimeoutError if nothing came and the group's state could not be read either, for as long as after which
+        a reader is taken for dead; ReaderOfflineError if this one was. After `is_read_completed` there is nothing more.
         """
         found = self.next_ready()
         return found if found is not None else await self._next(timeout, is_whole=False)
@@ -154,16 +95,8 @@ class EventReader:
         """As `read_next_event`, with `block`, all the events that were read at once, in place of `event`."""
         return await self._next(timeout, is_whole=True)
 
-    async def __aiter__(self) -> AsyncIterator[EventRead]:
-        while True:
-            found = await self.read_next_event()
-            assert found is not None
-            if found.is_read_completed:
-                return
-            yield found
-
     async def _next(self, timeout: float | None, *, is_whole: bool) -> EventRead | None:
-        self._put_cursor_back()
+        self._holdings.put_back()
         self._attention = False
         try:
             async with asyncio.timeout(timeout):
@@ -171,28 +104,36 @@ class EventReader:
                     self._news.clear()
                     self._check()
                     self._pass_told()
-                    if time.monotonic() - self._synced_at > self._state.timing.dead_after_ms / 1000:
-                        await self._refresh()  # others may have taken everything
+                    if self._silence_s > self._patience_s:  # others may have taken everything
+                        await self._refresh_or_count()
                         continue
                     if self._notices:
-                        return self._give_notice()
+                        return self._notices.take()
                     found = await self._take(is_whole)
                     if found is not None:
                         return found
                     if self._state.is_completed:
                         return EventRead(is_read_completed=True)
-                    if any(source.completion is not None for source in self._sources.values()):
+                    if self._holdings.completed():
                         self._wake.set()
                     await self._news.wait()
-        except TimeoutError as error:
-            silence_s = time.monotonic() - self._synced_at
-            if isinstance(error, RequestTimeoutError):
-                raise
-            if silence_s > self._state.timing.dead_after_ms / 1000:
+        except RequestTimeoutError:  # of a condition's cut
+            raise
+        except TimeoutError:
+            if self._unanswered > 1:  # once may be this process's own sleep
                 raise RequestTimeoutError(
-                    f"the state of the reader group can't be read for {silence_s:.0f} s"
+                    f"the state of the reader group can't be read for {self._silence_s:.0f} s: is the server there?"
                 ) from None
             return None
+
+    @property
+    def _silence_s(self) -> float:
+        """Since when nothing was heard of the group."""
+        return time.monotonic() - self._synced_at
+
+    @property
+    def _patience_s(self) -> float:
+        return self._state.timing.dead_after_ms / 1000
 
     def _check(self) -> None:
         if self._closed:
@@ -200,63 +141,40 @@ class EventReader:
         if self._error is not None:
             raise self._error
 
-    def _put_cursor_back(self) -> None:
-        """What was taken from the block in hand is done; the rest goes back to its segment."""
-        cursor, self._cursor = self._cursor, None
-        if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
-            return
-        cursor.source.given = cursor.given
-        if cursor.next < cursor.count:
-            cursor.source.put_back(_part(cursor.block, cursor.next, cursor.count))
+    async def _refresh_or_count(self) -> None:
+        """`_refresh`, or one more that had no answer: whoever reads says how long to wait."""
+        try:
+            await self._refresh()
+        except RequestTimeoutError:
+            self._unanswered += 1
 
     def _pass_told(self) -> None:
-        for number in self._told:
-            self._passed[number] = {name: source.given for name, source in self._sources.items()}
+        if self._notices.pass_told(self._holdings.given()):
             self._wake.set()
-        self._told.clear()
-
-    def _give_notice(self) -> EventRead:
-        notice = self._notices.popleft()
-        if notice.checkpoint is not None:
-            self._told = [number for number, name in self._announced.items() if name == notice.checkpoint]
-        return notice
 
     async def _take(self, is_whole: bool) -> EventRead | None:
-        """Something of the next segment that has something."""
-        for _ in range(len(self._turn)):
-            source = self._turn[0]
-            self._turn.rotate(-1)
-            if source.is_frozen:
-                continue
-            if source.items:
-                found = await self._give(source, is_whole)
-                return found if found is not None else await self._take(is_whole)
-            if source.error is not None:
-                raise source.error
+        """Something of the next segment that has something; None if none has."""
+        while (source := self._holdings.next_source()) is not None:
+            item = source.peek()
+            if isinstance(item, Gap):
+                self._holdings.show_gap(source)
+                return EventRead(segment=item.segment, gap=item)
+            assert item is not None
+            count = len(item) if not self._conditions else await self._up_to_a_condition(source, item)
+            if count > 0:
+                cursor = self._holdings.take(source, count, is_whole=is_whole)
+                block = cursor.block
+                return EventRead(None, block, source.segment, block.offset) if is_whole else cursor.next()
         return None
 
-    async def _give(self, source: SegmentSource, is_whole: bool) -> EventRead | None:
-        """The source's next item; None if a stream cut was made before it, and one has to look again."""
-        item = source.items[0]
-        if isinstance(item, Gap):
-            source.take()
-            source.given = source.given if item.to_offset is None else item.to_offset
-            return EventRead(segment=item.segment, gap=item)
-        found = {name: condition(source.segment, item) for name, condition in self._conditions.items()}
-        first = min((index for index in found.values() if index is not None), default=len(item))
+    async def _up_to_a_condition(self, source: SegmentSource, block: EventBlock) -> int:
+        """How many events lie before one where a condition holds; 0 if a stream cut was made before the first
+        of them, and one has to look again."""
+        found = {name: condition(source.segment, block) for name, condition in self._conditions.items()}
+        first = min((index for index in found.values() if index is not None), default=len(block))
         if first == 0:
             await self._make_cuts([name for name, index in found.items() if index == 0])
-            return None
-        block = source.take()
-        assert block is item
-        if first < len(item):  # there the condition is looked at again, and holds at once
-            source.put_back(_part(item, first, len(item)))
-            item = _part(item, 0, first)
-        cursor = self._cursor = _Cursor(source, item, is_whole=is_whole)
-        if is_whole:
-            return EventRead(None, item, source.segment, item.offset)
-        cursor.next = 1
-        return EventRead(next(cursor.events), None, source.segment, cursor.offsets[0])
+        return first
 
     async def _make_cuts(self, names: list[str]) -> None:
         """Stream cuts where this reader is now, unless another reader was first."""
@@ -265,11 +183,10 @@ class EventReader:
             state.member(self.name, self._token)
             if state.generation != self._state.generation:
                 return state, None
-            given = {segment: one.given for segment, one in self._sources.items()}
             for name in names:
                 if state.checkpoint(name) is None:
                     state = state.apply(CreateCheckpoint(name, is_silent=True, is_kept=True))
-                    state = state.apply(Pass(self.name, state.checkpoints_made, given))
+                    state = state.apply(Pass(self.name, state.checkpoints_made, self._holdings.given()))
             return state, None
 
         async with self._lock:
@@ -282,7 +199,8 @@ class EventReader:
         while not self._closed:
             self._wake.clear()
             try:
-                await self._refresh()
+                await self._refresh_or_count()
+                await self._releases.follow(self._state)
             except ClosedError:
                 return
             except UnavailableError:
@@ -300,19 +218,16 @@ class EventReader:
 
     async def _refresh(self) -> None:
         async with self._lock:
-            state, _ = await self._shared.change(self._change)
+            state, _ = await self._shared.change(self._change, self._patience_s / 2)
             self._reconcile(state)
 
     def _change(self, state: GroupState) -> tuple[GroupState, None]:
         """The next state as this reader wants it; what would be given away is frozen until that is decided."""
         state.member(self.name, self._token)
         planned, updates = plan(state, self.name, self._facts(state))
-        for name, source in self._sources.items():
-            held = state.segments.get(name) if state.generation == self._state.generation else None
-            source.is_frozen = held is None or held.owner != self.name
-        for update in updates:
-            if isinstance(update, Release | Complete) and update.segment in self._sources:
-                self._sources[update.segment].is_frozen = True
+        owned = state.owned_by(self.name) if state.generation == self._state.generation else {}
+        going = {update.segment for update in updates if isinstance(update, Release | Complete)}
+        self._holdings.freeze([name for name in self._holdings.segments if name not in owned or name in going])
         return planned, None
 
     def _facts(self, state: GroupState) -> Facts:
@@ -322,85 +237,37 @@ class EventReader:
         if state.generation != self._state.generation:
             return Facts(silent=silent)
         owned = state.owned_by(self.name)
-        sources = {name: source for name, source in self._sources.items() if name in owned}
-        cursor = self._cursor
-        given = {name: source.given for name, source in sources.items()}
-        done = dict(given)
-        movable = set(sources)
-        if cursor is not None and cursor.source.segment in sources:
-            in_hand = cursor.source.segment
-            given[in_hand], done[in_hand] = cursor.given, cursor.done
-            movable.discard(in_hand)
-        changed = any(offset > owned[name].offset for name, offset in done.items())
+        done, in_hand = self._holdings.done(), self._holdings.in_hand
+        changed = any(name in owned and offset > owned[name].offset for name, offset in done.items())
         waited = now - self._reported_at
         life = state.timing.dead_after_ms / 1000 / _REPORTS_IN_LIFE
         return Facts(
-            given,
-            done,
-            movable,
-            {name: end for name, source in sources.items() if (end := source.completion) is not None},
-            self._passed,
-            silent,
-            self._watch.due_checkpoint(state),
-            waited >= life or (changed and waited >= min(_POSITIONS_EVERY_S, life)),
+            given={name: offset for name, offset in self._holdings.given().items() if name in owned},
+            done={name: offset for name, offset in done.items() if name in owned},
+            movable={name for name in self._holdings.segments if name in owned and name != in_hand},
+            completed={name: end for name, end in self._holdings.completed().items() if name in owned},
+            passed=self._notices.passed,
+            silent=silent,
+            new_checkpoint=self._watch.due_checkpoint(state),
+            is_report_due=waited >= life or (changed and waited >= min(_POSITIONS_EVERY_S, life)),
         )
 
     def _reconcile(self, state: GroupState) -> None:
         """Read what the state says that this reader has, and nothing else."""
         before, self._state = self._state, state
-        now = self._synced_at = time.monotonic()
-        held, known = state.readers.get(self.name), before.readers.get(self.name)
-        if held != known:
-            self._reported_at = now
-        if state.generation != before.generation:
-            for name in list(self._sources):
-                self._stop(name)
-            self._told.clear()
-            self._announced.clear()
-            self._notices.clear()
-            self._notices.append(EventRead(is_reset=True))
+        self._synced_at, self._unanswered = time.monotonic(), 0
+        if state.readers.get(self.name) != before.readers.get(self.name):
+            self._reported_at = self._synced_at
+        is_reset = state.generation != before.generation
+        if is_reset:
+            self._notices.reset()
+        is_lost = self._holdings.follow(state, self.name, anew=is_reset)
+        if self._notices.follow(state, self.name) or is_reset or is_lost:
             self._attention = True
-        owned = state.owned_by(self.name)
-        for name in [name for name in self._sources if name not in owned]:
-            self._stop(name)
-        for source in self._sources.values():
-            source.is_frozen = False
-        for name, segment in owned.items():
-            if name not in self._sources:
-                self._start(state, name, segment.offset)
-        pending = {one.number: one for one in state.pending_for(self.name)}
-        self._passed = {number: at for number, at in self._passed.items() if number in pending}
-        self._announced = {number: name for number, name in self._announced.items() if number in pending}
-        for number, one in pending.items():
-            if not one.is_silent and number not in self._announced:
-                self._announced[number] = one.name
-                self._notices.append(EventRead(checkpoint=one.name))
-                self._attention = True
         self._conditions = {
             name: condition for name, condition in self._conditions.items() if state.checkpoint(name) is None
         }
         self._news.set()
-
-    def _start(self, state: GroupState, name: str, offset: int) -> None:
-        count = len(state.owned_by(self.name))
-        source = SegmentSource(
-            self._stores,
-            state.segments[name].keys,
-            offset,
-            state.end_of(name),
-            purpose=self._purpose,
-            read_ahead_bytes=max(min(READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES // count), READ_REPLY_MAX_BYTES),
-            news=self._news.set,
-        )
-        self._sources[name] = source
-        self._turn.append(source)
-
-    def _stop(self, name: str) -> None:
-        source = self._sources.pop(name)
-        self._turn.remove(source)
-        source.close()
-        if self._cursor is not None and self._cursor.source is source:
-            self._attention = True  # the block in hand is not this reader's any more
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -410,11 +277,7 @@ class EventReader:
 
     def positions(self) -> dict[str, int]:
         """Up to where each segment of this reader was given out."""
-        cursor = self._cursor
-        return {
-            name: cursor.given if cursor is not None and cursor.source is source else source.given
-            for name, source in self._sources.items()
-        }
+        return self._holdings.given()
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         """Leave the group; its segments are free at once.
@@ -425,7 +288,7 @@ class EventReader:
         if self._closed:
             return
         if is_done:
-            self._put_cursor_back()
+            self._holdings.put_back()
             self._pass_told()
         self._closed = True
         self._wake.set()
@@ -443,31 +306,12 @@ class EventReader:
         if held is None or held.token != self._token:
             return state, None
         facts = self._facts(state)
-        for source in self._sources.values():
-            source.is_frozen = True
+        self._holdings.freeze(self._holdings.segments)
         return plan(state, self.name, replace(facts, is_leaving=True))[0], None
 
     def stop(self) -> None:
         """End without a word, as a dead reader does: the others take it offline in time."""
-        self._closed = True
+        self._closed = self._attention = True
         self._task.cancel()
-        for name in list(self._sources):
-            self._stop(name)
-        self._stores.release(self._purpose)
+        self._holdings.close()
         self._news.set()
-
-    async def __aenter__(self) -> EventReader:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close(is_done=error is None)
-
-
-def _part(block: EventBlock, first: int, last: int) -> EventBlock:
-    """Events `first` to `last` of a block, without a copy."""
-    starts = block.starts
-    low = int(starts[first]) if first < len(starts) else len(block.data)
-    high = int(starts[last]) if last < len(starts) else len(block.data)
-    return EventBlock(block.data[low:high], starts[first:last] - low, block.offset + low)

@@ -9,22 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from contextlib import aclosing
 from dataclasses import dataclass
 
-from nadi.client.assemble import EventAssembler
+from nadi.client.read_ahead import ReadAhead, following
 from nadi.client.readergroup.plan import Completion
 from nadi.client.readergroup.state import KeyRange
-from nadi.client.segment_input import read_bytes
-from nadi.client.stores import Backoff, SegmentStores
-from nadi.errors import (
-    ClosedError,
-    NadiError,
-    ProtocolError,
-    SegmentNotFoundError,
-    TruncatedError,
-    UnavailableError,
-)
+from nadi.client.stores import SegmentStores
+from nadi.errors import NadiError, SegmentNotFoundError, TruncatedError
 from nadi.model.event import EventBlock
 from nadi.naming import parse_segment_name, segment_name
 
@@ -54,33 +45,39 @@ class SegmentSource:
     ) -> None:
         self.segment = keys.segment
         self.given = start
-        self.items: deque[EventBlock | Gap] = deque()
         self.is_frozen = False  # nothing is given out: it may go to another reader
         self.error: NadiError | None = None
-        self._stores, self._keys, self._end = stores, keys, end
-        self._purpose, self._ahead, self._news = purpose, read_ahead_bytes, news
+        self._stores, self._end, self._news = stores, end, news
+        self._most_bytes = read_ahead_bytes
+        self._ahead = ReadAhead(stores, keys.segment, purpose=purpose, news=news)
+        self._gaps: deque[Gap] = deque()
         self._successors: tuple[KeyRange, ...] | None = None
-        self._buffered = 0
-        self._room = asyncio.Event()
         self._task = asyncio.create_task(self._run(start))
 
-    def take(self) -> EventBlock | Gap:
-        """The next of `items`; the caller moves `given`."""
-        item = self.items.popleft()
-        if isinstance(item, EventBlock):
-            self._buffered -= item.size_bytes
-            self._room.set()
-        return item
+    def peek(self) -> EventBlock | Gap | None:
+        """What comes next, if it is here: of blocks and gaps the one that lies first."""
+        blocks, gaps = self._ahead.blocks, self._gaps
+        if gaps and not (blocks and blocks[0].offset < gaps[0].from_offset):
+            return gaps[0]
+        return blocks[0] if blocks else None
+
+    def pass_gap(self) -> None:
+        """Go on behind the gap that comes next."""
+        gap = self._gaps.popleft()
+        self.given = self.given if gap.to_offset is None else gap.to_offset
+
+    def take(self) -> EventBlock:
+        """The block that comes next; the caller moves `given`."""
+        return self._ahead.take()
 
     def put_back(self, block: EventBlock) -> None:
         """The rest of a block that was taken."""
-        self.items.appendleft(block)
-        self._buffered += block.size_bytes
+        self._ahead.put_back(block)
 
     @property
     def completion(self) -> Completion | None:
         """Where the segment ended and what follows, once all of it was given out."""
-        if self._successors is None or self.items:
+        if self._successors is None or self.peek() is not None:
             return None
         return Completion(self.given, self._successors)
 
@@ -91,64 +88,26 @@ class SegmentSource:
         try:
             while True:
                 try:
-                    start = await self._read(start)
+                    await self._ahead.fill(start, self._end, self._most_bytes)
                     break
                 except TruncatedError as error:
-                    start = self._note_gap(max(start, error.offset), error.start_offset)
-            found = [] if self._end is not None and start >= self._end else await self._following()
-            self._successors = tuple(found)
+                    start = error.start_offset if self._end is None else min(error.start_offset, self._end)
+                    self._note_gap(start)
+                except SegmentNotFoundError:
+                    self._note_gap(None)
+                    break
+            self._successors = await self._following()
         except NadiError as error:
             self.error = error
         self._news()
 
-    def _note_gap(self, start: int, to: int) -> int:
-        to = to if self._end is None else min(to, self._end)
-        self.items.append(Gap(self.segment, start, to))
+    def _note_gap(self, to_offset: int | None) -> None:
+        self._gaps.append(Gap(self.segment, self._ahead.reached, to_offset))
         self._news()
-        return to
 
-    async def _read(self, start: int) -> int:
-        """Fill the queue from an event boundary on; where it ended. TruncatedError tells where to go on."""
-        assembler = EventAssembler(start)
-        try:
-            async with aclosing(
-                read_bytes(
-                    self._stores,
-                    self.segment,
-                    start,
-                    self._end,
-                    purpose=self._purpose,
-                    read_ahead_bytes=self._ahead,
-                )
-            ) as pieces:
-                async for data in pieces:
-                    for block in assembler.feed(data):
-                        self.items.append(block)
-                        self._buffered += block.size_bytes
-                    if self.items:
-                        self._news()
-                    while self._buffered >= self._ahead:
-                        self._room.clear()
-                        await self._room.wait()
-        except TruncatedError as error:
-            raise TruncatedError(self.segment, assembler.offset, error.start_offset) from None
-        except SegmentNotFoundError:
-            self.items.append(Gap(self.segment, assembler.offset, None))
-            return assembler.offset
-        if assembler.is_within_event:
-            raise ProtocolError(f"segment {self.segment} ends within an event")
-        return assembler.offset
-
-    async def _following(self) -> list[KeyRange]:
+    async def _following(self) -> tuple[KeyRange, ...]:
+        if self._end is not None and self._ahead.reached >= self._end:
+            return ()
         scope, stream, segment_id = parse_segment_name(self.segment)
-        backoff = Backoff()
-        while True:
-            try:
-                found = await self._stores.controller.successors(scope, stream, segment_id)
-            except ClosedError:
-                raise
-            except UnavailableError:
-                await backoff.pause()
-                continue
-            ranges = [successor.segment for successor in found]
-            return [KeyRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in ranges]
+        found = await following(self._stores, scope, stream, segment_id)
+        return tuple(KeyRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in found)

@@ -1,8 +1,8 @@
-"""What the readers of a group agree on, as a value, and every way in which it may change.
+"""What the readers of a group agree on, as a value.
 
-No clock, no chance, no I/O: whatever an update needs, it carries. `GroupState.apply` gives the next
-state or raises, and never changes the one it was called on; `shared` stores the result if nobody else
-was faster. What always holds:
+No clock, no chance, no I/O. `GroupState.apply` gives the next state or raises, and never changes the one it was
+called on; `updates` has every way in which it may change, `shared` stores the result if nobody else was faster.
+What always holds:
 
 - Each segment is there once, so it has one owner or none. One that is owned or free to be taken has an
   offset; one that waits has -1; one that is done (its end cut is reached, or its stream is sealed there)
@@ -18,13 +18,13 @@ was faster. What always holds:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
+from nadi.errors import InvalidStreamCutError, ReaderOfflineError
 from nadi.limits import READER_GROUP_CHECKPOINTS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch
@@ -111,6 +111,19 @@ class Timing(msgspec.Struct, frozen=True, array_like=True):
     checkpoint_interval_ms: int = 0
 
 
+class StreamDataRetention(Enum):
+    """Whether a group holds back the retention of its streams; the values are those of Pravega's protocol.
+
+    A stream keeps what lies behind the release of any of its groups, as long as its retention policy's maximum
+    allows. NONE: as if there were no group. MANUAL_RELEASE_AT_USER_STREAMCUT: released by
+    `update_retention_stream_cut`. AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT: up to the last complete checkpoint.
+    """
+
+    NONE = 0
+    MANUAL_RELEASE_AT_USER_STREAMCUT = 1
+    AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT = 2
+
+
 class GroupState(msgspec.Struct, frozen=True):
     """The whole of it; see the module. `generation` counts resets, `checkpoints_made` checkpoints."""
 
@@ -123,6 +136,7 @@ class GroupState(msgspec.Struct, frozen=True):
     checkpoints: tuple[CheckpointState, ...] = ()
     checkpoints_made: int = 0
     generation: int = 0
+    retention: StreamDataRetention = StreamDataRetention.NONE
     layout: int = 1  # of this record: a later nadi that changes it counts it up
 
     def apply(self, *updates: Update) -> GroupState:
@@ -215,163 +229,9 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class Update(Protocol):
-    """One change of the state."""
+    """One change of the state; all of them stand in `updates`."""
 
     def apply_to(self, state: GroupState) -> GroupState: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A reader comes; it has no segments yet."""
-
-    reader: str
-    token: str
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        if self.reader in state.readers:
-            raise AlreadyExistsError("reader", self.reader)
-        return replace(state, readers={**state.readers, self.reader: ReaderState(self.token)})
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """A reader goes, or is taken for dead: its segments are free at their recorded positions."""
-
-    reader: str
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        if self.reader not in state.readers:
-            return state
-        owned = state.owned_by(self.reader)
-        readers = {name: held for name, held in state.readers.items() if name != self.reader}
-        state = state.with_passed(self.reader, None, {name: segment.offset for name, segment in owned.items()})
-        state = state.with_segments({name: replace(segment, owner=NOBODY) for name, segment in owned.items()})
-        return replace(state, readers=readers)
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A reader lives, and has done its segments up to these positions."""
-
-    reader: str
-    positions: Mapping[str, int]
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        held = state.readers[self.reader]
-        owned = state.owned_by(self.reader)
-        changed = {
-            name: replace(owned[name], offset=offset)
-            for name, offset in self.positions.items()
-            if name in owned and offset > owned[name].offset
-        }
-        state = replace(state, segments={**state.segments, **changed})
-        return replace(state, readers={**state.readers, self.reader: replace(held, beat=held.beat + 1)})
-
-
-@dataclass(frozen=True, slots=True)
-class Complete:
-    """A reader has done a segment to its end, which these follow; none if the stream is sealed there."""
-
-    reader: str
-    segment: str
-    offset: int
-    successors: tuple[KeyRange, ...]
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        done = _owned(state, self.reader, self.segment)
-        state = state.with_recorded(self.reader, {self.segment: self.offset})
-        follow = [keys for keys in self.successors if keys.overlaps(done.keys) and not state.is_beyond_the_end(keys)]
-        if not follow:
-            ended = replace(done, offset=self.offset, owner=NOBODY, is_done=True)
-            return state.with_segments({self.segment: ended})
-        new = {keys.segment: SegmentState(keys, WAITING) for keys in follow if keys.segment not in state.segments}
-        return state.with_segments(new, without=[self.segment])
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A reader gives a segment away, done up to `offset`."""
-
-    reader: str
-    segment: str
-    offset: int
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        held = _owned(state, self.reader, self.segment)
-        state = state.with_recorded(self.reader, {self.segment: self.offset})
-        return state.with_segments({self.segment: replace(held, offset=self.offset, owner=NOBODY)})
-
-
-@dataclass(frozen=True, slots=True)
-class Acquire:
-    """A reader takes a segment that nobody has."""
-
-    reader: str
-    segment: str
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        held = state.segments[self.segment]
-        if not held.is_active or held.owner != NOBODY or self.reader not in state.readers:
-            raise InvalidArgumentError(f"reader {self.reader} can't take segment {self.segment}: it is not free")
-        if state.pending_for(self.reader):
-            raise InvalidArgumentError(f"reader {self.reader} can't take a segment before it has passed the checkpoint")
-        return replace(state, segments={**state.segments, self.segment: replace(held, owner=self.reader)})
-
-
-@dataclass(frozen=True, slots=True)
-class CreateCheckpoint:
-    """A boundary that all readers will pass."""
-
-    name: str
-    is_silent: bool = False
-    is_kept: bool = False
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        if state.checkpoint(self.name) is not None:
-            raise AlreadyExistsError("checkpoint", self.name)
-        owners = {segment.owner for segment in state.segments.values() if segment.owner != NOBODY}
-        positions = {name: segment.offset for name, segment in state.segments.items() if segment.owner == NOBODY}
-        pending = tuple(sorted(owners | state.readers.keys()))
-        number = state.checkpoints_made + 1
-        made = CheckpointState(self.name, number, self.is_silent, pending, positions, self.is_kept)
-        state = replace(state, checkpoints=(*state.checkpoints, made), checkpoints_made=number)
-        return state.with_passed(NOBODY, None, {})  # with no readers it is complete, and an old one may go
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A reader has passed a checkpoint at these positions of its segments."""
-
-    reader: str
-    number: int
-    positions: Mapping[str, int]
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        owned = state.owned_by(self.reader)
-        passed = {name: self.positions.get(name, segment.offset) for name, segment in owned.items()}
-        return state.with_passed(self.reader, self.number, passed)
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """A checkpoint that nobody needs any more."""
-
-    name: str
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        return replace(state, checkpoints=tuple(one for one in state.checkpoints if one.name != self.name))
-
-
-@dataclass(frozen=True, slots=True)
-class Reset:
-    """All go on from these segments; what the readers have now is taken from them."""
-
-    segments: Mapping[str, SegmentState]
-
-    def apply_to(self, state: GroupState) -> GroupState:
-        kept = tuple(one for one in state.checkpoints if one.is_complete)
-        state = replace(state, segments={}, checkpoints=kept, generation=state.generation + 1)
-        return _begun(state, self.segments)
 
 
 def first_state(
@@ -381,6 +241,7 @@ def first_state(
     *,
     streams: Iterable[str],
     timing: Timing | None = None,
+    retention: StreamDataRetention = StreamDataRetention.NONE,
 ) -> GroupState:
     """A group that begins at these segments and offsets; InvalidStreamCutError if they are no boundary."""
     state = GroupState(
@@ -389,8 +250,9 @@ def first_state(
         {},
         {keys.segment: EndOf(keys, offset) for keys, offset in ends},
         timing or Timing(),
+        retention=retention,
     )
-    return _begun(state, segments_of(starts))
+    return begun(state, segments_of(starts))
 
 
 def segments_of(starts: Iterable[tuple[KeyRange, int]]) -> dict[str, SegmentState]:
@@ -412,20 +274,13 @@ def cut_of(stream: str, positions: Mapping[int, int]) -> StreamCut:
     return StreamCut(scope, name, positions)
 
 
-def _begun(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState:
+def begun(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState:
     active = [segment.keys for segment in segments.values() if segment.is_active]
     for index, keys in enumerate(active):
         if any(keys.overlaps(other) for other in active[:index]):
             raise InvalidStreamCutError("the cut holds two segments of the same keys: it is no boundary")
     beyond = {name: replace(s, is_done=True) for name, s in segments.items() if state.is_beyond_the_end(s.keys)}
     return state.with_segments({**segments, **beyond})
-
-
-def _owned(state: GroupState, reader: str, segment: str) -> SegmentState:
-    held = state.segments.get(segment)
-    if held is None or held.owner != reader:
-        raise InvalidArgumentError(f"segment {segment} is not with reader {reader}")
-    return held
 
 
 def _free_to_begin(segments: Mapping[str, SegmentState]) -> Iterator[str]:

@@ -1,0 +1,100 @@
+"""Blocks of one segment, read ahead into a bounded queue by a task of the reader's: `fill` puts them in, `take` out.
+
+What both kinds of readers share: of a slice, and of a group. Which segments are read, and what a missing one
+means, they say themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing
+
+from nadi.client.assemble import EventAssembler
+from nadi.client.controller import SegmentRange
+from nadi.client.segment_input import read_bytes
+from nadi.client.stores import Backoff, SegmentStores
+from nadi.errors import ClosedError, ProtocolError, RequestTimeoutError, UnavailableError
+from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_REPLY_MAX_BYTES
+from nadi.model.event import EventBlock
+
+
+def share_bytes(segments: int) -> int:
+    """How much a reader of so many segments reads ahead in each."""
+    return max(min(READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES // max(segments, 1)), READ_REPLY_MAX_BYTES)
+
+
+class ReadAhead:
+    """`blocks` wait to be taken; `reached`: where the first event begins that was not read yet."""
+
+    def __init__(self, stores: SegmentStores, segment: str, *, purpose: str, news: Callable[[], None]) -> None:
+        self.blocks: deque[EventBlock] = deque()
+        self.reached = 0
+        self._stores, self._segment, self._purpose, self._news = stores, segment, purpose, news
+        self._size_bytes = 0
+        self._room = asyncio.Event()
+
+    def take(self) -> EventBlock:
+        block = self.blocks.popleft()
+        self._size_bytes -= block.size_bytes
+        self._room.set()
+        return block
+
+    def put_back(self, block: EventBlock) -> None:
+        """The rest of a block that was taken."""
+        self.blocks.appendleft(block)
+        self._size_bytes += block.size_bytes
+
+    async def fill(self, start: int, end: int | None, most_bytes: int) -> None:
+        """Read from an event boundary to `end` or the segment's end, `most_bytes` ahead.
+
+        TruncatedError and SegmentNotFoundError for what is gone. A server that is away is waited for: how long
+        is for those to say who take.
+        """
+        self.reached = start
+        backoff = Backoff()
+        while True:
+            try:
+                await self._fill(end, most_bytes)
+                return
+            except RequestTimeoutError:
+                await backoff.pause()
+
+    async def _fill(self, end: int | None, most_bytes: int) -> None:
+        assembler = EventAssembler(self.reached)
+        async with aclosing(
+            read_bytes(
+                self._stores,
+                self._segment,
+                self.reached,
+                end,
+                purpose=self._purpose,
+                read_ahead_bytes=most_bytes,
+            )
+        ) as pieces:
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    self.blocks.append(block)
+                    self._size_bytes += block.size_bytes
+                self.reached = assembler.offset
+                if self.blocks:
+                    self._news()
+                while self._size_bytes >= most_bytes:
+                    self._room.clear()
+                    await self._room.wait()
+        if assembler.is_within_event:
+            raise ProtocolError(f"segment {self._segment} ends within an event")
+
+
+async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
+    """The successors of a segment that was read to its end; none if the stream is sealed there."""
+    backoff = Backoff()
+    while True:
+        try:
+            found = await stores.controller.successors(scope, stream, segment_id)
+            return [successor.segment for successor in found]
+        except ClosedError:
+            raise
+        except UnavailableError:
+            await backoff.pause()

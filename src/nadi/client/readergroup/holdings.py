@@ -1,0 +1,142 @@
+"""The segments that one reader has: what waits to be given out of them, in turn, and how far each was given.
+
+At most one block, behind the cursor, or one gap is in the application's hands: its segment can't be given away, and
+only what lies before the gap, or before the event taken last, counts as done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from nadi.client.read_ahead import share_bytes
+from nadi.client.readergroup.plan import Completion
+from nadi.client.readergroup.reads import Cursor, part_of
+from nadi.client.readergroup.source import SegmentSource
+from nadi.client.readergroup.state import GroupState
+from nadi.client.stores import SegmentStores
+
+
+class Holdings:
+    """`purpose` names the connections they are read over; `news` is called when something arrives."""
+
+    def __init__(self, stores: SegmentStores, purpose: str, news: Callable[[], None]) -> None:
+        self.cursor: Cursor | None = None
+        self._at_gap: SegmentSource | None = None
+        self._stores, self._purpose, self._news = stores, purpose, news
+        self._sources: dict[str, SegmentSource] = {}
+        self._turn: deque[SegmentSource] = deque()
+
+    # --- which there are --------------------------------------------------------------------
+
+    def follow(self, state: GroupState, reader: str, *, anew: bool = False) -> bool:
+        """Have what the state says, from the recorded offsets where it is new (`anew`: all of it).
+
+        Whether what is in hand was lost with its segment.
+        """
+        owned = state.owned_by(reader)
+        lost = self._stop([name for name in self._sources if anew or name not in owned])
+        self.freeze(())
+        for name, segment in owned.items():
+            if name not in self._sources:
+                source = self._sources[name] = SegmentSource(
+                    self._stores,
+                    segment.keys,
+                    segment.offset,
+                    state.end_of(name),
+                    purpose=self._purpose,
+                    read_ahead_bytes=share_bytes(len(owned)),
+                    news=self._news,
+                )
+                self._turn.append(source)
+        return lost
+
+    def freeze(self, names: Collection[str]) -> None:
+        """Give nothing out of these, and of the others again."""
+        for name, source in self._sources.items():
+            source.is_frozen = name in names
+
+    @property
+    def segments(self) -> Collection[str]:
+        return self._sources.keys()
+
+    def close(self) -> None:
+        self._stop(list(self._sources))
+        self._stores.release(self._purpose)
+
+    def _stop(self, names: Iterable[str]) -> bool:
+        lost = False
+        for name in names:
+            source = self._sources.pop(name)
+            self._turn.remove(source)
+            source.close()
+            lost |= self.cursor is not None and self.cursor.source is source
+        return lost
+
+    # --- giving out -------------------------------------------------------------------------
+
+    def next_source(self) -> SegmentSource | None:
+        """The next that has something and is not frozen; what went wrong with one is raised."""
+        for _ in range(len(self._turn)):
+            source = self._turn[0]
+            self._turn.rotate(-1)
+            if source.is_frozen:
+                continue
+            if source.peek() is not None:
+                return source
+            if source.error is not None:
+                raise source.error
+        return None
+
+    def take(self, source: SegmentSource, count: int, *, is_whole: bool) -> Cursor:
+        """Take the first `count` events of the source's next block in hand; the rest of it stays."""
+        block = source.take()
+        if count < len(block):
+            source.put_back(part_of(block, count, len(block)))
+            block = part_of(block, 0, count)
+        self.cursor = Cursor(source, block, is_whole=is_whole)
+        return self.cursor
+
+    def show_gap(self, source: SegmentSource) -> None:
+        """The source's gap is in hand."""
+        self._at_gap = source
+
+    def put_back(self) -> None:
+        """What is in hand is done; what was not taken of a block goes back to its segment."""
+        at_gap, self._at_gap = self._at_gap, None
+        if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
+            at_gap.pass_gap()
+        cursor, self.cursor = self.cursor, None
+        if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
+            return
+        cursor.source.given = cursor.given
+        rest = cursor.rest()
+        if rest is not None:
+            cursor.source.put_back(rest)
+
+    # --- how far ----------------------------------------------------------------------------
+
+    @property
+    def in_hand(self) -> str | None:
+        """The segment of the block or gap in hand."""
+        source = self.cursor.source if self.cursor is not None else self._at_gap
+        return None if source is None or self._sources.get(source.segment) is not source else source.segment
+
+    def given(self) -> dict[str, int]:
+        """Up to where each was handed to the application."""
+        given = {name: source.given for name, source in self._sources.items()}
+        if self.cursor is not None and self.in_hand is not None:
+            given[self.in_hand] = self.cursor.given
+        return given
+
+    def done(self) -> dict[str, int]:
+        """Up to where the application has finished with each."""
+        done = {name: source.given for name, source in self._sources.items()}
+        if self.cursor is not None and self.in_hand is not None:
+            done[self.in_hand] = self.cursor.done
+        return done
+
+    def completed(self) -> Mapping[str, Completion]:
+        """Those that were given out to their ends."""
+        found = ((name, source.completion) for name, source in self._sources.items())
+        return {name: end for name, end in found if end is not None}

@@ -1,0 +1,143 @@
+"""ReaderGroupManager: make, find and delete groups.
+
+A group is registered at the controller as Pravega's groups are, so lists and REST know it; what its
+readers agree on lies in a table of its own (docs/decisions/0003). The id of a group of nadi begins with
+the four bytes `nadi`, so that one of another client, whose state has another form, is never mistaken for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from nadi.client.readergroup.cuts import pieces_of
+from nadi.client.readergroup.group import ReaderGroup
+from nadi.client.readergroup.retention import release
+from nadi.client.readergroup.shared import SharedState
+from nadi.client.readergroup.state import (
+    KeyRange,
+    StreamDataRetention,
+    Timing,
+    cut_of,
+    cuts_of,
+    first_state,
+)
+from nadi.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    ReaderGroupNotFoundError,
+)
+from nadi.limits import PREFIXED_NAME_MAX_CHARS
+from nadi.model.streamcut import StreamCut
+from nadi.naming import READER_GROUP_PREFIX, check_name
+
+if TYPE_CHECKING:
+    from nadi.client.streams import StreamManager
+
+_ID_PREFIX = b"nadi"
+
+
+class ReaderGroupManager:
+    """The reader groups of one scope; made by `StreamManager.reader_group_manager`."""
+
+    def __init__(self, manager: StreamManager, scope: str) -> None:
+        self.scope = scope
+        self._manager = manager
+        self._stores = manager.stores
+
+    async def create_reader_group(
+        self,
+        name: str,
+        streams: Iterable[str] | str,
+        *,
+        starts: Iterable[StreamCut] = (),
+        ends: Iterable[StreamCut] = (),
+        refresh_ms: int = 500,
+        dead_after_ms: int = 10_000,
+        checkpoint_interval_ms: int = 0,
+        retention: StreamDataRetention = StreamDataRetention.NONE,
+    ) -> bool:
+        """A group that reads `streams` (of this scope, or as `scope/stream`); False if it existed.
+
+        Each stream is read from its cut in `starts`, or its head, to its cut in `ends`, or for ever. Readers
+        look at the group's state every `refresh_ms`; one that has not reported for `dead_after_ms` is taken
+        offline by the others; every `checkpoint_interval_ms` there is a checkpoint, if it isn't 0. `retention`
+        says whether the streams keep what the group has not released; it holds from now on.
+        """
+        check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
+        keys = [
+            key if "/" in key else f"{self.scope}/{key}" for key in ([streams] if isinstance(streams, str) else streams)
+        ]
+        first, last = _by_stream(starts, keys), _by_stream(ends, keys)
+        if not keys or len(set(keys)) != len(keys):
+            raise InvalidArgumentError("a reader group needs at least one stream, and each once")
+        if refresh_ms <= 0 or dead_after_ms < 4 * refresh_ms or checkpoint_interval_ms < 0:
+            raise InvalidArgumentError(
+                "refresh_ms must be above 0, dead_after_ms at least four times that, checkpoint_interval_ms not below 0"
+            )
+        begins: list[tuple[KeyRange, int]] = []
+        for key in keys:
+            begins += await pieces_of(
+                self._stores, first.get(key) or await self._stores.controller.head(*key.split("/"))
+            )
+        finish = [piece for cut in last.values() for piece in await pieces_of(self._stores, cut)]
+        timing = Timing(refresh_ms, dead_after_ms, checkpoint_interval_ms)
+        state = first_state("", begins, finish, streams=keys, timing=timing, retention=retention)
+        wanted = str(UUID(bytes=_ID_PREFIX + os.urandom(12)))
+        group_id = await self._stores.controller.create_reader_group(
+            self.scope,
+            name,
+            wanted,
+            [first.get(key) or cut_of(key, {}) for key in keys],
+            last.values(),
+            refresh_ms=refresh_ms,
+            checkpoint_interval_ms=checkpoint_interval_ms,
+            retention=retention.value,
+        )
+        _check_nadis(group_id, self.scope, name)
+        state = replace(state, group_id=group_id)
+        if not await SharedState(self._stores, self.scope, name).create(state):
+            return False
+        if retention is not StreamDataRetention.NONE:
+            await release(self._stores, self.scope, name, group_id, cuts_of(state.positions()).values())
+        return True
+
+    async def get_reader_group(self, name: str) -> ReaderGroup:
+        """ReaderGroupNotFoundError if there is none."""
+        group = ReaderGroup(self._manager, self.scope, name)
+        await SharedState(self._stores, self.scope, name).read()
+        return group
+
+    async def delete_reader_group(self, name: str) -> bool:
+        """False if there was none; its readers end with ReaderGroupNotFoundError."""
+        controller = self._stores.controller
+        try:
+            group_id = await controller.reader_group_id(self.scope, name)
+        except ReaderGroupNotFoundError:
+            return False
+        _check_nadis(group_id, self.scope, name)
+        await SharedState(self._stores, self.scope, name).delete()
+        return await controller.delete_reader_group(self.scope, name, group_id)
+
+    async def list_reader_groups(self) -> list[str]:
+        """All groups of the scope, those of other clients too."""
+        names = await self._stores.controller.list_streams(self.scope)
+        return sorted(n.removeprefix(READER_GROUP_PREFIX) for n in names if n.startswith(READER_GROUP_PREFIX))
+
+
+def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, StreamCut]:
+    found = {f"{cut.scope}/{cut.stream}": cut for cut in cuts}
+    strange = found.keys() - set(streams)
+    if strange:
+        raise InvalidStreamCutError(f"there is a cut of {min(strange)}, which is no stream of the group")
+    return found
+
+
+def _check_nadis(group_id: str, scope: str, name: str) -> None:
+    if not UUID(group_id).bytes.startswith(_ID_PREFIX):
+        raise AlreadyExistsError("reader group", f"{scope}/{name}, made by another client, which nadi's can't share,")

@@ -1,0 +1,107 @@
+"""A reader of a group that gives values: an EventReader with a serializer behind it.
+
+As with the other readers of values, a block is prepared once (its schemas may have to be fetched), and `event.value`
+is made when first asked for; an event that can't be read fails alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+import msgspec
+
+from nadi.client.readergroup.reader import EventReader
+from nadi.client.readergroup.reads import EventRead, Reading
+from nadi.client.readergroup.source import Gap
+from nadi.client.serializers.codec import EventDecoder
+from nadi.client.values import ValueEvent
+from nadi.naming import parse_segment_name
+
+T = TypeVar("T")
+
+
+class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """What a read gave, as EventRead tells it: `event` or the `block` hold values, and bytes and places beside them."""
+
+    event: ValueEvent[T] | None = None
+    block: list[ValueEvent[T]] | None = None
+    segment: str = ""
+    offset: int = -1
+    checkpoint: str | None = None
+    gap: Gap | None = None
+    is_reset: bool = False
+    is_read_completed: bool = False
+
+    @property
+    def events(self) -> list[ValueEvent[T]]:
+        """All events of this read: those of the block, or the one, or none."""
+        if self.block is not None:
+            return self.block
+        return [] if self.event is None else [self.event]
+
+
+class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
+    """Made by `ReaderGroup.create_reader` with a serializer; `decoders` has one for each stream of the group."""
+
+    def __init__(self, reader: EventReader, decoders: Mapping[str, EventDecoder[T]]) -> None:
+        self._reader, self._decoders = reader, decoders
+        self._held: EventRead | None = None  # it was read, and its schema is not here yet
+        self._decode: Callable[[bytes], T]  # of the block in hand
+        self._segment_id = 0
+
+    @property
+    def name(self) -> str:
+        return self._reader.name
+
+    def next_ready(self) -> ValueRead[T] | None:
+        """The next event of the block in hand, from any thread; None: ask `read_next_event`."""
+        if self._held is not None:
+            return None
+        read = self._reader.next_ready()
+        return None if read is None else self._value_of(read)
+
+    async def read_next_event(self, timeout: float | None = None) -> ValueRead[T] | None:
+        """As EventReader's; and UnavailableError if a schema can't be fetched now: ask again, nothing is skipped."""
+        found = self.next_ready()
+        if found is not None:
+            return found
+        if self._held is None:
+            self._held = await self._reader.read_next_event(timeout)
+        return await self._open_held()
+
+    async def read_next_block(self, timeout: float | None = None) -> ValueRead[T] | None:
+        """As `read_next_event`, with `block`, all the events that were read at once, in place of `event`."""
+        if self._held is None:
+            self._held = await self._reader.read_next_block(timeout)
+        return await self._open_held()
+
+    async def _open_held(self) -> ValueRead[T] | None:
+        read, block = self._held, self._reader.block_in_hand
+        if read is not None and block is not None and (read.event is not None or read.block is not None):
+            scope, stream, self._segment_id = parse_segment_name(read.segment)
+            self._decode = await self._decoders[f"{scope}/{stream}"].prepare(block)
+        self._held = None
+        return None if read is None else self._value_of(read)
+
+    def _value_of(self, read: EventRead) -> ValueRead[T]:
+        if read.event is not None:
+            event = ValueEvent(read.event, self._segment_id, read.offset, self._decode)
+            return ValueRead(event, None, read.segment, read.offset)
+        if read.block is not None:
+            segment_id, decode = self._segment_id, self._decode
+            places = read.block.offsets().tolist()
+            events = [ValueEvent(data, segment_id, at, decode) for at, data in zip(places, read.block, strict=True)]
+            return ValueRead(None, events, read.segment, read.offset)
+        return ValueRead(
+            None, None, read.segment, read.offset, read.checkpoint, read.gap, read.is_reset, read.is_read_completed
+        )
+
+    def positions(self) -> dict[str, int]:
+        """Up to where each segment of this reader was given out."""
+        held = {self._held.segment: self._held.offset} if self._held is not None and self._held.offset >= 0 else {}
+        return {**self._reader.positions(), **held}
+
+    async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
+        """Leave the group; `is_done`: the application has finished with all that it was given."""
+        await self._reader.close(is_done=is_done and self._held is None, timeout=timeout)

@@ -1,0 +1,62 @@
+"""Streams and groups for tests, and what their readers gave."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from nadi.client import EventRead, EventReader, ReaderGroup, ReaderGroupManager, StreamManager
+
+SHORT = {"refresh_ms": 100, "dead_after_ms": 3000}
+_names = itertools.count()
+
+
+def new_stream(manager: StreamManager, segments: int = 4, events: int = 0) -> str:
+    stream = f"st{next(_names)}"
+    manager.create_stream("sc", stream, segments)
+    if events:
+        write(manager, stream, 0, events)
+    return stream
+
+
+def write(manager: StreamManager, stream: str, first: int, last: int) -> None:
+    with manager.create_writer("sc", stream) as writer:
+        writer.write_batch([b"%d" % i for i in range(first, last)], [f"k{i % 16}" for i in range(first, last)])
+
+
+def new_group(groups: ReaderGroupManager, streams: str | list[str], **options: Any) -> ReaderGroup:
+    name = f"g{next(_names)}"
+    assert groups.create_reader_group(name, streams, **{**SHORT, **options})
+    return groups.get_reader_group(name)
+
+
+def numbers(reads: list[EventRead]) -> list[int]:
+    return [int(read.event) for read in reads if read.event is not None]
+
+
+def read_all(reader: EventReader, quiet_s: float = 1.0) -> list[EventRead]:
+    """Everything until nothing came for `quiet_s`, or all is read."""
+    found = []
+    while (read := reader.read_next_event(quiet_s)) is not None and not read.is_read_completed:
+        found.append(read)
+    return found
+
+
+def until(condition: Callable[[], bool], timeout_s: float = 90.0) -> float:
+    """Seconds until it held."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < timeout_s, "it did not happen in time"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+def in_order(found: list[int]) -> bool:
+    last: dict[int, int] = {}
+    for number in found:
+        if number <= last.get(number % 16, -1):
+            return False
+        last[number % 16] = number
+    return True

@@ -1,0 +1,160 @@
+"""What ends a wait: a time-out, a closed client, Ctrl-C, a server that is gone; and that nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nadi.client import ReaderGroup, ReaderGroupManager, StreamManager, aio
+from nadi.errors import ClosedError, RequestTimeoutError
+from nadi.testing import RestartableServer
+
+from .support import new_group, new_stream, read_all
+
+WAITS: dict[str, Callable[[ReaderGroup], Any]] = {
+    "read_next_event": lambda group: group.create_reader("w").read_next_event(),
+    "read_next_block": lambda group: group.create_reader("w").read_next_block(),
+    "iterating": lambda group: list(group.create_reader("w")),
+    "initiate_checkpoint": lambda group: group.initiate_checkpoint("c"),
+    "generate_stream_cuts": lambda group: group.generate_stream_cuts(),
+    "stream_cuts_on_condition": lambda group: group.stream_cuts_on_condition("never"),
+    "notifications": lambda group: list(group.notifications()),
+}
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
+def test_a_closed_client_ends_every_wait(
+    uri: str, manager: StreamManager, groups: ReaderGroupManager, wait: Callable[[ReaderGroup], Any]
+) -> None:
+    group = new_group(groups, new_stream(manager, 2), dead_after_ms=60_000)
+    other = StreamManager(uri)
+    ended: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            wait(other.reader_group_manager("sc").get_reader_group(group.name))
+        except BaseException as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=run)
+    silent = group.create_reader("silent")._core
+    assert isinstance(silent, aio.EventReader)
+    silent.stop()  # it passes no checkpoint
+    waiting.start()
+    time.sleep(0.5)
+    other.close()
+    waiting.join(20)
+    assert [type(error) for error in ended] == [ClosedError]
+
+
+def test_ctrl_c_ends_a_read_and_the_reader_goes_on(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1)
+    with new_group(groups, stream).create_reader("r") as reader:
+        former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+        try:
+            threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                reader.read_next_event()
+        finally:
+            signal.signal(signal.SIGINT, former)
+        with manager.create_writer("sc", stream) as writer:
+            writer.write_event(b"still there")
+        read = reader.read_next_event(10)
+        assert read is not None
+        assert read.event == b"still there"
+
+
+def test_a_read_may_not_wait_at_all(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    with new_group(groups, new_stream(manager, 2, 50)).create_reader("r") as reader:
+        found, tries = 0, 0
+        while found < 50:
+            read = reader.read_next_event(0)
+            found += read is not None
+            tries += 1
+            if read is None:
+                time.sleep(0.01)
+            assert tries < 5000
+        began = time.monotonic()
+        assert [reader.read_next_event(0) for _ in range(10)] == [None] * 10
+        assert time.monotonic() - began < 5
+
+
+def test_no_task_and_no_thread_is_left(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
+    group = new_group(groups, new_stream(manager, 4, 100))
+    threads = set(threading.enumerate())
+
+    async def test() -> None:
+        before = asyncio.all_tasks()
+        async with aio.StreamManager(uri) as client:
+            found = await client.reader_group_manager("sc").get_reader_group(group.name)
+            count = 0
+            async with await found.create_reader("closed") as reader:
+                while (read := await reader.read_next_block(1)) is not None:
+                    count += len(read.events)
+            assert count == 100
+            waiting = await found.create_reader("with the client")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await waiting.read_next_event()
+        assert asyncio.all_tasks() == before
+
+    asyncio.run(test())
+    with StreamManager(uri) as client:
+        read_all(client.reader_group_manager("sc").get_reader_group(group.name).create_reader("r"), 0.2)
+    assert set(threading.enumerate()) == threads
+    assert group.online_readers() == []
+
+
+@pytest.mark.crash
+def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
+    server = RestartableServer()
+    try:
+        with StreamManager(server.controller_uri) as manager:
+            manager.create_scope("sc")
+            manager.create_stream("sc", "st", 2)
+            groups = manager.reader_group_manager("sc")
+            groups.create_reader_group("g", "st", refresh_ms=100, dead_after_ms=2000)
+            group = groups.get_reader_group("g")
+            reader = group.create_reader("r")
+            assert reader.read_next_event(1) is None
+            server.kill()
+            began = time.monotonic()
+            said = None
+            while said is None:
+                assert time.monotonic() - began < 30
+                try:
+                    assert reader.read_next_event(1) is None
+                except RequestTimeoutError as error:
+                    said = str(error)
+            assert "is the server there" in said
+            waits: list[Callable[[], Any]] = [
+                lambda: reader.read_next_event(3),
+                lambda: group.initiate_checkpoint("c", timeout=3),
+                lambda: group.reset_reader_group([], timeout=3),
+            ]
+            for wait in waits:
+                asked = time.monotonic()
+                with pytest.raises(RequestTimeoutError):
+                    wait()
+                assert time.monotonic() - asked >= 2.9
+            server.start()
+            with manager.create_writer("sc", "st") as writer:
+                writer.write_event(b"again")
+            found = None
+            while found is None:
+                assert time.monotonic() - began < 90
+                try:
+                    found = reader.read_next_event(1)
+                except RequestTimeoutError:
+                    continue
+            assert found.event == b"again"
+            reader.close()
+    finally:
+        server.close()
