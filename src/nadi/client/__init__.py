@@ -42,6 +42,7 @@ from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 from nadi.client.values import ValueEvent
+from nadi.client.watermarks import TimeWindow
 from nadi.model.cutorder import CutOrder
 
 __all__ = [
@@ -93,6 +94,7 @@ __all__ = [
     "TableEntry",
     "TableKey",
     "TableValue",
+    "TimeWindow",
     "Transaction",
     "TransactionalEventWriter",
     "TransactionalValueWriter",

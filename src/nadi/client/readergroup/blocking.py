@@ -14,6 +14,7 @@ from nadi.client.readergroup import group as core
 from nadi.client.readergroup import reader as readers
 from nadi.client.readergroup.group import Checkpoint, GroupSize
 from nadi.client.readergroup.reader import Condition, EventRead
+from nadi.client.watermarks import TimeWindow
 from nadi.errors import ClosedError
 from nadi.model.streamcut import StreamCut
 
@@ -52,6 +53,11 @@ class EventReader:
             return self._core.positions()
 
         return self._thread.run(positions())
+
+    def current_time_window(self, stream: str) -> TimeWindow:
+        """In which event time the group stands in a stream (`scope/stream`): this reader where it is now, the others
+        where they have recorded that they are."""
+        return self._thread.run(self._core.current_time_window(stream))
 
     def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         """Leave the group; `is_done`: the application has finished with all that it was given."""

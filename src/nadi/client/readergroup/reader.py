@@ -24,10 +24,18 @@ import msgspec
 from nadi.client.readergroup.plan import Facts, plan
 from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.source import Gap, SegmentSource
-from nadi.client.readergroup.state import Complete, CreateCheckpoint, GroupState, Pass, Release
+from nadi.client.readergroup.state import Complete, CreateCheckpoint, GroupState, Pass, Release, cuts_of
 from nadi.client.readergroup.watch import Watch
 from nadi.client.stores import SegmentStores
-from nadi.errors import ClosedError, NadiError, ReaderGroupNotFoundError, RequestTimeoutError, UnavailableError
+from nadi.client.watermarks import TimeWindow, TimeWindows
+from nadi.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NadiError,
+    ReaderGroupNotFoundError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock
 
@@ -123,6 +131,7 @@ class EventReader:
         self._told: list[int] = []  # those it was told of: the next read passes them
         self._passed: dict[int, dict[str, int]] = {}
         self._conditions = dict(conditions)
+        self._windows: dict[str, TimeWindows] = {}
         self._watch = Watch(name)
         self._synced_at = self._reported_at = time.monotonic()
         self._news, self._wake = asyncio.Event(), asyncio.Event()
@@ -415,6 +424,16 @@ class EventReader:
             name: cursor.given if cursor is not None and cursor.source is source else source.given
             for name, source in self._sources.items()
         }
+
+    async def current_time_window(self, stream: str) -> TimeWindow:
+        """In which event time the group stands in a stream (`scope/stream`): this reader where it is now, the others
+        where they have recorded that they are."""
+        cut = cuts_of({**self._state.positions(), **self.positions()}).get(stream)
+        if cut is None:
+            raise InvalidArgumentError(f"the group reads nothing of {stream!r} now: say `scope/stream`")
+        if stream not in self._windows:
+            self._windows[stream] = TimeWindows(self._stores, cut.scope, cut.stream)
+        return await self._windows[stream].at(cut.positions)
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         """Leave the group; its segments are free at once.
