@@ -266,6 +266,7 @@ def test_a_stream_deleted_in_the_middle_of_its_round_harms_nothing(caplog: pytes
             assert await timed(controller) == set()
 
     asyncio.run(main())
+    assert not [record for record in caplog.records if "watermark" in record.getMessage()]
 
 
 def test_what_is_wrong_with_one_stream_is_told_once_and_keeps_no_other_back(

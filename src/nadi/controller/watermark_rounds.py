@@ -56,13 +56,15 @@ class WatermarkRounds:
             left -= len(found)
             for key, _ in found:
                 scope, stream = key.split("/")
+                name = StreamName(scope, stream)
                 try:
-                    await self._look_at(StreamName(scope, stream))
+                    await self._look_at(name)
                     self._told.pop(key, None)
                 except UnavailableError:
                     raise  # the store is away, for all streams
                 except Exception as error:
-                    self._tell(key, error)
+                    if await self._flow.metadata.find_stream(name) is not None:  # else it was deleted meanwhile
+                        self._tell(key, error)
 
     def _tell(self, what: str, error: Exception) -> None:
         text = f"{type(error).__name__}: {error}"
