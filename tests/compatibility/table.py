@@ -58,7 +58,7 @@ BY_CHANCE |= {"NOT_FOUND", "UNAVAILABLE"}  # asked late about what its test has 
 COMMAND_NOTES = {
     "KeepAlive": "Java, on a quiet connection; answered",
     "AppendBlock": "Java; the others send a whole append as AppendBlockEnd",
-    "ConditionalAppend": "Java, for the state of its reader groups",
+    "ConditionalAppend": "Java, for the state of its reader groups; the controller, for watermarks",
     "WrongHost": "never sent: there is one segment store",
     "AuthTokenCheckFailed": "sent where authentication is on",
     "LocateOffset": "Java from version 17 of the protocol, after 0.13.0",
