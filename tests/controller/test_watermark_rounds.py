@@ -332,6 +332,36 @@ def test_a_truncated_stream_drops_the_watermarks_before_its_head() -> None:
     asyncio.run(main())
 
 
+def test_too_many_writers_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        monkeypatch.setattr("nadi.controller.watermark_rounds.WATERMARK_WRITERS_MAX", 9)
+        async with with_stream(1) as (controller, store, _):
+            for number in range(9):
+                await controller.note_time(STREAM, f"w{number}", 10, {0: 1})
+            await controller.watermarks.round()
+            assert len(await stored(controller, store)) == 1
+            await controller.note_time(STREAM, "one more", 20, {0: 1})
+            await controller.watermarks.round()
+            assert len(await stored(controller, store)) == 1
+
+    asyncio.run(main())
+    assert ["more than 9 writers" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_an_attribute_that_says_nothing_sensible_is_not_followed() -> None:
+    async def main() -> None:
+        async with with_stream(1) as (controller, store, _):
+            await controller.note_time(STREAM, "a", 10, {0: 1})
+            await controller.watermarks.round()
+            for wrong in (1 << 40, len(store.data(MARK)), -5):
+                store.segments[MARK].attributes[REVISION_MARK] = wrong
+                await controller.note_time(STREAM, "a", 10, {0: 1})
+                await controller.watermarks.round()
+                assert await stored(controller, store) == [whole(10, 10, 1)]
+
+    asyncio.run(main())
+
+
 def test_streams_of_the_system_have_no_watermarks() -> None:
     async def main() -> None:
         async with with_stream(1) as (controller, _store, _):

@@ -62,10 +62,11 @@ class MarkStream:
         asked = wire.GetSegmentAttribute(self._segments.request_id(), self._segment, REVISION_MARK, "")
         value = (await self._ask(asked, wire.SegmentAttribute)).value
         mark = None if value == NO_VERSION else value
+        start, end = info.start_offset, info.write_offset
         newest = None
-        async for entry in self.entries(max(mark or 0, info.start_offset), info.write_offset):
+        async for entry in self.entries(mark if mark is not None and start <= mark < end else start, end):
             newest = entry
-        return Extent(info.start_offset, info.write_offset, mark, newest)
+        return Extent(start, end, mark, newest)
 
     async def entries(self, start: int, end: int) -> AsyncGenerator[Entry, None]:
         """The entries between two offsets at which entries begin; ProtocolError if there is something else."""

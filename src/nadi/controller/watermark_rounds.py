@@ -21,8 +21,8 @@ from nadi.controller.records import Stream, TimedStream, WriterMark
 from nadi.controller.store import ANY_VERSION, Versioned
 from nadi.controller.watermarks import judge
 from nadi.controller.workflows import Workflows
-from nadi.errors import ConditionFailedError, NadiError, StreamNotFoundError, UnavailableError
-from nadi.limits import WATERMARK_PERIOD_S, WATERMARK_STREAMS_A_ROUND
+from nadi.errors import ConditionFailedError, InvalidArgumentError, NadiError, StreamNotFoundError, UnavailableError
+from nadi.limits import WATERMARK_PERIOD_S, WATERMARK_STREAMS_A_ROUND, WATERMARK_WRITERS_MAX
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class WatermarkRounds:
         metadata = self._flow.metadata
         found = await metadata.find_stream(name)
         table = metadata.marks(name)
-        marks = {writer: mark async for writer, mark in table.scan()} if found is not None else {}
+        marks = await self._marks(name) if found is not None else {}
         if found is None or not marks:
             await self._strike_off(name)
             return
@@ -104,6 +104,16 @@ class WatermarkRounds:
             await table.remove_if(writer, marks[writer].version)
         if len(verdict.dropped) == len(marks):
             await self._strike_off(name)
+
+    async def _marks(self, name: StreamName) -> dict[str, Versioned[WriterMark]]:
+        marks: dict[str, Versioned[WriterMark]] = {}
+        async for writer, mark in self._flow.metadata.marks(name).scan():
+            if len(marks) == WATERMARK_WRITERS_MAX:
+                raise InvalidArgumentError(
+                    f"more than {WATERMARK_WRITERS_MAX:,} writers note times in {name}: give them ids that they keep"
+                )
+            marks[writer] = mark
+        return marks
 
     async def _set_idle(self, name: StreamName, writer: str, mark: Versioned[WriterMark], now_ms: int) -> None:
         try:
