@@ -98,6 +98,12 @@ class RevisionedStream:
                 f"{end:,} is no revision of {self.name}: use a stream cut that was taken of it, such as its tail"
             )
 
+    async def boundary(self, offset: int) -> int:
+        """The first revision at or after an offset."""
+        found = await self._stores.call(self._segment, wire.LocateOffset, segment=self._segment, target_offset=offset)
+        assert isinstance(found, wire.OffsetLocated)
+        return found.offset
+
     async def append(self, data: bytes, expected_end: int) -> int:
         """Add a record if the stream ends at `expected_end`, and say where it ends then.
 

@@ -1,23 +1,27 @@
 """A stream's watermarks as readers use them: the time window of a position, and cuts for an event time.
 
-They lie in the stream's mark stream, oldest first, and are read from there as often as asked; nothing is kept but
+They lie in the stream's mark stream, oldest first, and are looked up there as often as asked; nothing is kept but
 where to go on. Their bounds never fall and their cuts never go back, from one to the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from nadi.client.revisioned_stream import open_revisioned_stream
+from nadi.client.revisioned_stream import RevisionedStream, open_revisioned_stream
 from nadi.client.stores import SegmentStores
 from nadi.errors import StreamNotFoundError, TruncatedError
+from nadi.limits import KIB, MIB
 from nadi.model.cutorder import CutOrder, compare_shared
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import Watermark, decode_watermark
 from nadi.naming import MARK_PREFIX, segment_epoch
 
+ENTRY_MAX_BYTES = 1 * MIB  # more than an entry with the most segments takes
+SCANNED_BYTES = 256 * KIB  # so little of a mark stream is read through
 _TRIES = 5  # while the mark stream is truncated as it is read
 
 
@@ -38,10 +42,7 @@ async def watermarks(
 ) -> AsyncGenerator[tuple[int, Watermark], None]:
     """(where its entry ends, watermark) from the entry at `start`, or the oldest that is left; at least as far as
     those that were there when this began."""
-    try:
-        marks = await open_revisioned_stream(stores, scope, MARK_PREFIX + stream)
-    except StreamNotFoundError:
-        raise StreamNotFoundError(scope, stream) from None
+    marks = await _opened(stores, scope, stream)
     for attempt in range(_TRIES):
         extent = await marks.extent()
         try:
@@ -71,7 +72,11 @@ class TimeWindows:
             return TimeWindow(None, None)
         await self._learn(position)
         if self._passed is not None and not self._order(self._passed, position).is_at_or_before:
-            self._passed, self._next = None, 0  # it went back
+            self._passed = None  # it went back
+        if self._passed is None:
+            self._next = await find_start(
+                self._stores, self._scope, self._stream, lambda one: self._order(one, position).is_at_or_before
+            )
         upper = None
         is_passing = True
         async with aclosing(watermarks(self._stores, self._scope, self._stream, self._next)) as found:
@@ -106,27 +111,71 @@ async def cut_before(stores: SegmentStores, scope: str, stream: str, time: int) 
     its upper bound), that still lies before `time`, all that was stored by then is before `time` too. A note takes
     its way, so it is the watermark before that one whose cut was surely made before.
     """
-    reached: int | None = None
-    async with aclosing(watermarks(stores, scope, stream)) as found:
-        async for _, watermark in found:
-            if watermark.upper >= time:
-                break
-            reached = watermark.lower
-    if reached is None:
+    last = await _last_two(stores, scope, stream, lambda watermark: watermark.upper < time)
+    if not last:
         return None
-    two = one = None
-    async with aclosing(watermarks(stores, scope, stream)) as found:
-        async for _, watermark in found:
-            if watermark.upper >= reached:
-                break
-            two, one = one, watermark
-    return StreamCut(scope, stream, two.positions()) if two is not None else None
+    reached = last[-1].lower
+    last = await _last_two(stores, scope, stream, lambda watermark: watermark.upper < reached)
+    return StreamCut(scope, stream, last[0].positions()) if len(last) == 2 else None
 
 
 async def cut_after(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
     """The first cut known before which every event lies whose time is before `time`; None while there is none."""
-    async with aclosing(watermarks(stores, scope, stream)) as found:
+    start = await find_start(stores, scope, stream, lambda watermark: watermark.lower < time)
+    async with aclosing(watermarks(stores, scope, stream, start)) as found:
         async for _, watermark in found:
             if watermark.lower >= time:
                 return StreamCut(scope, stream, watermark.positions())
     return None
+
+
+async def _last_two(
+    stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]
+) -> list[Watermark]:
+    """The last two watermarks for which that holds, the later one last; it holds for none after one it doesn't."""
+    last: deque[Watermark] = deque(maxlen=2)
+    start = await find_start(stores, scope, stream, is_before)
+    async with aclosing(watermarks(stores, scope, stream, start)) as found:
+        async for _, watermark in found:
+            if not is_before(watermark):
+                break
+            last.append(watermark)
+    return list(last)
+
+
+async def find_start(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:
+    """An entry to read from so as to meet the last two watermarks for which that holds, if there are two.
+
+    The entries are halved until few are left, so that a year of watermarks costs some thirty looks.
+    """
+    marks = await _opened(stores, scope, stream)
+    try:
+        extent = await marks.extent()
+        low, high = extent.start, extent.end
+        while high - low > SCANNED_BYTES:
+            middle = (low + high) // 2
+            at = await marks.boundary(middle)
+            if at >= high:
+                break
+            if is_before(await _first(marks, at, extent.end)):
+                low = at
+            else:
+                high = middle
+        back = low - ENTRY_MAX_BYTES
+        return await marks.boundary(back) if back > extent.start else extent.start
+    except TruncatedError:
+        return 0  # it was truncated meanwhile, which leaves little
+
+
+async def _first(marks: RevisionedStream, start: int, end: int) -> Watermark:
+    async with aclosing(marks.read(start, min(end, start + ENTRY_MAX_BYTES))) as records:
+        async for record in records:
+            return decode_watermark(record.data)
+    raise AssertionError("an entry begins there")
+
+
+async def _opened(stores: SegmentStores, scope: str, stream: str) -> RevisionedStream:
+    try:
+        return await open_revisioned_stream(stores, scope, MARK_PREFIX + stream)
+    except StreamNotFoundError:
+        raise StreamNotFoundError(scope, stream) from None
