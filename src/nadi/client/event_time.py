@@ -131,10 +131,11 @@ class NotedTimes:
         self._spawn(self._note_for_ever(written))
 
     def note_now(self, written: Iterable[Ack]) -> None:
-        """Note the wall clock's time, unless it was turned back."""
-        now_ms = time.time_ns() // 1_000_000
-        if now_ms >= self._latest:
-            self.note(now_ms, written)
+        """Note the wall clock's time, or the latest noted again if that is later; on the loop's thread."""
+        try:
+            self.note(max(time.time_ns() // 1_000_000, self._latest), written)
+        except InvalidArgumentError:
+            pass  # another thread has noted a later time at this very moment
 
     async def close(self) -> None:
         """Have the last note told, then leave."""
@@ -173,10 +174,7 @@ class NotedTimes:
     async def _note_for_ever(self, written: Callable[[], Iterable[Ack]]) -> None:
         while True:
             await asyncio.sleep(AUTOMATIC_NOTE_S)
-            try:
-                self.note_now(written())
-            except NadiError:
-                return  # the writer has ended
+            self.note_now(written())
 
     async def _send_all(self) -> None:
         while True:

@@ -26,6 +26,7 @@ from nadi.limits import WATERMARK_PERIOD_S, WATERMARK_STREAMS_A_ROUND, WATERMARK
 
 log = logging.getLogger(__name__)
 
+_ALL = "any stream"
 _TOLD = 1_000  # streams of which it is remembered what is wrong
 
 
@@ -42,8 +43,9 @@ class WatermarkRounds:
             await self._flow.clock.sleep(WATERMARK_PERIOD_S)
             try:
                 await self.round()
+                self._told.pop(_ALL, None)
             except Exception as error:
-                self._tell("the streams whose writers note times", error)
+                self._tell(_ALL, error)
 
     async def round(self) -> None:
         """Look at the next streams, at most WATERMARK_STREAMS_A_ROUND of them."""
