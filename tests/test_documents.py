@@ -42,6 +42,15 @@ def test_the_examples_of_stream_cuts(tmp_path: Path) -> None:
         exec(compile(program, "stream-cuts.md", "exec"), {})
 
 
+def test_the_examples_of_event_time(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "event-time.md").read_text(), re.DOTALL)
+    assert len(examples) > 3
+    limits = {"NADI_LIMITS": "log_file_bytes=16777216,watermark_period_s=0.2"}
+    with nadi.embedded(tmp_path, environment=limits) as server:
+        program = "\n".join(examples).replace("tcp://127.0.0.1:9090", server.controller_uri)
+        exec(compile(program, "event-time.md", "exec"), {})
+
+
 def test_the_examples_of_the_command_line(tmp_path: Path) -> None:
     with nadi.embedded(tmp_path) as server:
         for command, printed in _steps("cli.md"):

@@ -75,6 +75,11 @@ WORKFLOW_WAIT_S = 120.0  # a reply waits this long for its workflow, which goes 
 WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
 SEGMENT_CALL_ATTEMPTS = 4
 CONTROLLER_CACHE_RECORDS = 20_000  # 1 KB each; one that is not here costs a look into its table
+WATERMARK_PERIOD_S = 10.0  # Pravega's; between two looks at the marks of streams whose writers note times
+WATERMARK_STREAMS_A_ROUND = (
+    1_000  # looked at in one round, some 2 ms each; the others have their turn in the next rounds
+)
+WATERMARK_WRITERS_MAX = 10_000  # that note times in one stream at once; with more no watermarks are made
 STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit; so for key-value tables
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256

@@ -15,6 +15,7 @@ A transaction's segment is its parent's name, `#transaction.` and 32 hex digits;
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
 from nadi.errors import InvalidArgumentError, InvalidNameError
 from nadi.limits import NAME_MAX_CHARS
@@ -28,6 +29,7 @@ SEGMENT_NUMBER_MAX = 0x7FFF_FFFF  # of segment numbers and of epochs: both are J
 INTERNAL_SCOPE = "_system"
 READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
+REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: from where a revisioned stream is read
 BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no table that a user names begins so
 
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")

@@ -44,7 +44,7 @@ class Official:
         return self.process.extras
 
 
-LIMITS = "list_page=10"  # so that listings have several pages
+LIMITS = "list_page=10,watermark_period_s=0.5"  # so that listings have several pages, and watermarks come soon
 
 
 @pytest.fixture(scope="session")

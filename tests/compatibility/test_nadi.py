@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import nadi
+from nadi.client import TimeWindow
 from nadi.client.policy import RetentionPolicy, ScalingPolicy
-from nadi.errors import ConditionFailedError, NotEmptyError, StreamNotFoundError, StreamNotSealedError
+from nadi.errors import (
+    ConditionFailedError,
+    InvalidArgumentError,
+    NotEmptyError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+)
 from tests.compatibility.conftest import NADI, Server
 from tests.compatibility.events import by_key, numbered, texts
 from tests.compatibility.scaling import merge_all, read_all, split_first
@@ -83,6 +92,29 @@ def test_transactions(nadi_manager: nadi.StreamManager, scope: str) -> None:
         kept.commit(wait=True)
         assert (kept.status(), dropped.status()) == ("COMMITTED", "ABORTED")
     assert read_all(nadi_manager, scope, "stream") == [b"kept"]
+
+
+def test_event_time(nadi_manager: nadi.StreamManager, scope: str) -> None:
+    nadi_manager.create_scope(scope)
+    nadi_manager.create_stream(scope, "stream", timestamp_aggregation_timeout_ms=60_000)
+    cuts = nadi_manager.cuts(scope, "stream")
+    with (
+        nadi_manager.create_writer(scope, "stream", writer_id="w") as writer,
+        nadi_manager.create_reader(scope, "stream") as reader,
+    ):
+        writer.write_event(b"event")
+        writer.note_time(10).result(10)
+        while (cut := cuts.after_event_time(10)) is None:
+            time.sleep(0.05)
+        assert [event.data for event in nadi_manager.read_events(scope, "stream", end=cut)] == [b"event"]
+        assert reader.current_time_window() == TimeWindow(None, 10)
+        reader.next_block(10)
+        assert reader.current_time_window() == TimeWindow(10, None)
+        with (
+            nadi_manager.create_writer(scope, "stream", writer_id="w") as late,
+            pytest.raises(InvalidArgumentError, match="later time"),
+        ):
+            late.note_time(9).result(10)
 
 
 def test_tables(nadi_manager: nadi.StreamManager, scope: str) -> None:

@@ -17,7 +17,7 @@ from tests.compatibility.java_run import FIRST_DOWNLOAD_TIMEOUT_S, JAVA_TIMEOUT_
 from tests.compatibility.recording_server import RecordingServer
 
 # Java tests of what the server does not do yet, and what it lacks. They are not run, for they wait for it.
-PENDING = {"EventTimeTest.aReaderLearnsTheTimesThatItsWriterNoted": "the controller makes no watermarks yet"}
+PENDING: dict[str, str] = {}
 # These need a server that asks who one is: see test_official_java_access.py.
 WITH_USERS = "AccessTest."
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from nadi.errors import UnavailableError
+from nadi.model.event import frame_events
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.commands import Command
@@ -25,6 +26,7 @@ class Segment:
     sealed: bool = False
     scale_type: int = 0
     target_rate: int = 0
+    attributes: dict[bytes, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class FakeStore:
         self.used_names: set[str] = set()
         self.die_after: int | None = None
         self.lose_reply = False
+        self.writer_of: dict[bytes, str] = {}  # the segment that a writer was set up for
         self.full = False  # whether there is no room for what tables are to take
         self.dead = asyncio.Event()
         self.before: Callable[[Command], Awaitable[None]] | None = None  # what is to happen before a command
@@ -141,6 +144,53 @@ class FakeStore:
             return wire.NoSuchSegment(c.request_id, c.segment)
         return wire.MomentLocated(c.request_id, c.segment, self.segments[c.segment].start, False)
 
+    def _SetupAppend(self, c: wire.SetupAppend) -> Command:
+        if c.segment not in self.segments:
+            return wire.NoSuchSegment(c.request_id, c.segment)
+        self.writer_of[c.writer_id] = c.segment
+        last = self.segments[c.segment].attributes.get(c.writer_id, NO_VERSION)
+        return wire.AppendSetup(c.request_id, c.segment, c.writer_id, last)
+
+    def _ConditionalAppend(self, c: wire.ConditionalAppend) -> Command:
+        name = self.writer_of[c.writer_id]
+        segment = self.segments.get(name)
+        if segment is None:
+            return wire.NoSuchSegment(c.request_id, name)
+        if segment.sealed:
+            return wire.SegmentIsSealed(c.request_id, name)
+        if c.event_number <= segment.attributes.get(c.writer_id, NO_VERSION):
+            return wire.InvalidEventNumber(c.writer_id, c.request_id)
+        if len(segment.data) != c.expected_offset:
+            return wire.ConditionalCheckFailed(c.writer_id, c.event_number, c.request_id)
+        segment.data += frame_events([bytes(c.data)])
+        segment.attributes[c.writer_id] = c.event_number
+        return wire.DataAppended(c.writer_id, c.event_number, -1, c.request_id, len(segment.data))
+
+    def _ReadSegment(self, c: wire.ReadSegment) -> Command:
+        segment = self.segments.get(c.segment)
+        if segment is None:
+            return wire.NoSuchSegment(c.request_id, c.segment)
+        if c.offset < segment.start:
+            return wire.SegmentIsTruncated(c.request_id, c.segment, segment.start)
+        assert c.offset < len(segment.data), "a read at the end would wait"
+        data = memoryview(bytes(segment.data[c.offset : c.offset + c.suggested_length]))
+        return wire.SegmentRead(c.segment, c.offset, False, False, data, c.request_id)
+
+    def _GetSegmentAttribute(self, c: wire.GetSegmentAttribute) -> Command:
+        segment = self.segments.get(c.segment)
+        if segment is None:
+            return wire.NoSuchSegment(c.request_id, c.segment)
+        return wire.SegmentAttribute(c.request_id, segment.attributes.get(c.attribute_id, NO_VERSION))
+
+    def _UpdateSegmentAttribute(self, c: wire.UpdateSegmentAttribute) -> Command:
+        segment = self.segments.get(c.segment)
+        if segment is None:
+            return wire.NoSuchSegment(c.request_id, c.segment)
+        if segment.attributes.get(c.attribute_id, NO_VERSION) != c.expected_value:
+            return wire.SegmentAttributeUpdated(c.request_id, False)
+        segment.attributes[c.attribute_id] = c.new_value
+        return wire.SegmentAttributeUpdated(c.request_id, True)
+
     def _MergeSegmentsBatch(self, c: wire.MergeSegmentsBatch) -> Command:
         target = self.segments.get(c.target)
         if target is None:
@@ -196,7 +246,12 @@ class FakeStore:
         if table is None:
             return wire.NoSuchSegment(c.request_id, c.segment)
         for key in c.keys:
-            assert key.version == NO_VERSION, "the controller removes without condition"
+            held = table.entries.get(key.key)
+            if key.version >= 0 and held is None:
+                return wire.TableKeyDoesNotExist(c.request_id, c.segment)
+            if key.version >= 0 and held is not None and held[0] != key.version:
+                return wire.TableKeyBadVersion(c.request_id, c.segment)
+        for key in c.keys:
             if table.entries.pop(key.key, None) is not None:
                 table.length += 17 + len(key.key)
         return wire.TableKeysRemoved(c.request_id, c.segment)

@@ -29,7 +29,6 @@ from tests.soak.notes import Ended, Judgement, Notes, judge
 
 SCOPE, STREAM, GROUP = "soak", "events", "readers"
 KEYS = 20
-DEAD_AFTER_MS = 3000
 MOST_READERS, LEAST_READERS = 6, 2
 MOST_SEGMENTS, LEAST_SEGMENTS = 12, 3
 PATIENCE_S = 90.0  # for whatever must happen in the end, on a machine that stops for seconds
@@ -121,6 +120,7 @@ class Soak:
     seconds: float
     seed: int
     rate: int = 1000
+    dead_after_ms: int = 3000
     alive: list[Process] = field(default_factory=list)
     stopped: deque[tuple[float, Process]] = field(default_factory=deque)  # and when to let it go on
     ended: dict[str, Ended] = field(default_factory=dict)
@@ -142,7 +142,7 @@ class Soak:
             self.manager.create_stream(SCOPE, STREAM, LEAST_SEGMENTS)
             groups = self.manager.reader_group_manager(SCOPE)
             groups.create_reader_group(
-                GROUP, STREAM, refresh_ms=200, dead_after_ms=DEAD_AFTER_MS, checkpoint_interval_ms=5000
+                GROUP, STREAM, refresh_ms=200, dead_after_ms=self.dead_after_ms, checkpoint_interval_ms=5000
             )
             self.group: ReaderGroup = groups.get_reader_group(GROUP)
             self.written = Written(self.manager.create_reader(SCOPE, STREAM))
@@ -256,7 +256,7 @@ class Soak:
             one.process.send_signal(signal.SIGSTOP)
             self.ended[one.name] = Ended(now, self._recorded(one.reader_id))
             self.stops += 1
-            self.stopped.append((time.monotonic() + 3 * DEAD_AFTER_MS / 1000, one))
+            self.stopped.append((time.monotonic() + 3 * self.dead_after_ms / 1000, one))
             self._truncate_behind_its_back()
             self._start()
 

@@ -44,6 +44,7 @@ from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 from nadi.client.values import ValueEvent
+from nadi.client.watermarks import TimeWindow
 from nadi.model.cutorder import CutOrder
 
 __all__ = [
@@ -97,6 +98,7 @@ __all__ = [
     "TableEntry",
     "TableKey",
     "TableValue",
+    "TimeWindow",
     "Transaction",
     "TransactionalEventWriter",
     "TransactionalValueWriter",

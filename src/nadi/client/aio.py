@@ -28,6 +28,7 @@ from nadi.client.streams import SegmentInfo, StreamInfo, StreamManager
 from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue
 from nadi.client.transactions import Transaction, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueTransaction, ValueWriter
+from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import EventWriter
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "TableEntry",
     "TableKey",
     "TableValue",
+    "TimeWindow",
     "Transaction",
     "TransactionalEventWriter",
     "TransactionalValueWriter",

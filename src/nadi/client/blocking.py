@@ -28,6 +28,7 @@ from nadi.client.streams import DEFAULT_URI, SegmentInfo, StreamInfo
 from nadi.client.tables import ANY_VERSION, TableValue
 from nadi.client.transactions import DEFAULT_LEASE_MS
 from nadi.client.values import ValueEvent
+from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import ACK_TIMEOUT_S
 from nadi.errors import ClosedError
 from nadi.model.event import EventBlock
@@ -50,6 +51,13 @@ class EventWriter:
     def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
         """Take many events, with one key for all or one each; the Ack is for all of them."""
         return self._core.write_batch(events, routing_keys)
+
+    def note_time(self, timestamp_ms: int) -> Ack:
+        """Say that what was written so far has times up to this one, and what comes later none before it.
+
+        The Ack, which need not be waited for, tells when it or a later time is known to the controller.
+        """
+        return self._core.note_time(timestamp_ms)
 
     def flush(self, timeout: float | None = None) -> None:
         """Return once everything written so far is stored; raise the first failure since the last flush."""
@@ -87,9 +95,12 @@ class Transaction:
     def flush(self, timeout: float | None = None) -> None:
         self._thread.run(self._core.flush(timeout))
 
-    def commit(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
-        """Make the events part of the stream; with `wait`, return once readers can see them."""
-        self._thread.run(self._core.commit(wait=wait, timeout=timeout))
+    def commit(self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None) -> None:
+        """Make the events part of the stream; with `wait`, return once readers can see them.
+
+        timestamp_ms: the time that the transaction's writer notes with it.
+        """
+        self._thread.run(self._core.commit(wait=wait, timeout=timeout, timestamp_ms=timestamp_ms))
 
     def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
         """Forget the events."""
@@ -160,6 +171,10 @@ class SliceReader:
             return self._core.position()
 
         return self._thread.run(position())
+
+    def current_time_window(self) -> TimeWindow:
+        """In which event time `position()` stands; read from the stream's watermarks."""
+        return self._thread.run(self._core.current_time_window())
 
     def close(self) -> None:
         async def close() -> None:
@@ -263,10 +278,19 @@ class StreamManager(Structures):
         scaling: ScalingPolicy | None = None,
         retention: RetentionPolicy | None = None,
         tags: Iterable[str] = (),
+        timestamp_aggregation_timeout_ms: int = 0,
     ) -> bool:
         """Create a stream of `segments` segments, or one that scales by its policy; False if it existed."""
         return self._thread.run(
-            self._core.create_stream(scope, stream, segments, scaling=scaling, retention=retention, tags=tags)
+            self._core.create_stream(
+                scope,
+                stream,
+                segments,
+                scaling=scaling,
+                retention=retention,
+                tags=tags,
+                timestamp_aggregation_timeout_ms=timestamp_aggregation_timeout_ms,
+            )
         )
 
     def update_stream(
@@ -277,9 +301,19 @@ class StreamManager(Structures):
         scaling: ScalingPolicy | None = None,
         retention: RetentionPolicy | None = None,
         tags: Iterable[str] | None = None,
+        timestamp_aggregation_timeout_ms: int | None = None,
     ) -> None:
         """Change what is given and keep the rest."""
-        self._thread.run(self._core.update_stream(scope, stream, scaling=scaling, retention=retention, tags=tags))
+        self._thread.run(
+            self._core.update_stream(
+                scope,
+                stream,
+                scaling=scaling,
+                retention=retention,
+                tags=tags,
+                timestamp_aggregation_timeout_ms=timestamp_aggregation_timeout_ms,
+            )
+        )
 
     def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
         return self._thread.run(self._core.stream_configuration(scope, stream))
@@ -330,20 +364,65 @@ class StreamManager(Structures):
     # --- writers, readers, tables -----------------------------------------------------------
 
     @overload
-    def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ...) -> EventWriter: ...
+    def create_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        ack_timeout: float = ...,
+        writer_id: str | None = ...,
+        automatically_note_time: bool = ...,
+    ) -> EventWriter: ...
     @overload
     def create_writer(
-        self, scope: str, stream: str, *, serializer: Serializer[T], ack_timeout: float = ...
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        ack_timeout: float = ...,
+        writer_id: str | None = ...,
+        automatically_note_time: bool = ...,
     ) -> ValueWriter[T]: ...
     def create_writer(
-        self, scope: str, stream: str, *, serializer: Serializer[T] | None = None, ack_timeout: float = ACK_TIMEOUT_S
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        ack_timeout: float = ACK_TIMEOUT_S,
+        writer_id: str | None = None,
+        automatically_note_time: bool = False,
     ) -> EventWriter | ValueWriter[T]:
-        """A writer of events, or of the serializer's values; what is not stored within `ack_timeout` seconds fails."""
-        core = self._core
-        if serializer is not None:
-            made = core.create_writer(scope, stream, serializer=serializer, ack_timeout=ack_timeout)
-            return ValueWriter(self._thread, self._thread.run(made))
-        return EventWriter(self._thread, self._thread.run(core.create_writer(scope, stream, ack_timeout=ack_timeout)))
+        """A writer of events, or of the serializer's values; what is not stored within `ack_timeout` seconds fails.
+
+        writer_id: under which its times are known, for one that goes on after a restart. It is for event time only:
+        an event that was not acknowledged before the restart, and is written again, may be there twice.
+        automatically_note_time: note the wall clock's time every five seconds, and at the end.
+        """
+        core, thread = self._core, self._thread
+        if serializer is None:
+            return EventWriter(
+                thread,
+                thread.run(
+                    core.create_writer(
+                        scope,
+                        stream,
+                        ack_timeout=ack_timeout,
+                        writer_id=writer_id,
+                        automatically_note_time=automatically_note_time,
+                    )
+                ),
+            )
+        made = core.create_writer(
+            scope,
+            stream,
+            serializer=serializer,
+            ack_timeout=ack_timeout,
+            writer_id=writer_id,
+            automatically_note_time=automatically_note_time,
+        )
+        return ValueWriter(thread, thread.run(made))
 
     @overload
     def create_transaction_writer(

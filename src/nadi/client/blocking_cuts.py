@@ -43,6 +43,16 @@ class StreamCuts:
         """The cut `events` events after `cut`, in equal shares of the segments; the tail if there are fewer."""
         return self._thread.run(self._core.after(cut, events))
 
+    def at_event_time(self, timestamp_ms: int) -> StreamCut:
+        """A cut to read from so as to get every event of that time or a later one, given that writers kept the
+        word of their notes; the head if watermarks don't reach back so far."""
+        return self._thread.run(self._core.at_event_time(timestamp_ms))
+
+    def after_event_time(self, timestamp_ms: int) -> StreamCut | None:
+        """A cut to read up to so as to get every event before that time, given that writers kept the word of their
+        notes; None while a writer has not noted that time."""
+        return self._thread.run(self._core.after_event_time(timestamp_ms))
+
     def check(self, cut: StreamCut) -> None:
         """Raise unless a reader can start here: InvalidStreamCutError or TruncatedError."""
         self._thread.run(self._core.check(cut))

@@ -8,10 +8,12 @@ from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 from nadi.client import values
+from nadi.client.batch import Ack
 from nadi.client.loop_thread import LoopThread
 from nadi.client.serializers.protocol import SchemaSerializer
 from nadi.client.serializers.registry import Compatibility, SchemaGroup, SchemaVersion
 from nadi.client.values import ValueEvent, Values
+from nadi.client.watermarks import TimeWindow
 from nadi.errors import ClosedError
 from nadi.model.streamcut import StreamCut
 
@@ -24,6 +26,10 @@ class ValueWriter(Values[T]):
     def __init__(self, thread: LoopThread, core: values.ValueWriter[T]) -> None:
         super().__init__(core.events, core.encode)
         self._thread, self._core = thread, core
+
+    def note_time(self, timestamp_ms: int) -> Ack:
+        """Say that what was written so far has times up to this one, and what comes later none before it."""
+        return self._core.note_time(timestamp_ms)
 
     def flush(self, timeout: float | None = None) -> None:
         """Return once everything written so far is stored; raise the first failure since the last flush."""
@@ -56,9 +62,9 @@ class ValueTransaction(Values[T]):
     def flush(self, timeout: float | None = None) -> None:
         self._thread.run(self._core.flush(timeout))
 
-    def commit(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+    def commit(self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None) -> None:
         """Make the events part of the stream; with `wait`, return once readers can see them."""
-        self._thread.run(self._core.commit(wait=wait, timeout=timeout))
+        self._thread.run(self._core.commit(wait=wait, timeout=timeout, timestamp_ms=timestamp_ms))
 
     def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
         """Forget the events."""
@@ -123,6 +129,10 @@ class ValueReader(Generic[T]):
         """The boundary between what was given out and what was not; start there to go on."""
         cut: StreamCut = self._on_loop(self._core.position)
         return cut
+
+    def current_time_window(self) -> TimeWindow:
+        """In which event time `position()` stands; read from the stream's watermarks."""
+        return self._thread.run(self._core.current_time_window())
 
     def close(self) -> None:
         try:

@@ -170,6 +170,7 @@ class ControllerClient:
             if kept.retentionType
             else None,
             tuple(reply.tags.tag),
+            reply.timestampAggregationTimeout,
         )
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
@@ -292,10 +293,12 @@ class ControllerClient:
         high, low = reply.txnId.highBits & _MASK_64, reply.txnId.lowBits & _MASK_64
         return UUID(int=high << 64 | low), _ranges(reply.activeSegments)
 
-    async def commit_transaction(self, scope: str, stream: str, txn_id: UUID, writer_id: str = "") -> None:
+    async def commit_transaction(
+        self, scope: str, stream: str, txn_id: UUID, writer_id: str = "", timestamp_ms: int | None = None
+    ) -> None:
         request = _txn_message(scope, stream, txn_id)
         request.writerId = writer_id
-        request.timestamp = -(1 << 63)  # none given
+        request.timestamp = -(1 << 63) if timestamp_ms is None else timestamp_ms  # the least says: none given
         _check_txn(await self._call("commitTransaction", request, pb.TxnStatus), scope, stream, txn_id)
 
     async def abort_transaction(self, scope: str, stream: str, txn_id: UUID) -> None:
@@ -541,6 +544,7 @@ def _config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.
         streamInfo=_stream_message(scope, stream),
         scalingPolicy=pb.ScalingPolicy(**fields),  # type: ignore[arg-type]
         tags=pb.Tags(tag=config.tags),
+        timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
     )
     if kept is not None:
         message.retentionPolicy.retentionType = kept.kind  # type: ignore[assignment]

@@ -18,6 +18,7 @@ from nadi.client.controller import SegmentRange
 from nadi.client.frontier import Frontier
 from nadi.client.moments import is_moment, moment_ms, moment_of
 from nadi.client.reader import check_cut, read_segment_range, segment_ranges
+from nadi.client.watermarks import cut_after, cut_before
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -110,6 +111,23 @@ class StreamCuts:
                     events -= taken
             await self._step(frontier, offsets, infos)
         return self._cut(frontier, offsets)
+
+    async def at_event_time(self, timestamp_ms: int) -> StreamCut:
+        """A cut to read from so as to get every event of that time or a later one, given that writers kept the
+        word of their notes; the head if watermarks don't reach back so far."""
+        found = await cut_before(self.manager.stores, self.scope, self.stream, timestamp_ms)
+        return await self._not_before_head(found) if found is not None else await self.head()
+
+    async def after_event_time(self, timestamp_ms: int) -> StreamCut | None:
+        """A cut to read up to so as to get every event before that time, given that writers kept the word of their
+        notes; None while a writer has not noted that time."""
+        found = await cut_after(self.manager.stores, self.scope, self.stream, timestamp_ms)
+        return await self._not_before_head(found) if found is not None else None
+
+    async def _not_before_head(self, cut: StreamCut) -> StreamCut:
+        head = await self.manager.controller.head(self.scope, self.stream)
+        order = cutorder.compare_shared(cut.positions, head.positions, await self._ranges(cut, head))
+        return cut if order.is_at_or_after else head
 
     async def check(self, cut: StreamCut) -> None:
         """Raise unless a reader can start here: InvalidStreamCutError if it is no boundary of the stream,

@@ -61,8 +61,12 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StreamConfiguration:
-    """What a stream was created with."""
+    """What a stream was created with.
+
+    timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that notes no times any more.
+    """
 
     scaling: ScalingPolicy
     retention: RetentionPolicy | None = None
     tags: tuple[str, ...] = ()
+    timestamp_aggregation_timeout_ms: int = 0

@@ -21,6 +21,7 @@ from nadi.client.frontier import Frontier
 from nadi.client.read_ahead import ReadAhead, following, share_bytes
 from nadi.client.segment_input import read_bytes
 from nadi.client.stores import SegmentStores
+from nadi.client.watermarks import TimeWindow, TimeWindows
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -93,6 +94,7 @@ class SliceReader:
         self._stopped: dict[int, int] = {}  # segments read up to the end cut
         self._news = asyncio.Event()
         self._closed = False
+        self._windows = TimeWindows(stores, scope, stream)
         for segment_id, piece in list(frontier.active.items()):
             self._begin(piece, max(start.positions[segment_id], 0))
 
@@ -136,6 +138,10 @@ class SliceReader:
         positions |= self._stopped
         positions |= dict.fromkeys(self._frontier.waiting, -1)
         return StreamCut(self.scope, self.stream, positions)
+
+    async def current_time_window(self, position: StreamCut | None = None) -> TimeWindow:
+        """In which event time `position()`, or a position before it, stands; read from the stream's watermarks."""
+        return await self._windows.at((position or self.position()).positions)
 
     @property
     def is_closed(self) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
-from uuid import UUID
 
 from nadi.client.assemble import EventAssembler
 from nadi.client.conditional_append import ConditionalAppender
@@ -20,11 +19,9 @@ from nadi.errors import EventTooLargeError, InvalidArgumentError, InvalidStreamC
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.event import HEADER_BYTES
 from nadi.model.streamcut import StreamCut
-from nadi.naming import segment_name
+from nadi.naming import REVISION_MARK, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
-
-MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes
 
 
 class Extent(NamedTuple):
@@ -101,6 +98,12 @@ class RevisionedStream:
                 f"{end:,} is no revision of {self.name}: use a stream cut that was taken of it, such as its tail"
             )
 
+    async def boundary(self, offset: int) -> int:
+        """The first revision at or after an offset."""
+        found = await self._stores.call(self._segment, wire.LocateOffset, segment=self._segment, target_offset=offset)
+        assert isinstance(found, wire.OffsetLocated)
+        return found.offset
+
     async def append(self, data: bytes, expected_end: int) -> int:
         """Add a record if the stream ends at `expected_end`, and say where it ends then.
 
@@ -114,7 +117,7 @@ class RevisionedStream:
     async def mark(self) -> int | None:
         """The revision from which on to read, if one was set."""
         reply = await self._stores.call(
-            self._segment, wire.GetSegmentAttribute, segment=self._segment, attribute_id=MARK
+            self._segment, wire.GetSegmentAttribute, segment=self._segment, attribute_id=REVISION_MARK
         )
         assert isinstance(reply, wire.SegmentAttribute)
         return None if reply.value == NO_VERSION else reply.value
@@ -125,7 +128,7 @@ class RevisionedStream:
             self._segment,
             wire.UpdateSegmentAttribute,
             segment=self._segment,
-            attribute_id=MARK,
+            attribute_id=REVISION_MARK,
             new_value=revision,
             expected_value=NO_VERSION if expected is None else expected,
         )

@@ -108,6 +108,7 @@ class StreamManager(Structures):
         """End everything that this client made; what is not stored by now fails with ClosedError."""
         for writer in self._writers:
             writer.stop(ClosedError(f"the client was closed, and with it the writer of {writer.name}"))
+        await asyncio.gather(*(writer.times.leave() for writer in self._writers if writer.times is not None))
         for txn_writer in self._txn_writers:
             await txn_writer.close()
         for reader in self._readers:
@@ -149,10 +150,16 @@ class StreamManager(Structures):
         scaling: ScalingPolicy | None = None,
         retention: RetentionPolicy | None = None,
         tags: Iterable[str] = (),
+        timestamp_aggregation_timeout_ms: int = 0,
     ) -> bool:
-        """Create a stream of `segments` segments, or one that scales by its policy; False if it existed."""
+        """Create a stream of `segments` segments, or one that scales by its policy; False if it existed.
+
+        timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that notes no times any more.
+        """
         check_name("stream", stream)
-        config = StreamConfiguration(scaling or ScalingPolicy.fixed(segments), retention, tuple(tags))
+        config = StreamConfiguration(
+            scaling or ScalingPolicy.fixed(segments), retention, tuple(tags), timestamp_aggregation_timeout_ms
+        )
         return await self.controller.create_stream(scope, stream, config)
 
     async def update_stream(
@@ -163,11 +170,16 @@ class StreamManager(Structures):
         scaling: ScalingPolicy | None = None,
         retention: RetentionPolicy | None = None,
         tags: Iterable[str] | None = None,
+        timestamp_aggregation_timeout_ms: int | None = None,
     ) -> None:
         """Change what is given and keep the rest."""
         old = await self.controller.stream_configuration(scope, stream)
+        timeout_ms = timestamp_aggregation_timeout_ms
         config = StreamConfiguration(
-            scaling or old.scaling, retention or old.retention, old.tags if tags is None else tuple(tags)
+            scaling or old.scaling,
+            retention or old.retention,
+            old.tags if tags is None else tuple(tags),
+            old.timestamp_aggregation_timeout_ms if timeout_ms is None else timeout_ms,
         )
         await self.controller.update_stream(scope, stream, config)
 
@@ -254,20 +266,53 @@ class StreamManager(Structures):
     # --- writers, readers, tables -----------------------------------------------------------
 
     @overload
-    async def create_writer(self, scope: str, stream: str, *, ack_timeout: float = ...) -> EventWriter: ...
+    async def create_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        ack_timeout: float = ...,
+        writer_id: str | None = ...,
+        automatically_note_time: bool = ...,
+    ) -> EventWriter: ...
     @overload
     async def create_writer(
-        self, scope: str, stream: str, *, serializer: Serializer[T], ack_timeout: float = ...
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        ack_timeout: float = ...,
+        writer_id: str | None = ...,
+        automatically_note_time: bool = ...,
     ) -> ValueWriter[T]: ...
     async def create_writer(
-        self, scope: str, stream: str, *, serializer: Serializer[T] | None = None, ack_timeout: float = ACK_TIMEOUT_S
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        ack_timeout: float = ACK_TIMEOUT_S,
+        writer_id: str | None = None,
+        automatically_note_time: bool = False,
     ) -> EventWriter | ValueWriter[T]:
         """A writer of events, or of the serializer's values; what is not stored within `ack_timeout` seconds fails.
 
         A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
+        writer_id: under which its times are known, for one that goes on after a restart. It is for event time only:
+        an event that was not acknowledged before the restart, and is written again, may be there twice.
+        automatically_note_time: note the wall clock's time every five seconds, and at the end.
         """
         encode = await self._encoder(scope, stream, serializer)
-        writer = await open_writer(self.stores, scope, stream, ack_timeout_s=ack_timeout, blocking=self._blocking)
+        writer = await open_writer(
+            self.stores,
+            scope,
+            stream,
+            ack_timeout_s=ack_timeout,
+            blocking=self._blocking,
+            writer_id=writer_id,
+            automatically_note_time=automatically_note_time,
+        )
         self._writers = [known for known in self._writers if not known.is_closed]
         self._writers.append(writer)
         return ValueWriter(writer, encode) if encode else writer

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from nadi.client.batch import Ack
 from nadi.client.controller import SegmentRange, Successor
+from nadi.client.event_time import check_time, leave
 from nadi.client.stores import SegmentStores
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter
 from nadi.errors import (
@@ -76,15 +77,23 @@ class Transaction:
         self._check_open()
         await self._writer.flush(timeout)
 
-    async def commit(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+    async def commit(
+        self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None
+    ) -> None:
         """Make the events part of the stream; with `wait`, return once readers can see them.
 
-        TransactionFailedError if it was aborted or has timed out.
+        timestamp_ms: the time that the transaction's writer notes with it (see EventWriter.note_time); one before
+        a time that it has noted already is ignored. TransactionFailedError if it was aborted or has timed out.
         """
         self._check_open()
+        if timestamp_ms is not None:
+            check_time(timestamp_ms)
         await self._writer.flush(timeout)
         owner = self._owner
-        await owner.stores.controller.commit_transaction(owner.scope, owner.stream, self.txn_id, owner.writer_id)
+        await owner.stores.controller.commit_transaction(
+            owner.scope, owner.stream, self.txn_id, owner.writer_id, timestamp_ms
+        )
+        owner.notes_times |= timestamp_ms is not None
         self._end()
         if wait:
             await self._until(("COMMITTED",), timeout)
@@ -187,6 +196,7 @@ class TransactionalEventWriter:
         self.stores = stores
         self.scope, self.stream = scope, stream
         self.writer_id = writer_id or str(uuid.uuid4())
+        self.notes_times = False
         self.lease_ms = lease_ms
         self.ack_timeout_s = ack_timeout_s
         self.blocking = blocking
@@ -213,9 +223,13 @@ class TransactionalEventWriter:
         return txn
 
     async def close(self) -> None:
-        """Let go of the open transactions; each ends with its lease."""
+        """Let go of the open transactions; each ends with its lease. The writer's times hold no watermark back then,
+        unless one of its commits is still being merged."""
         for txn in list(self.open_transactions):
             txn.stop()
+        if self.notes_times:
+            self.notes_times = False
+            await leave(self.stores.controller, self.scope, self.stream, self.writer_id)
 
     def _opened(self, txn_id: UUID, segments: list[SegmentRange]) -> Transaction:
         txn = Transaction(self, txn_id, segments)

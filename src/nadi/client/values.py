@@ -17,6 +17,7 @@ from nadi.client.batch import Ack
 from nadi.client.reader import SliceReader
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.transactions import Transaction, TransactionalEventWriter
+from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import EventWriter
 from nadi.errors import SerializationError
 from nadi.model.event import EventBlock
@@ -84,6 +85,10 @@ class ValueWriter(Values[T]):
         super().__init__(writer, encode)
         self.events = writer
 
+    def note_time(self, timestamp_ms: int) -> Ack:
+        """Say that what was written so far has times up to this one, and what comes later none before it."""
+        return self.events.note_time(timestamp_ms)
+
     async def ready(self) -> None:
         """Wait until there is room for more events."""
         await self.events.ready()
@@ -121,9 +126,11 @@ class ValueTransaction(Values[T]):
         """Return once everything written so far is stored (and not yet part of the stream)."""
         await self.events.flush(timeout)
 
-    async def commit(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
+    async def commit(
+        self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None
+    ) -> None:
         """Make the events part of the stream; with `wait`, return once readers can see them."""
-        await self.events.commit(wait=wait, timeout=timeout)
+        await self.events.commit(wait=wait, timeout=timeout, timestamp_ms=timestamp_ms)
 
     async def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
         """Forget the events."""
@@ -197,6 +204,10 @@ class ValueReader(Generic[T]):
     def position(self) -> StreamCut:
         """The boundary between what was given out and what was not; start there to go on."""
         return self._reader.position() if self._held is None else self._held[0]
+
+    async def current_time_window(self) -> TimeWindow:
+        """In which event time `position()` stands; read from the stream's watermarks."""
+        return await self._reader.current_time_window(self.position())
 
     def close(self) -> None:
         self._reader.close()

@@ -18,9 +18,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
+from uuid import uuid4
 
 from nadi.client.batch import Ack, Batch
 from nadi.client.controller import SegmentRange, Successor
+from nadi.client.event_time import NotedTimes, check_writer_id
 from nadi.client.segment_output import SegmentOutput
 from nadi.client.stores import Backoff, SegmentStores
 from nadi.errors import (
@@ -77,6 +79,7 @@ class EventWriter:
         self._since_pause = 0  # bytes written since `ready` last let the loop run
         self._stopped: NadiError | None = None  # why no more events are taken
         self._failure: NadiError | None = None  # the first since the last flush
+        self.times: NotedTimes | None = None  # a transaction's writer has none
         self._outputs: dict[int, SegmentOutput] = {}
         self._table: list[tuple[float, float, SegmentOutput]] = []
         self._highs: list[float] = []
@@ -135,6 +138,25 @@ class EventWriter:
         write = self.write_event
         return Ack.of_all({write(event, key): None for event, key in pairs})
 
+    def note_time(self, timestamp_ms: int) -> Ack:
+        """Say that what was written so far has times up to this one, and what comes later none before it.
+
+        The Ack, which need not be waited for, tells when it or a later time is known to the controller.
+        """
+        if self.times is None or self._stopped is not None:
+            raise self._stopped or InvalidArgumentError("a transaction's events get their time by its commit")
+        return self.times.note(timestamp_ms, self.unacknowledged())
+
+    def unacknowledged(self) -> list[Ack]:
+        """The Acks of everything written so far that is not settled."""
+        with self.lock:
+            return list(dict.fromkeys(batch.ack for output in self._outputs.values() for batch in output.pending()))
+
+    def segment_ids(self) -> list[int]:
+        """The segments that take its events now."""
+        with self.lock:
+            return list(dict.fromkeys(output.segment_id for _, _, output in self._table))
+
     async def ready(self) -> None:
         """Wait until there is room for more events."""
         while self._pending >= WRITER_PENDING_BYTES // 2 and self._stopped is None:
@@ -181,6 +203,8 @@ class EventWriter:
             if self._stopped is None or isinstance(self._stopped, StreamSealedError):
                 await self.flush(timeout)
         finally:
+            if self.times is not None:
+                await self.times.close()
             self.stop(ClosedError(f"the writer of {self.name} was closed"))
 
     def stop(self, error: NadiError) -> None:
@@ -192,6 +216,8 @@ class EventWriter:
             output.close()
         for task in self._tasks:
             task.cancel()
+        if self.times is not None:
+            self.times.stop(error)
         self._make_room()
 
     @property
@@ -368,13 +394,17 @@ async def open_writer(
     *,
     ack_timeout_s: float = ACK_TIMEOUT_S,
     blocking: bool = False,
+    writer_id: str | None = None,
+    automatically_note_time: bool = False,
 ) -> EventWriter:
     """A writer on the stream's current segments; StreamSealedError if there are none."""
+    if writer_id is not None:
+        check_writer_id(writer_id)
     controller = stores.controller
     segments = await controller.current_segments(scope, stream)
     if not segments:
         raise StreamSealedError(f"stream {scope}/{stream}")
-    return EventWriter(
+    writer = EventWriter(
         stores,
         f"{scope}/{stream}",
         segments,
@@ -383,3 +413,15 @@ async def open_writer(
         ack_timeout_s=ack_timeout_s,
         blocking=blocking,
     )
+    writer.times = NotedTimes(
+        stores,
+        scope,
+        stream,
+        writer_id or str(uuid4()),
+        segments=writer.segment_ids,
+        schedule=writer.schedule,
+        spawn=writer.spawn,
+    )
+    if automatically_note_time:
+        writer.times.note_automatically(writer.unacknowledged)
+    return writer

@@ -257,6 +257,7 @@ def with_token(exchange: Exchange, token: str) -> Exchange:
     """The exchange that shows `token` with every command: the controller's own way to a store that checks."""
 
     def send(command: Any) -> Awaitable[Command]:
-        return exchange(msgspec.structs.replace(command, token=token))
+        shown = "token" in type(command).__struct_fields__  # an append shows it at its setup
+        return exchange(msgspec.structs.replace(command, token=token) if shown else command)
 
     return send

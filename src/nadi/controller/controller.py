@@ -58,6 +58,7 @@ from nadi.controller.records import (
 from nadi.controller.segments import Exchange, Segments
 from nadi.controller.store import Store
 from nadi.controller.transactions import Begun, Transactions
+from nadi.controller.watermark_rounds import WatermarkRounds
 from nadi.controller.workflows import Tasks, Workflows
 from nadi.errors import (
     AlreadyExistsError,
@@ -99,6 +100,7 @@ class Controller:
         self._flow = flow = Workflows(self.metadata, segments, self.clock, self._tasks)
         self._deleting: set[str] = set()
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
+        self.watermarks = WatermarkRounds(flow)
         deleting = self._deleting
         flow.steps = {
             CreateWork: lambda name, work: create.steps(flow, name, work),
@@ -126,6 +128,7 @@ class Controller:
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
         self.transactions.resume()
         self._tasks.spawn(self.transactions.expire())
+        self._tasks.spawn(self.watermarks.run())
 
     @property
     def unfinished(self) -> dict[str, int]:

@@ -2,7 +2,7 @@
 
 A mark says that all of the writer's events up to a time lie before a position. It comes from the writer
 itself, or from the commit of one of its transactions. Neither time nor position of a writer goes back.
-Marks belong to the stream: they are dropped with it.
+Marks belong to the stream: they are dropped with it. `watermark_rounds` makes watermarks of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from nadi.controller.history import Cut
 from nadi.controller.metadata import StreamName
-from nadi.controller.records import Transaction, WriterMark
-from nadi.controller.store import ABSENT
+from nadi.controller.records import TimedStream, Transaction, WriterMark
+from nadi.controller.store import ABSENT, ANY_VERSION
 from nadi.controller.workflows import Workflows
 from nadi.errors import (
     ConditionFailedError,
@@ -25,6 +25,7 @@ from nadi.errors import (
     WriterNotFoundError,
 )
 from nadi.limits import NAME_MAX_CHARS
+from nadi.naming import INTERNAL_SCOPE
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +60,19 @@ async def note(flow: Workflows, name: StreamName, writer: str, time: int, positi
             continue
     else:
         raise ConditionFailedError(f"the mark of writer {writer} in {name} is contended: try again")
+    if found is None or await flow.metadata.timed.get(name.key) is None:
+        await _register(flow, name)
     if await flow.metadata.find_stream(name) is None:  # deleted meanwhile, perhaps before the mark was stored
         await table.remove([writer])
         await table.drop(must_be_empty=True)
         raise StreamNotFoundError(*name)
+
+
+async def _register(flow: Workflows, name: StreamName) -> None:
+    """Have watermarks made of the stream's marks. After the mark was stored, so that whoever finds no mark in a
+    registered stream may strike it off, and looks once more then."""
+    if name.scope != INTERNAL_SCOPE and not name.stream.startswith("_"):
+        await flow.metadata.timed.put(name.key, TimedStream(), ANY_VERSION)
 
 
 def _check_order(writer: str, held: WriterMark, time: int, position: Cut) -> None:

@@ -10,6 +10,7 @@
                                             scope/reader group -> Subscriber; made by the first one, dropped
                                             with the stream
     _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
+    _system/_tables/timed                   scope/stream -> TimedStream, those with marks; made by the first one
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
@@ -41,6 +42,7 @@ from nadi.controller.records import (
     Stream,
     Subscriber,
     Tagged,
+    TimedStream,
     Transaction,
     WriterMark,
 )
@@ -129,6 +131,7 @@ class Metadata:
         self.work: Table[AnyWork] = store.table(f"{_PREFIX}/work", AnyWork)
         self.transactions: Table[Transaction] = store.table(f"{_PREFIX}/transactions", Transaction)
         self.numbers: Table[Number] = store.table(f"{_PREFIX}/numbers", Number)
+        self.timed: Table[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
         self._histories: OrderedDict[str, History] = OrderedDict()
 
     def streams(self, scope: str) -> Table[Stream]:

@@ -179,6 +179,10 @@ class WriterMark(Record, frozen=True):
     idle_since_ms: int = 0
 
 
+class TimedStream(Record, frozen=True):
+    """That writers of a stream have noted times; which stream stands in the key."""
+
+
 class TableConfig(Record, frozen=True):
     """A key-value table's configuration. Its keys have `primary_key_bytes` + `secondary_key_bytes` bytes each."""
 

@@ -190,6 +190,19 @@ class Table(Generic[T]):
         if not isinstance(reply, wire.TableKeysRemoved | wire.TableKeyDoesNotExist | wire.NoSuchSegment):
             raise failure(command, reply)
 
+    async def remove_if(self, key: str, version: int) -> bool:
+        """Remove a record unless it was changed since it was read; False if it was."""
+        self._store.forget(self.name, [key])
+        wanted = (TableKey(key.encode(), version),)
+        command = wire.RemoveTableKeys(self._segments.request_id(), self.name, "", wanted)
+        reply, _ = await self._segments.call(command)
+        self._store.forget(self.name, [key])
+        if isinstance(reply, wire.TableKeyBadVersion):
+            return False
+        if not isinstance(reply, wire.TableKeysRemoved | wire.TableKeyDoesNotExist | wire.NoSuchSegment):
+            raise failure(command, reply)
+        return True
+
     async def page(
         self, token: bytes = b"", count: int = TABLE_PAGE_MAX_ENTRIES, *, prefix: str = ""
     ) -> tuple[list[tuple[str, Versioned[T]]], bytes]:

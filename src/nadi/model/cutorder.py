@@ -20,7 +20,7 @@ sc/st: 0=30, 1=20
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import pairwise
 
@@ -50,8 +50,17 @@ class CutOrder(Enum):
 
 def compare(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> CutOrder:
     """How `first` lies to `second`; `ranges` has the segments of both."""
+    return _order((a, b) for _, _, a, b in _together(first, second, ranges))
+
+
+def compare_shared(first: Mapping[int, int], second: Mapping[int, int], ranges: KeyRanges) -> CutOrder:
+    """How `first` lies to `second` over the keys that both have; EQUAL if there are none. Offsets by segment."""
+    return _order(_shared(first, second, ranges))
+
+
+def _order(pairs: Iterable[tuple[_Place, _Place]]) -> CutOrder:
     before = after = False
-    for _, _, a, b in _together(first, second, ranges):
+    for a, b in pairs:
         before |= a < b
         after |= a > b
     if before and after:
@@ -74,23 +83,47 @@ def latest(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> StreamCut:
 def places(cut: StreamCut, ranges: KeyRanges) -> list[tuple[float, float, int]]:
     """Where the cut stands, as (low, high, segment id) that tile the key space: over each key the oldest of its
     segments, for a later one waits until that is read. InvalidStreamCutError if a key has none."""
-    starts = sorted((*ranges[segment], segment) for segment in cut.positions)
+    found = _pieces(cut.positions, ranges)
+    reached = 0.0
+    for low, high, _ in found:
+        if low != reached:
+            break
+        reached = high
+    if reached != 1.0:
+        raise InvalidStreamCutError(f"the cut says nothing of keys from {reached} on: it is no boundary of the stream")
+    return found
+
+
+def _pieces(positions: Mapping[int, int], ranges: KeyRanges) -> list[tuple[float, float, int]]:
+    """Where positions stand over the keys that they have, as disjoint (low, high, segment id) by key."""
+    starts = sorted((*ranges[segment], segment) for segment in positions)
     borders = sorted({low for low, _, _ in starts} | {high for _, high, _ in starts})
     found: list[tuple[float, float, int]] = []
     under_way: list[tuple[int, float]] = []  # a heap of (segment id, high)
-    following, reached = 0, 0.0
+    following = 0
     for low, high in pairwise(borders):
         while following < len(starts) and starts[following][0] <= low:
             heapq.heappush(under_way, (starts[following][2], starts[following][1]))
             following += 1
         while under_way and under_way[0][1] <= low:
             heapq.heappop(under_way)
-        if under_way and low == reached:
+        if under_way:
             found.append((low, high, under_way[0][0]))
-            reached = high
-    if reached != 1.0:
-        raise InvalidStreamCutError(f"the cut says nothing of keys from {reached} on: it is no boundary of the stream")
     return found
+
+
+def _shared(first: Mapping[int, int], second: Mapping[int, int], ranges: KeyRanges) -> Iterator[tuple[_Place, _Place]]:
+    """Where both stand, over each piece of the key space that both have."""
+    ours, theirs = _pieces(first, ranges), _pieces(second, ranges)
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        (low_a, high_a, a), (low_b, high_b, b) = ours[i], theirs[j]
+        if max(low_a, low_b) < min(high_a, high_b):
+            yield (a, first[a]), (b, second[b])
+        if high_a <= high_b:
+            i += 1
+        if high_b <= high_a:
+            j += 1
 
 
 def _together(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> Iterator[tuple[float, float, _Place, _Place]]:

@@ -31,6 +31,7 @@ from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.container import Container, wall_clock_ms
+from nadi.segmentstore.door import InnerDoor
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.service import SegmentService
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -144,6 +145,7 @@ class SegmentStore:
         self._reader = SegmentReader(chunks, cache)
         self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
+        self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self._server: asyncio.Server | None = None
@@ -186,7 +188,7 @@ class SegmentStore:
 
     async def exchange(self, command: Command) -> Command:
         """A command's reply, for whoever lives in the same process."""
-        return await self._service.handle(command)
+        return await self._door.exchange(command)
 
     async def close(self) -> None:
         """End connections, finish what is queued, write the state, release the folder."""

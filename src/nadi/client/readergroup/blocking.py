@@ -18,6 +18,7 @@ from nadi.client.readergroup.reads import Condition, EventRead
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.serializers.protocol import Serializer
+from nadi.client.watermarks import TimeWindow
 from nadi.errors import ClosedError
 from nadi.model.streamcut import StreamCut
 
@@ -35,6 +36,7 @@ class _Core(Protocol[R_co]):
     async def read_next_event(self, timeout: float | None = None) -> R_co | None: ...
     async def read_next_block(self, timeout: float | None = None) -> R_co | None: ...
     def positions(self) -> dict[str, int]: ...
+    async def current_time_window(self, stream: str) -> TimeWindow: ...
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None: ...
 
 
@@ -82,6 +84,11 @@ class _Reader(Generic[R]):
             return self._core.positions()
 
         return self._thread.run(positions())
+
+    def current_time_window(self, stream: str) -> TimeWindow:
+        """In which event time the group stands in a stream (`scope/stream`): this reader where it is now, the others
+        where they have recorded that they are."""
+        return self._thread.run(self._core.current_time_window(stream))
 
     def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         """Leave the group; `is_done`: the application has finished with all that it was given."""

@@ -24,11 +24,19 @@ from nadi.client.readergroup.reads import Condition, EventRead, Reading
 from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.source import Gap, SegmentSource
-from nadi.client.readergroup.state import GroupState
+from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Pass, Release
 from nadi.client.readergroup.watch import Watch
 from nadi.client.stores import SegmentStores
-from nadi.errors import ClosedError, NadiError, ReaderGroupNotFoundError, RequestTimeoutError, UnavailableError
+from nadi.client.watermarks import TimeWindow, TimeWindows
+from nadi.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    NadiError,
+    ReaderGroupNotFoundError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 from nadi.model.event import EventBlock
 
 _REPORTS_IN_LIFE = 4  # a reader without news still reports this often before it would be taken for dead
@@ -54,12 +62,13 @@ class EventReader(Reading[EventRead]):
         conditions: Mapping[str, Condition],
     ) -> None:
         self.name = name
-        self._shared, self._token, self._state = shared, token, state
+        self._stores, self._shared, self._token, self._state = stores, shared, token, state
         self._news, self._wake = asyncio.Event(), asyncio.Event()
         self._holdings = Holdings(stores, f"group reader {next(_ids)}", self._news.set)
         self._attention = False  # something other than the next event of the block is to be looked at
         self._notices = Notices()
         self._conditions = dict(conditions)
+        self._windows: dict[str, TimeWindows] = {}
         self._watch = Watch(name)
         self._releases = Releases(stores, shared.scope, shared.group, name)
         self._synced_at = self._reported_at = time.monotonic()
@@ -278,6 +287,20 @@ class EventReader(Reading[EventRead]):
     def positions(self) -> dict[str, int]:
         """Up to where each segment of this reader was given out."""
         return self._holdings.given()
+
+    async def current_time_window(self, stream: str) -> TimeWindow:
+        """In which event time the group stands in a stream (`scope/stream`): this reader where it is now, the others
+        where they have recorded that they are."""
+        return await self.time_window_at(stream, self.positions())
+
+    async def time_window_at(self, stream: str, positions: Mapping[str, int]) -> TimeWindow:
+        """As `current_time_window`, were this reader at these positions."""
+        cut = cuts_of({**self._state.positions(), **positions}).get(stream)
+        if cut is None:
+            raise InvalidArgumentError(f"the group reads nothing of {stream!r} now: say `scope/stream`")
+        if stream not in self._windows:
+            self._windows[stream] = TimeWindows(self._stores, cut.scope, cut.stream)
+        return await self._windows[stream].at(cut.positions)
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         """Leave the group; its segments are free at once.

@@ -16,6 +16,7 @@ from nadi.client.readergroup.reads import EventRead, Reading
 from nadi.client.readergroup.source import Gap
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.values import ValueEvent
+from nadi.client.watermarks import TimeWindow
 from nadi.naming import parse_segment_name
 
 T = TypeVar("T")
@@ -101,6 +102,10 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
         """Up to where each segment of this reader was given out."""
         held = {self._held.segment: self._held.offset} if self._held is not None and self._held.offset >= 0 else {}
         return {**self._reader.positions(), **held}
+
+    async def current_time_window(self, stream: str) -> TimeWindow:
+        """As EventReader's."""
+        return await self._reader.time_window_at(stream, self.positions())
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         """Leave the group; `is_done`: the application has finished with all that it was given."""

@@ -1,0 +1,427 @@
+"""Event time against the whole server: what writers note, the windows of readers, cuts for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from nadi.client import StreamManager, TimeWindow, aio, watermarks
+from nadi.client.revisioned_stream import open_revisioned_stream
+from nadi.client.serializers import Text
+from nadi.errors import ClosedError, InvalidArgumentError, StreamNotFoundError
+from nadi.model.streamcut import StreamCut
+from nadi.model.watermark import SegmentPosition, Watermark, encode_watermark
+from nadi.testing import RestartableServer
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RestartableServer]:
+    limits = {"NADI_LIMITS": "log_file_bytes=16777216,watermark_period_s=0.2"}
+    with RestartableServer(environment=limits) as server:
+        with StreamManager(server.controller_uri) as manager:
+            manager.create_scope("sc")
+        yield server
+
+
+@pytest.fixture
+def manager(server: RestartableServer) -> Iterator[StreamManager]:
+    server.ensure_running()
+    with StreamManager(server.controller_uri) as manager:
+        yield manager
+
+
+def new_stream(manager: StreamManager, segments: int = 1, **more: Any) -> str:
+    stream = f"st{next(_names)}"
+    manager.create_stream("sc", stream, segments, **more)
+    return stream
+
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T | None], timeout_s: float = 30.0) -> T:
+    deadline = time.monotonic() + timeout_s
+    while (found := look()) is None:
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.02)
+    return found
+
+
+def reached(manager: StreamManager, stream: str, timestamp_ms: int) -> StreamCut:
+    """The cut after that time, once there is one."""
+    cuts = manager.cuts("sc", stream)
+    return until(lambda: cuts.after_event_time(timestamp_ms))
+
+
+def await_a_round(manager: StreamManager) -> None:
+    """Return once the controller has looked at all streams again."""
+    stream = new_stream(manager)
+    with manager.create_writer("sc", stream) as writer:
+        writer.note_time(1).result(10)
+        reached(manager, stream, 1)
+
+
+def times(
+    manager: StreamManager, stream: str, start: StreamCut | None = None, end: StreamCut | None = None
+) -> list[int]:
+    """The events, which are their own times here."""
+    end = end or manager.cuts("sc", stream).tail()
+    return sorted(int(event.data) for event in manager.read_events("sc", stream, start=start, end=end))
+
+
+def test_what_was_written_before_a_noted_time_lies_before_its_watermark(manager: StreamManager) -> None:
+    stream = new_stream(manager, 2)
+    cuts = manager.cuts("sc", stream)
+    assert cuts.after_event_time(1) is None
+    assert cuts.at_event_time(1) == cuts.head()
+    with manager.create_writer("sc", stream) as writer:
+        for step in range(0, 100, 10):
+            writer.write_batch([b"%d" % (step + i) for i in range(10)], [f"k{i}" for i in range(10)])
+            writer.note_time(step + 10).result(10)
+            reached(manager, stream, step + 10)
+            for past in range(10, step + 11, 10):
+                assert times(manager, stream, end=reached(manager, stream, past)) == list(range(past))
+                later = [t for t in times(manager, stream, cuts.at_event_time(past)) if t >= past]
+                assert later == list(range(past, step + 10))
+        assert cuts.after_event_time(101) is None
+        # a later time was noted after the watermark of 80, and the one before it was surely made before
+        assert cuts.at_event_time(101) == cuts.after_event_time(80)
+
+
+def test_a_note_waits_for_what_was_written_before_it(server: RestartableServer, manager: StreamManager) -> None:
+    stream = new_stream(manager)
+    with manager.create_writer("sc", stream) as writer:
+        writer.write_event(b"1").result(10)
+        with server.down():
+            stored = writer.write_event(b"2")
+            noted = writer.note_time(3)
+            assert not noted.done()
+        noted.result(30)
+        assert stored.done()
+        assert times(manager, stream, end=reached(manager, stream, 3)) == [1, 2]
+
+
+def test_times_that_wait_are_told_by_the_newest_of_them(server: RestartableServer) -> None:
+    told: list[int] = []
+
+    async def main() -> None:
+        async with aio.StreamManager(server.controller_uri) as manager:
+            name = f"st{next(_names)}"
+            await manager.create_stream("sc", name)
+            writer = await manager.create_writer("sc", name)
+            send = manager.controller._send
+
+            async def counting(rpc: str, request: Any, timeout_s: float) -> Any:
+                if rpc == "noteTimestampFromWriter":
+                    told.append(request.timestamp)
+                return await send(rpc, request, timeout_s)
+
+            manager.controller._send = counting  # type: ignore[method-assign]
+            acks = []
+            for number in range(1_000):
+                writer.write_event(b"%d" % number)
+                acks.append(writer.note_time(number))
+                if number % 100 == 0:
+                    await acks[-1]
+            for ack in acks:
+                await ack
+            await writer.close()
+
+    asyncio.run(main())
+    assert told == sorted(told)
+    assert told[-1] == 999
+    assert len(told) < 50
+
+
+def test_times_of_a_writer_only_grow_even_when_it_comes_back(manager: StreamManager) -> None:
+    stream = new_stream(manager, timestamp_aggregation_timeout_ms=600_000)
+    with manager.create_writer("sc", stream) as other, manager.create_writer("sc", stream, writer_id="w") as writer:
+        other.note_time(1).result(10)  # so that the mark of the writer stays
+        writer.note_time(50).result(10)
+        writer.note_time(50).result(10)
+        with pytest.raises(InvalidArgumentError, match="only moves on"):
+            writer.note_time(49)
+        for wrong in (1 << 63, -(1 << 63), 1.5):
+            with pytest.raises(InvalidArgumentError):
+                writer.note_time(wrong)  # type: ignore[arg-type]
+        writer.close()
+        with pytest.raises(ClosedError):
+            writer.note_time(51)
+        with manager.create_writer("sc", stream, writer_id="w") as again:
+            with pytest.raises(InvalidArgumentError, match="later time"):
+                again.note_time(49).result(10)
+            again.note_time(51).result(10)
+    for wrong_id in ("", "w" * 256):
+        with pytest.raises(InvalidArgumentError):
+            manager.create_writer("sc", stream, writer_id=wrong_id)
+
+
+def test_a_closed_writer_holds_nothing_back_and_a_silent_one_does(manager: StreamManager) -> None:
+    stream = new_stream(manager, timestamp_aggregation_timeout_ms=600_000)
+    cuts = manager.cuts("sc", stream)
+    with manager.create_writer("sc", stream) as silent, manager.create_writer("sc", stream) as busy:
+        silent.note_time(10).result(10)
+        busy.note_time(20).result(10)
+        reached(manager, stream, 10)
+        busy.note_time(30).result(10)
+        for _ in range(3):
+            await_a_round(manager)
+        assert cuts.after_event_time(11) is None
+        silent.close()
+        reached(manager, stream, 30)
+
+
+def test_writers_of_a_client_that_ends_are_removed(server: RestartableServer, manager: StreamManager) -> None:
+    stream = new_stream(manager, timestamp_aggregation_timeout_ms=600_000)
+    with manager.create_writer("sc", stream) as busy:
+        with StreamManager(server.controller_uri) as ending:
+            ending.create_writer("sc", stream).note_time(10).result(10)
+            transactions = ending.create_transaction_writer("sc", stream)
+            transactions.begin_txn().commit(wait=True, timestamp_ms=11)
+            busy.note_time(20).result(10)
+            reached(manager, stream, 10)
+        busy.note_time(30).result(10)
+        reached(manager, stream, 30)
+
+
+def test_a_silent_writer_is_waited_for_as_long_as_the_stream_says(manager: StreamManager) -> None:
+    stream = new_stream(manager, timestamp_aggregation_timeout_ms=1_000)
+    manager.update_stream("sc", stream, tags=["timed"])
+    assert manager.stream_configuration("sc", stream).timestamp_aggregation_timeout_ms == 1_000
+    with manager.create_writer("sc", stream) as silent, manager.create_writer("sc", stream) as busy:
+        silent.note_time(10).result(10)
+        busy.note_time(20).result(10)
+        reached(manager, stream, 10)
+        busy.note_time(30).result(10)
+        reached(manager, stream, 30)
+
+
+def test_the_wall_clock_is_noted_automatically(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.client.event_time.AUTOMATIC_NOTE_S", 0.1)
+    stream = new_stream(manager)
+    before_ms = time.time_ns() // 1_000_000
+    with manager.create_writer("sc", stream, automatically_note_time=True) as writer:
+        writer.write_event(b"1")
+        assert times(manager, stream, end=reached(manager, stream, before_ms + 300)) == [1]
+
+
+def test_a_writer_that_notes_automatically_notes_the_time_of_its_end(manager: StreamManager) -> None:
+    stream = new_stream(manager)
+    before_ms = time.time_ns() // 1_000_000
+    with manager.create_writer("sc", stream, serializer=Text(), automatically_note_time=True) as writer:
+        writer.write_event("1")
+        assert writer.note_time(before_ms) is not None
+    assert times(manager, stream, end=reached(manager, stream, before_ms)) == [1]
+
+
+def test_a_transaction_brings_its_time_along(manager: StreamManager) -> None:
+    stream = new_stream(manager, 2)
+    with manager.create_transaction_writer("sc", stream, serializer=Text()) as writer:
+        for step in (10, 20):
+            txn = writer.begin_txn()
+            txn.write_batch([str(step - i) for i in range(5)], [f"k{i}" for i in range(5)])
+            txn.commit(timestamp_ms=step)
+            assert len(times(manager, stream, end=reached(manager, stream, step))) == step // 2
+        with writer.begin_txn() as txn:
+            with pytest.raises(InvalidArgumentError):
+                txn.commit(timestamp_ms=1 << 63)
+            txn.abort()
+
+
+def test_the_window_of_a_reader_follows_it(manager: StreamManager) -> None:
+    stream = new_stream(manager, 2)
+    boundaries = [0]
+    with manager.create_writer("sc", stream) as writer:
+        for step in (10, 20, 30):
+            for i in range(40):
+                writer.write_event(b"%d" % (step - 10 + i // 4), f"k{i}")
+            writer.note_time(step).result(10)
+            boundaries.append(step)
+            reached(manager, stream, step)
+    cuts = manager.cuts("sc", stream)
+    cut_of = {step: reached(manager, stream, step) for step in (10, 20, 30)}
+    expected = {
+        cuts.head(): TimeWindow(None, 10),
+        cut_of[10]: TimeWindow(10, 20),
+        cuts.after(cut_of[10], 4): TimeWindow(10, 20),
+        cut_of[20]: TimeWindow(20, 30),
+        cut_of[30]: TimeWindow(30, None),
+    }
+    for cut, window in expected.items():
+        with manager.create_reader("sc", stream, start=cut) as reader:
+            assert reader.current_time_window() == window
+    first, second = cut_of[10].positions.items()
+    between = StreamCut("sc", stream, dict([first, (second[0], 0)]))
+    with manager.create_reader("sc", stream, start=between) as reader:
+        assert reader.current_time_window() == TimeWindow(None, 10)
+    with manager.create_reader("sc", stream, serializer=Text(), end=cut_of[30], routing_keys=["k0"]) as values:
+        windows = [values.current_time_window()]
+        while (events := values.next_events()) is not None:
+            windows.append(values.current_time_window())
+            assert all(int(event.value) < 30 for event in events)
+        assert windows[0] == TimeWindow(None, 10)
+        assert windows[-1] == TimeWindow(30, None)
+        lowers = [window.lower or 0 for window in windows]
+        assert lowers == sorted(lowers)
+
+
+def test_the_window_of_a_reader_of_a_group(manager: StreamManager) -> None:
+    stream = new_stream(manager, 2)
+    groups = manager.reader_group_manager("sc")
+    groups.create_reader_group(f"{stream}-readers", stream)
+    with (
+        manager.create_writer("sc", stream) as writer,
+        groups.get_reader_group(f"{stream}-readers").create_reader("reader") as reader,
+    ):
+        assert until(lambda: _window(reader, stream)) == TimeWindow(None, None)
+        for i in range(8):
+            writer.write_event(b"%d" % i, f"k{i}")
+        writer.note_time(8).result(10)
+        reached(manager, stream, 8)
+        assert reader.current_time_window(f"sc/{stream}") == TimeWindow(None, 8)
+        for _ in range(8):
+            found = reader.read_next_event(10)
+            assert found is not None
+            assert found.event is not None
+        assert reader.current_time_window(f"sc/{stream}") == TimeWindow(8, None)
+        with pytest.raises(InvalidArgumentError, match="reads nothing"):
+            reader.current_time_window("sc/other")
+
+
+def _window(reader: Any, stream: str) -> TimeWindow | None:
+    found: TimeWindow = reader.current_time_window(f"sc/{stream}")
+    return found
+
+
+def test_without_a_stream_there_is_no_time(manager: StreamManager) -> None:
+    cuts = manager.cuts("sc", "nothing")
+    for ask in (cuts.at_event_time, cuts.after_event_time):
+        with pytest.raises(StreamNotFoundError):
+            ask(5)
+    stream = new_stream(manager)
+    with manager.create_writer("sc", stream) as writer:
+        writer.note_time(10).result(10)
+        reached(manager, stream, 10)
+        manager.seal_stream("sc", stream)
+        manager.delete_stream("sc", stream)
+        with pytest.raises(StreamNotFoundError):
+            writer.note_time(20).result(30)
+    manager.create_stream("sc", stream)
+    assert manager.cuts("sc", stream).after_event_time(10) is None
+
+
+def test_cuts_for_a_time_before_the_head_are_the_head(manager: StreamManager) -> None:
+    stream = new_stream(manager)
+    cuts = manager.cuts("sc", stream)
+    with manager.create_writer("sc", stream) as writer:
+        for step in range(10, 70, 10):
+            writer.write_event(b"%d" % step)
+            writer.note_time(step).result(10)
+            reached(manager, stream, step)
+        manager.truncate_stream(reached(manager, stream, 40))
+        assert cuts.at_event_time(35) == cuts.after_event_time(10) == cuts.head()
+        writer.note_time(70).result(10)
+        reached(manager, stream, 70)
+        assert until(lambda: manager.cuts("sc", f"_MARK{stream}").head() if _trimmed(manager, stream) else None)
+        assert cuts.at_event_time(35) == cuts.after_event_time(10) == cuts.head()
+        assert times(manager, stream, cuts.at_event_time(60))[-1] == 60
+
+
+@pytest.mark.parametrize(("scanned", "entry"), [(100, 200), (1_000, 200), (1 << 18, 1 << 20)])
+def test_a_long_mark_stream_is_searched(
+    server: RestartableServer, monkeypatch: pytest.MonkeyPatch, scanned: int, entry: int
+) -> None:
+    monkeypatch.setattr(watermarks, "SCANNED_BYTES", scanned)
+    monkeypatch.setattr(watermarks, "ENTRY_MAX_BYTES", entry)
+    rng = random.Random(scanned)
+    name = f"st{next(_names)}"
+
+    async def main() -> None:
+        async with aio.StreamManager(server.controller_uri) as manager:
+            await manager.create_stream("sc", name)
+            marks = await open_revisioned_stream(manager.stores, "sc", f"_MARK{name}")
+            stored, end = [Watermark(0, 3, (SegmentPosition(0, 0.0, 1.0, 0),))], 0
+            for offset in range(1, 60):
+                last = stored[-1]
+                lower = last.lower + rng.randint(1, 4)
+                upper = max(last.upper, lower) + rng.randint(0, 4)
+                stored.append(Watermark(lower, upper, (SegmentPosition(0, 0.0, 1.0, offset),)))
+            for one in stored:
+                end = await marks.append(encode_watermark(one), end)
+            for timestamp in range(-1, stored[-1].upper + 2):
+                after = [one for one in stored if one.lower >= timestamp]
+                found = await watermarks.cut_after(manager.stores, "sc", name, timestamp)
+                assert found == (StreamCut("sc", name, after[0].positions()) if after else None)
+                before = [one for one in stored if one.upper < timestamp]
+                passed = [one for one in stored if before and one.upper < before[-1].lower]
+                found = await watermarks.cut_before(manager.stores, "sc", name, timestamp)
+                assert found == (StreamCut("sc", name, passed[-2].positions()) if len(passed) > 1 else None)
+            for number, one in enumerate(stored):
+                following = stored[number + 1].upper if number < 59 else None
+                windows = watermarks.TimeWindows(manager.stores, "sc", name)
+                assert await windows.at({0: number}) == TimeWindow(one.lower, following)
+
+    asyncio.run(main())
+
+
+def _trimmed(manager: StreamManager, stream: str) -> bool:
+    return any(manager.cuts("sc", f"_MARK{stream}").head().positions.values())
+
+
+def test_several_writers_scaling_and_a_crash_between(server: RestartableServer, manager: StreamManager) -> None:
+    """Events are their times; the writers' times differ, and grow by chance."""
+    rng = random.Random(7)
+    stream = new_stream(manager, 2, timestamp_aggregation_timeout_ms=60_000)
+    cuts = manager.cuts("sc", stream)
+    clocks = [0, 15, 40]
+    writers = [manager.create_writer("sc", stream, writer_id=f"w{i}") for i in range(3)]
+    written: list[int] = []
+
+    def step() -> None:
+        for number, writer in enumerate(writers):
+            for _ in range(rng.randrange(6)):
+                clocks[number] += rng.randrange(3)
+                written.append(clocks[number])
+                writer.write_event(b"%d" % clocks[number], f"k{rng.randrange(50)}")
+            writer.note_time(clocks[number])
+
+    deadline = time.monotonic() + 60
+    for number in itertools.count():
+        step()
+        time.sleep(0.02)
+        match number:
+            case 20:
+                first = manager.current_segments("sc", stream)[0]
+                middle = (first.low + first.high) / 2
+                manager.scale_stream("sc", stream, [first.segment_id], [(first.low, middle), (middle, first.high)])
+            case 40:
+                server.restart()
+            case 60:
+                one, two = manager.current_segments("sc", stream)[:2]
+                manager.scale_stream("sc", stream, [one.segment_id, two.segment_id], [(one.low, two.high)])
+        if number > 80 and number % 10 == 0 and cuts.at_event_time(min(clocks)) != cuts.head():
+            break
+        assert time.monotonic() < deadline, "watermarks don't move on"
+    for writer in writers:
+        writer.close()
+    slowest = min(clocks)
+    reached(manager, stream, slowest)
+    assert times(manager, stream) == sorted(written)
+    for timestamp in [*range(1, slowest, max(1, slowest // 20)), slowest]:
+        end = reached(manager, stream, timestamp)
+        cuts.check(end)
+        before = times(manager, stream, end=end)
+        assert [t for t in before if t < timestamp] == sorted(t for t in written if t < timestamp)
+        start = cuts.at_event_time(timestamp)
+        cuts.check(start)
+        after = times(manager, stream, start)
+        assert [t for t in after if t >= timestamp] == sorted(t for t in written if t >= timestamp)
+    assert start != cuts.head()

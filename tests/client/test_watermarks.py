@@ -1,0 +1,185 @@
+"""Cuts for an event time and windows, from watermarks made by the controller's own rules, over a model of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from nadi.client import watermarks
+from nadi.client.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
+from nadi.controller.history import History, first_epoch
+from nadi.controller.records import WriterMark
+from nadi.controller.watermarks import judge
+from nadi.model.watermark import SegmentPosition, Watermark
+
+ONE = History([first_epoch(1, 0)])
+PERIOD = 8  # steps between two rounds
+WRITERS = 3
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["write", "write", "note"]),
+        st.integers(0, WRITERS - 1),
+        st.integers(0, 3),  # how much later the writer's time is
+        st.integers(0, PERIOD // 2 - 1),  # how long a note takes, in steps
+    ),
+    max_size=200,
+)
+
+Scene = list[tuple[str, int, int, int]]
+QUIET: Scene = [("write", 0, 0, 0)]
+
+# a fast writer goes on to 150 after it noted 100, and a slow one notes 10 behind that
+FAST: Scene = [
+    ("write", 1, 100, 0), ("note", 1, 0, 0), ("write", 1, 50, 0), ("write", 0, 10, 0), ("note", 0, 0, 0),
+    ("write", 2, 10, 0), ("note", 2, 0, 0), *QUIET,
+    ("write", 0, 10, 0), ("note", 0, 0, 0), ("write", 2, 10, 0), ("note", 2, 0, 0), *QUIET * 4,
+]  # fmt: skip
+# while a note of 5 takes its way its writer goes on to 50, and a round comes in between
+SLOW_NOTE: Scene = [
+    ("write", 0, 4, 0), ("write", 2, 4, 0), ("write", 1, 5, 0), ("note", 2, 0, 0), ("note", 0, 0, 3),
+    ("note", 1, 0, 3), ("write", 1, 45, 0), *QUIET,
+    ("write", 0, 2, 0), ("write", 2, 2, 0), ("note", 0, 0, 0), ("note", 2, 0, 0), *QUIET * 4,
+]  # fmt: skip
+
+
+class Model:
+    """One segment whose events are their times, each one byte long; notes take their way to the controller."""
+
+    def __init__(self) -> None:
+        self.events: list[int] = []
+        self.times = [0] * WRITERS
+        self.marks = {str(w): WriterMark(0, {0: 0}) for w in range(WRITERS)}
+        self.under_way: dict[int, tuple[int, int]] = {}  # by writer: (when it arrives, time)
+        self.waiting: dict[int, tuple[int, int]] = {}  # (how long it will take, time)
+        self.watermarks: list[Watermark] = []
+
+    def run(self, scene: Scene) -> None:
+        for now, (what, writer, more, delay) in enumerate(scene, start=1):
+            self.arrive(now)
+            if what == "write":
+                self.times[writer] += more
+                self.events.append(self.times[writer])
+            elif writer in self.under_way:
+                self.waiting[writer] = (delay, self.times[writer])
+            else:
+                self.under_way[writer] = (now + delay, self.times[writer])
+            if now % PERIOD == 0:
+                self.round(now)
+
+    def arrive(self, now: int) -> None:
+        for writer, (at, time) in list(self.under_way.items()):
+            if at <= now:
+                self.marks[str(writer)] = WriterMark(time, {0: len(self.events)})
+                del self.under_way[writer]
+                if writer in self.waiting:
+                    delay, later = self.waiting.pop(writer)
+                    self.under_way[writer] = (now + delay, later)
+
+    def round(self, now: int) -> None:
+        previous = self.watermarks[-1] if self.watermarks else None
+        verdict = judge(self.marks, previous, ONE, timeout_ms=1 << 60, now_ms=now)
+        assert not verdict.dropped
+        if verdict.watermark is not None:
+            self.watermarks.append(verdict.watermark)
+
+    async def read(self, *of: Any) -> AsyncGenerator[tuple[int, Watermark], None]:
+        """In place of `watermarks`: an entry's place is its number."""
+        first = of[3] if len(of) > 3 else 0
+        for number, watermark in enumerate(self.watermarks[first:], start=first + 1):
+            yield number, watermark
+
+
+def place(watermark: Watermark) -> int:
+    return watermark.cut[0].offset
+
+
+@example(FAST)
+@example(SLOW_NOTE)
+@given(steps)
+@settings(max_examples=200)
+def test_cuts_for_a_time_hold_what_they_promise(scene: Scene) -> None:
+    model = Model()
+    model.run(scene)
+
+    async def main() -> None:
+        for time in range(max(model.times) + 2):
+            start = await cut_before(None, "sc", "st", time)  # type: ignore[arg-type]
+            assert start is None or all(event < time for event in model.events[: start.positions[0]])
+            end = await cut_after(None, "sc", "st", time)  # type: ignore[arg-type]
+            assert end is None or all(event >= time for event in model.events[end.positions[0] :])
+            assert start is None or end is None or start.positions[0] <= end.positions[0]
+
+    with patch.object(watermarks, "watermarks", model.read), patch.object(watermarks, "find_start", _at_first):
+        asyncio.run(main())
+
+
+async def _at_first(*_: Any) -> int:
+    return 0
+
+
+@given(steps, st.data())
+@settings(max_examples=200)
+def test_windows_of_a_reader_that_goes_on(scene: list[tuple[str, int, int, int]], data: st.DataObject) -> None:
+    model = Model()
+    model.run(scene)
+    positions = data.draw(st.lists(st.integers(0, len(model.events)), max_size=10))
+
+    async def main() -> None:
+        windows = TimeWindows(_Stores(), "sc", "st")  # type: ignore[arg-type]
+        for position in positions:  # mostly forward, but a reset goes back
+            behind = [w.lower for w in model.watermarks if place(w) <= position]
+            ahead = [w.upper for w in model.watermarks if place(w) > position]
+            expected = TimeWindow(behind[-1] if behind else None, ahead[0] if ahead else None)
+            assert await windows.at({0: position}) == expected
+            if expected.lower is not None:
+                assert all(event >= expected.lower for event in model.events[position:])
+
+    with patch.object(watermarks, "watermarks", model.read), patch.object(watermarks, "find_start", _at_first):
+        asyncio.run(main())
+
+
+class _Stores:
+    """Knows one segment with all keys, and two that share them."""
+
+    @property
+    def controller(self) -> _Stores:
+        return self
+
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentPosition]:
+        if epoch == 0:
+            return [SegmentPosition(0, 0.0, 1.0, 0)]
+        return [SegmentPosition((1 << 32) | 1, 0.0, 0.5, 0), SegmentPosition((1 << 32) | 2, 0.5, 1.0, 0)]
+
+
+def test_a_window_over_segments_that_others_replaced() -> None:
+    low, high = (1 << 32) | 1, (1 << 32) | 2
+    model = Model()
+    model.watermarks = [
+        Watermark(1, 2, (SegmentPosition(0, 0.0, 1.0, 50),)),
+        Watermark(3, 4, (SegmentPosition(low, 0.0, 0.5, 7), SegmentPosition(high, 0.5, 1.0, 9))),
+        Watermark(5, 6, (SegmentPosition(low, 0.0, 0.5, 8), SegmentPosition(high, 0.5, 1.0, 20))),
+    ]
+    expected = {
+        ((0, 49),): TimeWindow(None, 2),
+        ((0, 50),): TimeWindow(1, 4),
+        ((0, 60),): TimeWindow(1, 4),
+        ((low, 0), (high, 0)): TimeWindow(1, 4),
+        ((low, 8), (high, 8)): TimeWindow(1, 6),  # not at the second everywhere, nor before it
+        ((low, 9), (high, 10)): TimeWindow(3, None),
+        ((high, 9),): TimeWindow(3, 6),  # a reader of some keys
+        (): TimeWindow(None, None),
+    }
+
+    async def main() -> None:
+        for position, window in expected.items():
+            windows = TimeWindows(_Stores(), "sc", "st")  # type: ignore[arg-type]
+            assert await windows.at(dict(position)) == window
+
+    with patch.object(watermarks, "watermarks", model.read), patch.object(watermarks, "find_start", _at_first):
+        asyncio.run(main())

@@ -1,0 +1,174 @@
+"""What follows from writers' marks, round after round, whatever writers and scalings do."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nadi.controller.history import Cut, History, first_epoch
+from nadi.controller.records import WriterMark
+from nadi.controller.watermarks import Verdict, joined, judge
+from nadi.model import cutorder
+from nadi.model.streamcut import StreamCut
+from nadi.model.watermark import SegmentPosition, Watermark
+from nadi.naming import segment_epoch, segment_id
+
+ONE = History([first_epoch(1, 0)])
+TWO = History([first_epoch(2, 0)])
+
+
+def split(history: History, segment: int) -> None:
+    """Scale up: the segment's keys go to two new ones."""
+    piece = history.segments[segment]
+    middle = (piece.low + piece.high) / 2
+    ranges = [(piece.low, middle), (middle, piece.high)]
+    history.add(history.plan_scale(history.newest, [segment], ranges, min_segments=1, time_ms=0))
+
+
+def merge(history: History, first: int, second: int) -> None:
+    """Scale down: two neighbours' keys go to one new segment."""
+    low, high = history.segments[first].low, history.segments[second].high
+    history.add(history.plan_scale(history.newest, [first, second], [(low, high)], min_segments=1, time_ms=0))
+
+
+def stream_cut(positions: Cut) -> StreamCut:
+    return StreamCut("sc", "st", positions)
+
+
+def is_at_or_before(first: Cut, second: Cut, history: History) -> bool:
+    ranges = {i: (s.low, s.high) for i, s in history.segments.items()}
+    return cutorder.compare(stream_cut(first), stream_cut(second), ranges).is_at_or_before
+
+
+def look(
+    marks: dict[str, WriterMark], previous: Watermark | None = None, *, timeout_ms: int = 0, now_ms: int = 1_000
+) -> Verdict:
+    return judge(marks, previous, ONE, timeout_ms=timeout_ms, now_ms=now_ms)
+
+
+def at(lower: int, upper: int, offset: int) -> Watermark:
+    return Watermark(lower, upper, (SegmentPosition(0, 0.0, 1.0, offset),))
+
+
+def test_the_slowest_writer_gives_the_lower_bound_and_the_furthest_the_cut() -> None:
+    marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30}, alive=False)}
+    assert look(marks) == Verdict(at(10, 50, 70), (), ())
+
+
+def test_a_writer_that_stands_still_is_dropped_at_once_by_default() -> None:
+    marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 30})}
+    assert look(marks, at(10, 50, 70)) == Verdict(at(50, 50, 70), ("a",), ())
+    assert look({"a": marks["a"]}, at(10, 50, 70)) == Verdict(None, ("a",), ())
+
+
+def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured() -> None:
+    marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 80})}
+    previous = at(10, 50, 70)
+    assert look(marks, previous, timeout_ms=100, now_ms=1_000) == Verdict(None, (), ("a",))
+    marks["a"] = WriterMark(10, {0: 70}, idle_since_ms=1_000)
+    assert look(marks, previous, timeout_ms=100, now_ms=1_099) == Verdict(None, (), ())
+    assert look(marks, previous, timeout_ms=100, now_ms=1_100) == Verdict(at(50, 50, 80), ("a",), ())
+
+
+def test_a_removed_writer_is_waited_for_no_longer() -> None:
+    marks = {"a": WriterMark(10, {0: 70}, alive=False, idle_since_ms=1_000), "b": WriterMark(50, {0: 80})}
+    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, now_ms=1_001) == Verdict(at(50, 50, 80), ("a",), ())
+
+
+def test_keys_that_no_position_has_are_taken_at_their_segments_begin() -> None:
+    assert joined([{1: 5}], TWO) == (SegmentPosition(0, 0.0, 0.5, 0), SegmentPosition(1, 0.5, 1.0, 5))
+    assert joined([{}], TWO) == (SegmentPosition(0, 0.0, 0.5, 0), SegmentPosition(1, 0.5, 1.0, 0))
+    assert joined([{0: -1, 1: 5}], TWO)[0].offset == 0  # of a writer that has written nothing there
+
+
+def test_what_was_replaced_lies_before_what_replaced_it() -> None:
+    history = History([first_epoch(2, 0)])
+    split(history, 0)
+    older, newer = {0: 100, 1: 7}, {segment_id(2, 1): 3, segment_id(3, 1): 0, 1: 5}
+    for positions in ([older, newer], [newer, older]):
+        assert {p.segment_id: p.offset for p in joined(positions, history)} == {**newer, 1: 7}
+
+
+def test_segments_whose_keys_were_joined_in_between_are_not_mixed() -> None:
+    history = History([first_epoch(2, 0)])
+    merge(history, 0, 1)
+    split(history, segment_id(2, 1))
+    last = segment_id(4, 2)
+    cut = {place.segment_id: place.offset for place in joined([{0: 100, 1: 7}, {last: 9}], history)}
+    assert cut == {segment_id(3, 2): 0, last: 9}  # not {0: 100, last: 9}, where no reader can stand
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> list[tuple[str, int, int, int]]:
+    """(what, writer or segment, time, bytes): steps of writers and of the stream."""
+    kinds = st.sampled_from(["note", "note", "note", "write", "write", "split", "merge", "round", "round", "remove"])
+    return draw(st.lists(st.tuples(kinds, st.integers(0, 3), st.integers(0, 20), st.integers(0, 50)), max_size=60))
+
+
+@given(st.integers(1, 3), st.sampled_from([0, 3, 1_000]), st.booleans(), scenes())
+@settings(max_examples=300, deadline=None)
+def test_whatever_happens_watermarks_only_move_on(
+    segments: int, timeout_ms: int, whole: bool, scene: list[tuple[str, int, int, int]]
+) -> None:
+    history = History([first_epoch(segments, 0)])
+    lengths = {piece.id: 0 for piece in history.epoch(0)}
+    epoch_seen = [0] * 4  # of each writer: it needs not have noticed the newest
+    marks: dict[str, WriterMark] = {}
+    previous: Watermark | None = None
+    for now_ms, (what, which, number, size) in enumerate(scene, start=1):
+        current = history.epoch(history.newest)
+        writer = f"w{which}"
+        match what:
+            case "write":
+                lengths[current[which % len(current)].id] += size
+            case "split":
+                split(history, current[which % len(current)].id)
+            case "merge" if len(current) > 1:
+                first = which % (len(current) - 1)
+                merge(history, current[first].id, current[first + 1].id)
+            case "note":
+                held = marks.get(writer)
+                epoch_seen[which] = max(epoch_seen[which], history.newest - size % 2)
+                seen = history.epoch(epoch_seen[which])
+                position = {s.id: lengths.get(s.id, 0) for s in seen if whole or (s.id + number) % 3}
+                marks[writer] = WriterMark(number + (held.time if held else 0), position)
+            case "remove" if writer in marks:
+                held = marks[writer]
+                marks[writer] = WriterMark(held.time, held.position, alive=False)
+            case "round":
+                verdict = judge(marks, previous, history, timeout_ms=timeout_ms, now_ms=now_ms)
+                check(verdict, marks, previous, history)
+                previous = verdict.watermark or previous
+                for gone in verdict.dropped:
+                    del marks[gone]
+                for idle in verdict.idle:
+                    marks[idle] = WriterMark(marks[idle].time, marks[idle].position, idle_since_ms=now_ms)
+        for piece in history.epoch(history.newest):
+            lengths.setdefault(piece.id, 0)
+
+
+def check(verdict: Verdict, marks: dict[str, WriterMark], previous: Watermark | None, history: History) -> None:
+    assert all(previous is not None and marks[writer].time <= previous.lower for writer in verdict.dropped)
+    assert not set(verdict.idle) & set(verdict.dropped)
+    made = verdict.watermark
+    if made is None:
+        return
+    assert made.lower <= made.upper
+    cut = made.positions()
+    assert history.is_valid_cut(cut)  # it covers the whole key space
+    assert set(cut) == {piece.id for piece in history.epoch(max(map(segment_epoch, cut)))}
+    if previous is not None:
+        assert made.lower > previous.lower
+        assert made.upper >= previous.upper
+        assert is_at_or_before(previous.positions(), cut, history)
+    for writer, mark in marks.items():
+        if writer not in verdict.dropped:
+            assert mark.time >= made.lower
+            if mark.position:
+                assert is_at_or_before(
+                    {place.segment_id: place.offset for place in joined([mark.position], history)}, cut, history
+                )
+                for segment, offset in mark.position.items():
+                    own = history.segments[segment]
+                    over = [place for place in made.cut if place.low < own.high and place.high > own.low]
+                    assert all((place.segment_id, place.offset) >= (segment, offset) for place in over)
