@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nadi.controller import seal
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError, tiles
 from nadi.controller.metadata import StreamName
@@ -304,6 +305,32 @@ def test_work_on_a_stream_that_is_gone_ends() -> None:
             async with asyncio.timeout(10):
                 await controller._flow.within(StreamName("home", "_MARKgone"), SealWork())
             assert controller.unfinished["workflows"] == 0
+
+    asyncio.run(main())
+
+
+def test_a_mark_stream_deleted_with_its_stream_just_before_it_counts_as_sealed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with running(FakeStore(), FakeClock()) as controller:
+            await controller.create_scope("home")
+            owner = StreamName("home", "gone")
+            await controller.create_stream(owner, Config())
+            seal_and_measure = seal.seal_and_measure
+
+            async def slowly(*arguments: Any) -> None:
+                monkeypatch.setattr(seal, "seal_and_measure", seal_and_measure)
+                await seal_and_measure(*arguments)
+                await controller.seal_stream(owner)
+                await controller.delete_stream(owner)
+
+            monkeypatch.setattr(seal, "seal_and_measure", slowly)
+            async with asyncio.timeout(10):
+                with pytest.raises(StreamNotFoundError):
+                    await controller.seal_stream(owner.mark)
+                await controller._flow.quiet("home")
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
     asyncio.run(main())
 

@@ -257,10 +257,11 @@ class Workflows:
         async def attempt() -> None:
             try:
                 await self.steps[type(work)](name, work)
-            except StreamNotFoundError as error:
+            except (StreamNotFoundError, ConditionFailedError):
                 if kind not in _ON_A_STREAM or await self.metadata.find_stream(name) is not None:
                     raise
-                failed(error)  # a mark stream goes with its stream, whatever is being done with it
+                # a mark stream goes with its stream, whatever is being done with it
+                failed(StreamNotFoundError(*name))
             self._reached.add((name.key, kind))
             reached()
             await self.metadata.work.remove([f"{name.key}/{kind}"])
