@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller import seal
+from nadi.controller import scale, seal
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError, tiles
 from nadi.controller.metadata import StreamName
@@ -317,11 +317,10 @@ def test_a_mark_stream_deleted_with_its_stream_just_before_it_counts_as_sealed(
             await controller.create_scope("home")
             owner = StreamName("home", "gone")
             await controller.create_stream(owner, Config())
-            seal_and_measure = seal.seal_and_measure
 
             async def slowly(*arguments: Any) -> None:
-                monkeypatch.setattr(seal, "seal_and_measure", seal_and_measure)
-                await seal_and_measure(*arguments)
+                monkeypatch.setattr(seal, "seal_and_measure", scale.seal_and_measure)
+                await scale.seal_and_measure(*arguments)
                 await controller.seal_stream(owner)
                 await controller.delete_stream(owner)
 
