@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -326,6 +328,33 @@ async def fail_within(txn: Transaction) -> None:
     async with txn:
         await txn.write_event(b"e")
         txn.write_event(5)  # type: ignore[arg-type]
+
+
+def test_each_transaction_has_a_lease_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world() as w:
+            leases: list[int] = []
+            create, ping = w.manager.controller.create_transaction, w.manager.controller.ping_transaction
+
+            async def noted_create(scope: str, stream: str, lease_ms: int) -> Any:
+                leases.append(lease_ms)
+                return await create(scope, stream, lease_ms)
+
+            async def noted_ping(scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
+                leases.append(lease_ms)
+                await ping(scope, stream, txn_id, lease_ms)
+
+            monkeypatch.setattr(w.manager.controller, "create_transaction", noted_create)
+            monkeypatch.setattr(w.manager.controller, "ping_transaction", noted_ping)
+            writer = await w.manager.create_transaction_writer("sc", "st", lease_ms=30_000)
+            short = await writer.begin_txn(lease_ms=10_000)
+            usual = await writer.begin_txn()
+            for txn in (short, usual):
+                await txn.ping()
+                await txn.abort()
+            assert leases == [10_000, 30_000, 10_000, 30_000]
+
+    asyncio.run(run())
 
 
 def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:

@@ -309,7 +309,7 @@ def test_work_on_a_stream_that_is_gone_ends() -> None:
     asyncio.run(main())
 
 
-def test_a_mark_stream_deleted_with_its_stream_just_before_it_counts_as_sealed(
+def test_a_stream_is_not_deleted_while_its_mark_stream_is_being_sealed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -317,18 +317,24 @@ def test_a_mark_stream_deleted_with_its_stream_just_before_it_counts_as_sealed(
             await controller.create_scope("home")
             owner = StreamName("home", "gone")
             await controller.create_stream(owner, Config())
+            await controller.seal_stream(owner)
+            is_sealing, may_seal = asyncio.Event(), asyncio.Event()
 
             async def slowly(*arguments: Any) -> None:
-                monkeypatch.setattr(seal, "seal_and_measure", scale.seal_and_measure)
+                is_sealing.set()
+                await may_seal.wait()
                 await scale.seal_and_measure(*arguments)
-                await controller.seal_stream(owner)
-                await controller.delete_stream(owner)
 
             monkeypatch.setattr(seal, "seal_and_measure", slowly)
-            async with asyncio.timeout(10):
-                with pytest.raises(StreamNotFoundError):
-                    await controller.seal_stream(owner.mark)
-                await controller._flow.quiet("home")
+            async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+                tasks.create_task(controller.seal_stream(owner.mark))
+                await is_sealing.wait()
+                tasks.create_task(controller.delete_stream(owner))
+                for _ in range(100):
+                    await asyncio.sleep(0)
+                may_seal.set()
+            with pytest.raises(StreamNotFoundError):
+                await controller.seal_stream(owner.mark)
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
     asyncio.run(main())

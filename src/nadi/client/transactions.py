@@ -34,9 +34,12 @@ _STATE_PAUSE_S = 0.02
 class Transaction:
     """One transaction; as a context manager it commits, or aborts if an exception leaves the block."""
 
-    def __init__(self, owner: TransactionalEventWriter, txn_id: UUID, segments: list[SegmentRange]) -> None:
+    def __init__(
+        self, owner: TransactionalEventWriter, txn_id: UUID, segments: list[SegmentRange], lease_ms: int
+    ) -> None:
         self.txn_id = txn_id
         self._owner = owner
+        self._lease_ms = lease_ms
         self._failure: NadiError | None = None  # of the pinger
         self._ended = False
         name = f"{owner.scope}/{owner.stream}"
@@ -110,7 +113,7 @@ class Transaction:
         """Extend the lease now; the pinger does so by itself."""
         owner = self._owner
         await owner.stores.controller.ping_transaction(
-            owner.scope, owner.stream, self.txn_id, lease_ms or owner.lease_ms
+            owner.scope, owner.stream, self.txn_id, lease_ms or self._lease_ms
         )
 
     async def status(self) -> str:
@@ -165,7 +168,7 @@ class Transaction:
             raise RequestTimeoutError(f"transaction {self.txn_id} is not {states[0]} yet") from None
 
     async def _ping_for_ever(self) -> None:
-        pause_s = self._owner.lease_ms / 1000 / 3
+        pause_s = self._lease_ms / 1000 / 3
         while True:
             await asyncio.sleep(pause_s)
             try:
@@ -176,7 +179,7 @@ class Transaction:
             except NadiError as error:
                 self._failure = error
                 return
-            pause_s = self._owner.lease_ms / 1000 / 3
+            pause_s = self._lease_ms / 1000 / 3
 
 
 class TransactionalEventWriter:
@@ -203,11 +206,11 @@ class TransactionalEventWriter:
         self.open_transactions: set[Transaction] = set()
 
     async def begin_txn(self, lease_ms: int | None = None) -> Transaction:
-        """A new transaction, which times out if the controller hears nothing of it for the lease."""
-        if lease_ms is not None:
-            self.lease_ms = lease_ms
-        txn_id, segments = await self.stores.controller.create_transaction(self.scope, self.stream, self.lease_ms)
-        return self._opened(txn_id, segments)
+        """A new transaction, which times out if the controller hears nothing of it for the lease: the writer's own
+        unless another is given."""
+        lease_ms = lease_ms or self.lease_ms
+        txn_id, segments = await self.stores.controller.create_transaction(self.scope, self.stream, lease_ms)
+        return self._opened(txn_id, segments, lease_ms)
 
     async def get_txn(self, txn_id: UUID) -> Transaction:
         """A transaction begun elsewhere or earlier, to be written, committed or aborted here.
@@ -217,7 +220,7 @@ class TransactionalEventWriter:
         controller = self.stores.controller
         state = await controller.transaction_state(self.scope, self.stream, txn_id)
         segments = await controller.epoch_segments(self.scope, self.stream, txn_id.int >> 96)
-        txn = self._opened(txn_id, segments)
+        txn = self._opened(txn_id, segments, self.lease_ms)
         if state != "OPEN":
             txn.stop()
         return txn
@@ -231,7 +234,7 @@ class TransactionalEventWriter:
             self.notes_times = False
             await leave(self.stores.controller, self.scope, self.stream, self.writer_id)
 
-    def _opened(self, txn_id: UUID, segments: list[SegmentRange]) -> Transaction:
-        txn = Transaction(self, txn_id, segments)
+    def _opened(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int) -> Transaction:
+        txn = Transaction(self, txn_id, segments, lease_ms)
         self.open_transactions.add(txn)
         return txn

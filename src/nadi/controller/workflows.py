@@ -42,6 +42,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import WORKFLOW_RETRY_MAX_S, WORKFLOW_WAIT_S
+from nadi.naming import MARK_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +111,12 @@ class Workflows:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, name: StreamName) -> asyncio.Lock:
-        """The lock that serialises a stream's workflows; keep the returned object while it is used."""
-        lock = self._locks.get(name.key)
+        """The lock that serialises the workflows of a stream and of its mark stream, which is made and deleted with
+        it; keep the returned object while it is used."""
+        key = f"{name.scope}/{name.stream.removeprefix(MARK_PREFIX)}"
+        lock = self._locks.get(key)
         if lock is None:
-            lock = self._locks[name.key] = asyncio.Lock()
+            lock = self._locks[key] = asyncio.Lock()
         return lock
 
     def pending(self, name: StreamName, kind: str) -> AnyWork | None:
@@ -257,11 +260,10 @@ class Workflows:
         async def attempt() -> None:
             try:
                 await self.steps[type(work)](name, work)
-            except (StreamNotFoundError, ConditionFailedError):
+            except StreamNotFoundError as error:
                 if kind not in _ON_A_STREAM or await self.metadata.find_stream(name) is not None:
                     raise
-                # a mark stream goes with its stream, whatever is being done with it
-                failed(StreamNotFoundError(*name))
+                failed(error)  # recorded by another controller, and the stream is gone
             self._reached.add((name.key, kind))
             reached()
             await self.metadata.work.remove([f"{name.key}/{kind}"])
