@@ -44,6 +44,13 @@ def test_write_and_read(manager: StreamManager) -> None:
     end = manager.stream_info("sc", "st4").tail
     events = [event.data for event in manager.read_events("sc", "st4", start=start, end=end)]
     assert sorted(events) == sorted([b"first", *(b"%d" % i for i in range(1000))])
+    lists = list(manager.read_batches("sc", "st4", start=start, end=end))
+    assert all(type(event) is bytes for event in lists[0])
+    assert [event for events in lists for event in events] == events
+    few = manager.read_batches("sc", "st4", start=start, end=end, routing_keys=["k"])
+    narrowed = [event for events in few for event in events]
+    assert b"first" in narrowed
+    assert len(narrowed) < len(events)
     with manager.create_reader("sc", "st4", start=end) as reader:
         with pytest.raises(RequestTimeoutError):
             reader.next_block(0.05)

@@ -161,6 +161,7 @@ def test_events_carry_their_place() -> None:
             tail = (await w.manager.stream_info("sc", "st")).tail
             events = [e async for e in w.manager.read_events("sc", "st", end=tail)]
             assert [(e.data, e.segment_id, e.offset) for e in events] == [(b"a", 0, 0), (b"bb", 0, 9)]
+            assert [e async for e in w.manager.read_batches("sc", "st", end=tail)] == [[b"a", b"bb"]]
 
     asyncio.run(run())
 

@@ -460,6 +460,20 @@ class StreamManager(Structures):
             return self._read_events(scope, stream, start, end, routing_keys)
         return self._read_values(scope, stream, start, end, routing_keys, serializer)
 
+    def read_batches(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
+    ) -> Iterator[list[bytes]]:
+        """The events as lists, one for each block read: several times as fast as one by one."""
+        with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
+            for _, block in reader:
+                yield block.events()
+
     def _read_events(
         self,
         scope: str,

@@ -13,7 +13,8 @@ import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+
+import msgspec
 
 from nadi.client.assemble import EventAssembler
 from nadi.client.controller import SegmentRange
@@ -40,8 +41,9 @@ _READ_AHEAD_OF_ALL_BYTES = 64 * MIB
 _ids = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(
+    msgspec.Struct, frozen=True, gc=False
+):  # made a million times a second: a dataclass takes five times as long
     """One event, and where it lies: `offset` is that of its header in the segment."""
 
     data: bytes
@@ -51,8 +53,7 @@ class Event:
 
 def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
     """The events of a block one by one."""
-    for offset, data in zip(block.offsets().tolist(), block, strict=True):
-        yield Event(data, segment_id, offset)
+    return map(Event, block.events(), itertools.repeat(segment_id), block.offsets().tolist())
 
 
 class _Input:
