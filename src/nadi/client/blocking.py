@@ -17,6 +17,7 @@ from nadi.client.batch import Ack
 from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.blocking_openers import Structures
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueWriter
+from nadi.client.blocks import Events, RoutingKeys
 from nadi.client.controller import SegmentRange
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
@@ -47,8 +48,12 @@ class EventWriter:
         """Take one event; `.result(timeout)` of the Ack waits until it is stored."""
         return self._core.write_event(event, routing_key)
 
-    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
-        """Take many events, with one key for all or one each; the Ack is for all of them."""
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Take many events, with one key for all or one each; the Ack is for all of them.
+
+        events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings.
+        Waits for room before each block of about a megabyte, so any number of events may be given.
+        """
         return self._core.write_batch(events, routing_keys)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -81,7 +86,7 @@ class Transaction:
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
         return self._core.write_event(event, routing_key)
 
-    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
         return self._core.write_batch(events, routing_keys)
 
     def flush(self, timeout: float | None = None) -> None:
