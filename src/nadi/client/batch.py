@@ -114,7 +114,7 @@ class Batch:
         return self.size > MAX_EVENT_BYTES + HEADER_BYTES and len(self.entries) == 3
 
     def __init__(self, ack: Ack | None = None) -> None:
-        self.entries: list[bytes | str | Piece | None] = []
+        self.entries: list[bytes | memoryview | str | Piece | None] = []
         self.size = 0
         self.number = -1
         self.ack = ack or Ack()
@@ -123,7 +123,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.entries) // 3 + self._more
 
-    def data(self) -> bytes:
+    def data(self) -> bytes | memoryview:
         """The events as they lie in the segment."""
         entries: list[Any] = self.entries
         if len(entries) == 3 and isinstance(entries[2], Piece):

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from nadi.client.routes import NO_KEY, Codes, Routes
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
-from nadi.model.event import HEADER_BYTES, event_header, whole_events
+from nadi.model.event import HEADER_BYTES, event_header, int_array, whole_events
 
 Events: TypeAlias = Iterable[bytes] | pa.Array | pa.ChunkedArray
 RoutingKeys: TypeAlias = str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None
@@ -55,7 +55,7 @@ class Keys:
 class Piece:
     """Framed events of one segment. keys: one for all, or those of a batch, where `events` says which."""
 
-    framed: bytes
+    framed: bytes | memoryview
     count: int
     keys: Keys | str | None
     events: _Positions | None
@@ -246,7 +246,7 @@ def _one_code(key: str | None, routes: Routes[Any], spare: int) -> int:
 
 
 def _pieces(
-    framed: bytes, ends: _Positions, keys: Keys, places: _Positions, routes: Routes[Any], spare: int
+    framed: bytes | memoryview, ends: _Positions, keys: Keys, places: _Positions, routes: Routes[Any], spare: int
 ) -> list[tuple[int, Piece]]:
     """Framed events sorted by segment. ends: where each event ends; places: where it is among `keys`."""
     codes = keys.codes(routes)[places]
@@ -254,20 +254,16 @@ def _pieces(
     if (codes == codes[0]).all():
         return [(int(codes[0]), Piece(framed, len(codes), keys, places))]
     order = np.argsort(codes, kind="stable")
-    sorted_events = _binary(np.concatenate(([0], ends)), framed).take(pa.array(order))
-    _, offset_buffer, data = sorted_events.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int32)
-    places = places[order]
+    events = _binary(np.concatenate(([0], ends)), framed)
     pieces = []
     first = 0
     for code, count in enumerate(np.bincount(codes).tolist()):
         if count:
-            last = first + count
-            begin, end = int(offsets[first]), int(offsets[last])
-            # a copy of its own: a piece that waits long must not keep the bytes of the others
-            piece = Piece(data.slice(begin, end - begin).to_pybytes(), count, keys, places[first:last].copy())
-            pieces.append((code, piece))
-            first = last
+            taken = order[first : first + count]
+            # taken by themselves: a piece that waits long must not keep the bytes of the others
+            data = memoryview(events.take(int_array(taken)).buffers()[2])
+            pieces.append((code, Piece(data, count, keys, places[taken])))
+            first += count
     return pieces
 
 

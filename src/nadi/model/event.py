@@ -44,6 +44,11 @@ def frame_events(events: Iterable[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    """An Arrow array over the same memory; pa.array would import pandas first, for half a second."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
 @dataclass(frozen=True, slots=True)
 class EventBlock:
     """Whole events read from one segment.
@@ -69,7 +74,7 @@ class EventBlock:
     def events(self) -> list[bytes]:
         """All payloads as bytes objects, made all at once: a fifth of the time that it takes one by one."""
         if len(self.starts) > _FEW:
-            events: list[bytes] = self.payloads().to_numpy(zero_copy_only=False).tolist()
+            events: list[bytes] = self.payloads().to_pylist()
             return events
         data = self.data
         borders = pairwise([*self.starts.tolist(), len(data)])
@@ -89,7 +94,7 @@ class EventBlock:
         borders[1::2] = self.starts + HEADER_BYTES
         borders[-1] = len(self.data)
         both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(borders), pa.py_buffer(self.data)])
-        return both.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+        return both.take(int_array(np.arange(1, 2 * count, 2)))
 
 
 def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = None) -> tuple[EventBlock, int]:
@@ -125,7 +130,9 @@ def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = 
         position += run * stride
         count += run
         look = _LOOK_BYTES
-    starts = np.concatenate([*parts, np.array(singles, np.int64)])
+    starts = np.array(singles, np.int64)
+    if parts:
+        starts = np.concatenate([*parts, starts])
     if count > limit:
         position = int(starts[limit])
         starts = starts[:limit]
