@@ -6,6 +6,7 @@ Each method hands its coroutine to the client's loop thread and waits. Only `wri
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -30,7 +31,7 @@ from nadi.client.tables import ANY_VERSION, TableValue
 from nadi.client.transactions import DEFAULT_LEASE_MS
 from nadi.client.values import ValueEvent
 from nadi.client.writer import ACK_TIMEOUT_S
-from nadi.errors import ClosedError
+from nadi.errors import ClosedError, NadiError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 
@@ -149,7 +150,19 @@ class SliceReader:
 
     def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         """(segment id, events), None at the end; RequestTimeoutError if nothing came in time."""
-        return self._thread.run(self._core.next_block(timeout))
+        waiter: concurrent.futures.Future[tuple[int, EventBlock] | None] = concurrent.futures.Future()
+        self._thread.call(self._core.ask, waiter)
+        try:
+            return waiter.result(timeout)
+        except TimeoutError as error:
+            if isinstance(error, NadiError):
+                raise
+            if waiter.cancel():
+                raise self._core.nothing_for(timeout) from None
+            return waiter.result()  # it came just then
+        except BaseException:
+            waiter.cancel()
+            raise
 
     def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
         while True:
