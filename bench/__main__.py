@@ -18,18 +18,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import measure, streams, structures
+from bench import events, measure, streams, structures
 from bench.measure import Figure
 
 console = Console(highlight=False)
 
 BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "disk": measure.disk,
-    "write-100": lambda folder: measure.write(folder, 100, 4_000_000, 200_000, "events/s"),
-    "write-1k": lambda folder: measure.write(folder, 1_000, 1_000_000, 150, "MB/s"),
+    "write-100": lambda folder: measure.write(folder, 100, 4_000_000, 400_000, "events/s"),
+    "write-1k": lambda folder: measure.write(folder, 1_000, 1_000_000, 250, "MB/s"),
     "write-10k": lambda folder: measure.write(folder, 10_000, 150_000, 300, "MB/s"),
+    "write-batch": events.write_batch,
+    "write-arrow": events.write_arrow,
+    "write-1k-batch": events.write_large_batch,
+    "round-trip": events.round_trip,
+    "tail": events.tail,
     "latency": measure.latency,
     "read": measure.read,
+    "read-bytes": events.read_bytes,
     "bytes": structures.byte_stream,
     "changes": structures.changes,
     "spark": measure.spark_read,
