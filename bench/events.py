@@ -31,7 +31,7 @@ def write_batch(folder: Path) -> list[Figure]:
     """100-byte events in lists, each with a routing key of its own."""
     events = [os.urandom(SMALL) for _ in range(BATCH)]
     keys = [KEYS[number % len(KEYS)] for number in range(BATCH)]
-    rate = _in_batches(folder, [(events, keys)] * 150)
+    rate = _in_batches(folder, [(events, keys)] * 600)
     return [Figure("write_batch, lists of 100-byte events", rate, "events/s", 2_000_000)]
 
 
@@ -39,7 +39,7 @@ def write_arrow(folder: Path) -> list[Figure]:
     """The same as Arrow arrays."""
     events = pa.array([os.urandom(SMALL) for _ in range(BATCH)], pa.binary())
     keys = pa.array([KEYS[number % len(KEYS)] for number in range(BATCH)])
-    rate = _in_batches(folder, [(events, keys)] * 150)
+    rate = _in_batches(folder, [(events, keys)] * 600)
     return [Figure("write_batch, Arrow arrays of 100-byte events", rate, "events/s", 2_000_000)]
 
 
@@ -132,7 +132,7 @@ def read_tail(uri: str, count: int) -> None:
 
 def read_bytes(folder: Path) -> list[Figure]:
     """History as bytes objects, in lists and one by one, and as Arrow arrays; all by one client."""
-    count = 1_000_000
+    count = 4_000_000
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         open_stream(manager)
         fill(manager, SMALL, count)
