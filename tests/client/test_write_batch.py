@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nadi
+from nadi.client.blocks import Keys
 from nadi.client.routes import NO_KEY, Routes
 from nadi.client.writer import EventWriter, open_writer
 from nadi.errors import (
@@ -130,6 +132,18 @@ def test_codes_are_the_segments_of_the_keys(keys: list[str | None], borders: lis
         else:
             assert routes.segments[code] == routes.segment(key)
             assert float(routes.segments[code].removeprefix("to ")) >= key_position(key)
+
+
+@given(st.data(), st.lists(KEYS, min_size=1, max_size=50), st.booleans())
+def test_keys_are_looked_up_again_by_another_table(data: st.DataObject, names: list[str | None], indexed: bool) -> None:
+    before, after = Routes([(0.0, 1.0, "old")]), Routes([(0.0, 0.4, "low"), (0.4, 1.0, "high")])
+    numbers = st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=80)
+    indices = np.array(data.draw(numbers), np.int64) if indexed else None
+    keys = Keys(names, before, indices)
+    chosen = np.array(data.draw(st.lists(st.integers(0, len(keys) - 1), min_size=1)), np.int64)
+    for routes in (before, after):
+        expected = routes.codes([keys.of(event) for event in chosen.tolist()])
+        assert keys.codes(chosen, routes).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("seed", range(1, 9))

@@ -33,19 +33,24 @@ _KINDS_OF_KEYS = (pa.types.is_string, pa.types.is_large_string)
 class Keys:
     """The routing keys of a batch: names[indices[i]] is that of event i, or names[i] without indices."""
 
-    def __init__(self, names: list[str | None], indices: _Positions | None = None) -> None:
-        self._names, self._indices = names, indices
-        self._looked_up: tuple[Routes[Any], Codes] | None = None
+    def __init__(self, names: list[str | None], routes: Routes[Any], indices: _Positions | None = None) -> None:
+        """Looks all of them up in `routes`, and so checks them."""
+        self._names, self._indices, self._routes = names, indices, routes
+        codes = routes.codes(names)
+        self._codes = codes if indices is None else codes[indices]
 
     def __len__(self) -> int:
-        return len(self._names if self._indices is None else self._indices)
+        return len(self._codes)
 
-    def codes(self, routes: Routes[Any]) -> Codes:
-        """Each event's segment by its code; kept until asked by another table."""
-        if self._looked_up is None or self._looked_up[0] is not routes:
-            codes = routes.codes(self._names)
-            self._looked_up = (routes, codes if self._indices is None else codes[self._indices])
-        return self._looked_up[1]
+    def codes(self, events: _Positions, routes: Routes[Any]) -> Codes:
+        """The segment of each of these events by its code. By another table only these are looked up: that may
+        happen with the writer's lock held, and the batch may have millions."""
+        if routes is self._routes:
+            return self._codes[events]
+        if self._indices is None:
+            return routes.codes([self._names[event] for event in events.tolist()])
+        used, back = np.unique(self._indices[events], return_inverse=True)
+        return routes.codes([self._names[name] for name in used.tolist()])[back]
 
     def of(self, event: int) -> str | None:
         return self._names[event if self._indices is None else self._indices[event]]
@@ -129,11 +134,7 @@ class Blocks:
         largest = int(sizes.max(initial=0))
         if largest > MAX_LARGE_EVENT_BYTES:
             raise EventTooLargeError(largest, MAX_LARGE_EVENT_BYTES)
-        keys = _keys(routing_keys, len(sizes))
-        if isinstance(keys, Keys):
-            keys.codes(routes)  # and so all are checked
-        elif keys is not None:
-            routes.segment(keys)
+        keys = _keys(routing_keys, len(sizes), routes)
         ends = np.cumsum(sizes + HEADER_BYTES)
         return _cut(events, sizes, ends, keys)
 
@@ -197,13 +198,13 @@ def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> _Positions:
     return sizes
 
 
-def _keys(routing_keys: Any, count: int) -> Keys | str | None:
+def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | None:
     if routing_keys is None or isinstance(routing_keys, str):
         return routing_keys
     if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
-        keys = _keys_of_array(routing_keys)
+        keys = _keys_of_array(routing_keys, routes)
     elif isinstance(routing_keys, Iterable):
-        keys = Keys(list(routing_keys))
+        keys = Keys(list(routing_keys), routes)
     else:
         raise InvalidArgumentError(f"routing keys are a str or one for each event, not {type(routing_keys).__name__}")
     if len(keys) != count:
@@ -213,7 +214,7 @@ def _keys(routing_keys: Any, count: int) -> Keys | str | None:
     return keys
 
 
-def _keys_of_array(array: pa.Array | pa.ChunkedArray) -> Keys:
+def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Keys:
     kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if not any(is_kind(kind) for is_kind in _KINDS_OF_KEYS):
         raise InvalidArgumentError(f"routing keys are strings, not {array.type}: cast them first")
@@ -225,7 +226,7 @@ def _keys_of_array(array: pa.Array | pa.ChunkedArray) -> Keys:
     names: list[str | None] = encoded.chunk(0).dictionary.to_pylist() if encoded.num_chunks else []
     no_key = len(names)
     parts = [chunk.indices.fill_null(no_key).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
-    return Keys([*names, None], np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64))
+    return Keys([*names, None], routes, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64))
 
 
 def _cut(events: Any, sizes: _Positions, ends: _Positions, keys: Keys | str | None) -> Iterator[Block]:
@@ -249,7 +250,7 @@ def _pieces(
     framed: bytes | memoryview, ends: _Positions, keys: Keys, places: _Positions, routes: Routes[Any], spare: int
 ) -> list[tuple[int, Piece]]:
     """Framed events sorted by segment. ends: where each event ends; places: where it is among `keys`."""
-    codes = keys.codes(routes)[places]
+    codes = keys.codes(places, routes)
     codes[codes == NO_KEY] = spare
     if (codes == codes[0]).all():
         return [(int(codes[0]), Piece(framed, len(codes), keys, places))]
