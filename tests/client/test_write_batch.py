@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import nadi
 from nadi.client.blocks import Keys
 from nadi.client.routes import NO_KEY, Routes
+from nadi.client.serializers import Text
 from nadi.client.writer import EventWriter, open_writer
 from nadi.errors import (
     ClosedError,
@@ -424,5 +425,25 @@ def test_a_list_may_change_once_it_was_given() -> None:
             await ack
             assert in_order(w.all_stored()) == {b"a": list(range(50))}
             assert [] in [w.stored(i) for i in list(w.controller.streams["sc", "st"].epochs[-1])]
+
+    asyncio.run(run())
+
+
+def test_values_and_transactions_take_many_too() -> None:
+    async def run() -> None:
+        async with world(2) as w:
+            words = [f"{i} слово" for i in range(5_000)]
+            keys = [f"key{i % 7}" for i in range(5_000)]
+            values = await w.manager.create_writer("sc", "st", serializer=Text())
+            await (await values.write_many(words, keys))
+            assert sorted(w.all_stored()) == sorted(word.encode() for word in words)
+            transactions = await w.manager.create_transaction_writer("sc", "st")
+            async with await transactions.begin_txn() as txn:
+                await txn.write_many([b"bytes"] * 5_000, keys)
+            assert w.all_stored().count(b"bytes") == 5_000
+            of_values = await w.manager.create_transaction_writer("sc", "st", serializer=Text())
+            async with await of_values.begin_txn() as txn_of_values:
+                await txn_of_values.write_many(words, keys)
+            assert len(w.all_stored()) == 15_000
 
     asyncio.run(run())
