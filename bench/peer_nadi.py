@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import nadi
 from bench.peer_work import CHUNK, KEYS, SCOPE, STREAM, main
@@ -51,9 +51,11 @@ class Nadi:
         end = self._manager.stream_info(SCOPE, STREAM).tail
         assert sum(map(len, self._manager.read_batches(SCOPE, STREAM, end=end))) == count
 
-    def write_tail(self, write_each: Callable[[Callable[[bytes], object]], None]) -> None:
+    def write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
         with self._manager.create_writer(SCOPE, STREAM) as writer:
-            write_each(writer.write_event)
+            for wait in waits:
+                time.sleep(wait)
+                writer.write_event(event())
 
     def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
         tail = self._manager.stream_info(SCOPE, STREAM).tail

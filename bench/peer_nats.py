@@ -1,7 +1,7 @@
 """NATS JetStream with its Python client at the peers' work: one stream in files, on one server.
 
-Published asynchronously with a window of 4,000 (the client's own default), and awaited; read by a pull consumer
-without acknowledgements, in fetches of thousands, and at the tail by an ordered push consumer.
+Published asynchronously with a window of 4,000 (the client's own default), and awaited; read by an ordered consumer
+with a callback, which is five times as fast as its fetches and as `next_msg`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import nats  # type: ignore[import-not-found]
 from nats.js.api import (  # type: ignore[import-not-found]
-    AckPolicy,
-    ConsumerConfig,
     DeliverPolicy,
     StorageType,
 )
@@ -23,7 +21,6 @@ from nats.js.api import (  # type: ignore[import-not-found]
 from bench.peer_work import CHUNK, STREAM, main
 
 SUBJECT = "bench.events"
-FETCH = 5_000
 
 
 class Nats:
@@ -65,25 +62,22 @@ class Nats:
         asyncio.run(self._read(count))
 
     async def _read(self, count: int) -> None:
+        read: list[bytes] = []
+
+        def take(event: bytes) -> bool:
+            read.append(event)
+            return len(read) < count
+
+        await self._consume(DeliverPolicy.ALL, lambda: None, take)
+
+    def write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
+        asyncio.run(self._write_tail(waits, event))
+
+    async def _write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
         connection, stream = await self._connect()
-        config = ConsumerConfig(ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL)
-        reader = await stream.pull_subscribe(SUBJECT, stream=STREAM, config=config)
-        found = 0
-        while found < count:
-            found += len([message.data for message in await reader.fetch(min(FETCH, count - found), timeout=10)])
-        await connection.close()
-
-    def write_tail(self, write_each: Callable[[Callable[[bytes], object]], None]) -> None:
-        asyncio.run(self._write_tail(write_each))
-
-    async def _write_tail(self, write_each: Callable[[Callable[[bytes], object]], None]) -> None:
-        connection, stream = await self._connect()
-        loop = asyncio.get_running_loop()
-
-        def write(event: bytes) -> None:
-            asyncio.run_coroutine_threadsafe(stream.publish_async(SUBJECT, event), loop)
-
-        await asyncio.to_thread(write_each, write)
+        for wait in waits:
+            await asyncio.sleep(wait)
+            await stream.publish_async(SUBJECT, event())
         await stream.publish_async_completed()
         await connection.close()
 
@@ -91,11 +85,26 @@ class Nats:
         asyncio.run(self._read_tail(begin, take))
 
     async def _read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
+        await self._consume(DeliverPolicy.NEW, begin, take)
+
+    async def _consume(self, policy: Any, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
         connection, stream = await self._connect()
-        reader = await stream.subscribe(SUBJECT, ordered_consumer=True, deliver_policy=DeliverPolicy.NEW)
+        done = asyncio.Event()
+
+        async def callback(message: Any) -> None:
+            if not done.is_set() and not take(message.data):
+                done.set()
+
+        await stream.subscribe(
+            SUBJECT,
+            ordered_consumer=True,
+            deliver_policy=policy,
+            cb=callback,
+            pending_msgs_limit=1_000_000,
+            pending_bytes_limit=1 << 30,
+        )
         begin()
-        while take((await reader.next_msg(60)).data):
-            pass
+        await done.wait()
         await connection.close()
 
     async def _connect(self) -> tuple[Any, Any]:

