@@ -1,7 +1,8 @@
 """nadi's benchmarks: `script/bench` runs them all and prints a table beside the targets.
 
 Every figure is of a real server in a process of its own, on a real disk with fsync; the machine's own
-fsync is measured first, for no figure means anything without it. Medians of several runs.
+fsync is measured first, for no figure means anything without it. Medians of several runs. `script/bench peers`
+puts nadi beside others at the same work.
 """
 
 from __future__ import annotations
@@ -18,18 +19,24 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import measure, streams, structures
+from bench import events, measure, peers, streams, structures
 from bench.measure import Figure
 
 console = Console(highlight=False)
 
 BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "disk": measure.disk,
-    "write-100": lambda folder: measure.write(folder, 100, 4_000_000, 200_000, "events/s"),
-    "write-1k": lambda folder: measure.write(folder, 1_000, 1_000_000, 150, "MB/s"),
+    "write-100": lambda folder: measure.write(folder, 100, 4_000_000, 400_000, "events/s"),
+    "write-1k": lambda folder: measure.write(folder, 1_000, 1_000_000, 250, "MB/s"),
     "write-10k": lambda folder: measure.write(folder, 10_000, 150_000, 300, "MB/s"),
+    "write-batch": events.write_batch,
+    "write-arrow": events.write_arrow,
+    "write-1k-batch": events.write_large_batch,
+    "round-trip": events.round_trip,
+    "tail": events.tail,
     "latency": measure.latency,
     "read": measure.read,
+    "read-bytes": events.read_bytes,
     "bytes": structures.byte_stream,
     "changes": structures.changes,
     "spark": measure.spark_read,
@@ -40,12 +47,19 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHES)} (default: all)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHES)} (default: all); or peers"
+    )
     parser.add_argument("--runs", type=int, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     parser.add_argument("--streams", type=int, default=100_000, help="how many `streams` creates (default 100000)")
     options = parser.parse_args()
+    if options.names == ["peers"]:
+        beside = peers.run(console, options.runs, options.data)
+        if options.json is not None:
+            options.json.write_text(json.dumps(beside, indent=2) + "\n")
+        return
     benches: dict[str, Callable[[Path], list[Figure]]] = dict(BENCHES)
     benches["streams"] = partial(streams.many_streams, count=options.streams)
     unknown = set(options.names) - set(BENCHES)

@@ -55,12 +55,12 @@ def disk(folder: Path) -> list[Figure]:
     ]
 
 
-def _open(manager: nadi.StreamManager, segments: int = SEGMENTS) -> None:
+def open_stream(manager: nadi.StreamManager, segments: int = SEGMENTS) -> None:
     manager.create_scope(SCOPE)
     manager.create_stream(SCOPE, STREAM, segments)
 
 
-def _fill(manager: nadi.StreamManager, size: int, count: int) -> float:
+def fill(manager: nadi.StreamManager, size: int, count: int) -> float:
     """Write events one by one and wait for all acknowledgements; seconds it took."""
     events = [os.urandom(size) for _ in range(100)]
     with manager.create_writer(SCOPE, STREAM) as writer:
@@ -74,8 +74,8 @@ def _fill(manager: nadi.StreamManager, size: int, count: int) -> float:
 
 def write(folder: Path, size: int, count: int, target: float, unit: str) -> list[Figure]:
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
-        _open(manager)
-        seconds = _fill(manager, size, count)
+        open_stream(manager)
+        seconds = fill(manager, size, count)
         rate = count / seconds
         memory = server.peak_memory_bytes() / 1e6
     value = rate if unit == "events/s" else rate * size / 1e6
@@ -94,7 +94,7 @@ def latency(folder: Path) -> list[Figure]:
     rate, seconds = 5_000, 5
     waits: list[float] = []
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
-        _open(manager)
+        open_stream(manager)
         event = os.urandom(100)
         with manager.create_writer(SCOPE, STREAM) as writer:
             writer.write_event(event, "warm")
@@ -120,8 +120,8 @@ def read(folder: Path) -> list[Figure]:
     """History read back by one client, as blocks and as Arrow arrays; the server was restarted before."""
     size, count = 100, 5_000_000
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
-        _open(manager)
-        _fill(manager, size, count)
+        open_stream(manager)
+        fill(manager, size, count)
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         tail = manager.stream_info(SCOPE, STREAM).tail
         began = time.perf_counter()
@@ -153,8 +153,8 @@ def spark_read(folder: Path) -> list[Figure]:
 
     count = 6_000_000
     with nadi.embedded(folder / "server") as server, nadi.StreamManager(server.controller_uri) as manager:
-        _open(manager)
-        _fill(manager, 100, count)
+        open_stream(manager)
+        fill(manager, 100, count)
         spark = tuned(SparkSession.builder.master("local[2]")).getOrCreate()
         spark.sparkContext.setLogLevel("ERROR")
         options = {"controller": server.controller_uri, "scope": SCOPE, "stream": STREAM}
@@ -172,8 +172,8 @@ def restart(folder: Path) -> list[Figure]:
     """Restart after kill -9 with 1 GB in the log that is not in tier 2 yet."""
     keep = {"NADI_LIMITS": "chunk_flush_bytes=8589934592,chunk_flush_age_s=3600"}
     with nadi.embedded(folder, environment=keep) as server, nadi.StreamManager(server.controller_uri) as manager:
-        _open(manager)
-        _fill(manager, 1_000, 1_000_000)
+        open_stream(manager)
+        fill(manager, 1_000, 1_000_000)
         server.kill()
     began = time.perf_counter()
     with nadi.embedded(folder, environment=keep) as server:

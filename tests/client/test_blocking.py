@@ -9,7 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -44,6 +47,13 @@ def test_write_and_read(manager: StreamManager) -> None:
     end = manager.stream_info("sc", "st4").tail
     events = [event.data for event in manager.read_events("sc", "st4", start=start, end=end)]
     assert sorted(events) == sorted([b"first", *(b"%d" % i for i in range(1000))])
+    lists = list(manager.read_batches("sc", "st4", start=start, end=end))
+    assert all(type(event) is bytes for event in lists[0])
+    assert [event for events in lists for event in events] == events
+    few = manager.read_batches("sc", "st4", start=start, end=end, routing_keys=["k"])
+    narrowed = [event for events in few for event in events]
+    assert b"first" in narrowed
+    assert len(narrowed) < len(events)
     with manager.create_reader("sc", "st4", start=end) as reader:
         with pytest.raises(RequestTimeoutError):
             reader.next_block(0.05)
@@ -143,3 +153,35 @@ def test_a_missing_controller_is_named() -> None:
         patch.setattr(controller, "DEFAULT_TIMEOUT_S", 0.3)
         with StreamManager("tcp://127.0.0.1:1") as manager, pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
             manager.create_writer("sc", "st")
+
+
+class _Late(Future[Any]):
+    """Its result comes just after the wait for it has ended."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        found = super().result(30)
+        if timeout is not None:
+            raise TimeoutError
+        return found
+
+
+def test_what_comes_as_the_wait_ends_is_not_lost(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = manager.stream_info("sc", "st1").tail
+    with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
+        writer.write_event(b"a", "k").result(5)
+        with monkeypatch.context() as patch:
+            patch.setattr("nadi.client.blocking.concurrent", SimpleNamespace(futures=SimpleNamespace(Future=_Late)))
+            found = reader.next_block(1)
+        assert found is not None
+        assert list(found[1]) == [b"a"]
+
+
+def test_a_wait_that_ended_takes_no_block(manager: StreamManager) -> None:
+    start = manager.stream_info("sc", "st1").tail
+    with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
+        with pytest.raises(RequestTimeoutError):
+            reader.next_block(0.01)
+        writer.write_event(b"a", "k").result(5)
+        found = reader.next_block(5)
+        assert found is not None
+        assert list(found[1]) == [b"a"]

@@ -38,6 +38,13 @@ def test_framed_events_read_back(events: list[bytes], offset: int) -> None:
     assert block.offsets().tolist() == [start + offset for start in simply_parsed(data)]
 
 
+@given(event_lists)
+def test_a_list_of_events_is_what_was_framed(events: list[bytes]) -> None:
+    block, _ = whole_events(memoryview(frame_events(events)))
+    assert block.events() == events == list(block)
+    assert all(type(event) is bytes for event in block.events())
+
+
 @given(event_lists, st.data())
 def test_a_partial_event_at_the_end_is_left(events: list[bytes], data: st.DataObject) -> None:
     whole = frame_events(events)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
+from nadi.client.blocks import Piece
 from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.event import HEADER_BYTES
@@ -101,11 +102,11 @@ def _outcome(future: concurrent.futures.Future[None]) -> NadiError | None:
 
 class Batch:
     """entries: header, payload and routing key of each event in turn, so that one list operation adds an
-    event whole, whatever interrupts the thread. `number` is the writer's event number of its last
-    event, once it was sent.
+    event whole, whatever interrupts the thread; a piece of many events stands there as an empty header, its
+    bytes and itself. `number` is the writer's event number of its last event, once it was sent.
     """
 
-    __slots__ = ("ack", "entries", "number", "size")
+    __slots__ = ("_more", "ack", "entries", "number", "size")
 
     @property
     def is_large(self) -> bool:
@@ -113,26 +114,35 @@ class Batch:
         return self.size > MAX_EVENT_BYTES + HEADER_BYTES and len(self.entries) == 3
 
     def __init__(self, ack: Ack | None = None) -> None:
-        self.entries: list[bytes | str | None] = []
+        self.entries: list[bytes | memoryview | str | Piece | None] = []
         self.size = 0
         self.number = -1
         self.ack = ack or Ack()
+        self._more = 0  # events of pieces beyond the first of each
 
     def __len__(self) -> int:
-        return len(self.entries) // 3
+        return len(self.entries) // 3 + self._more
 
-    def data(self) -> bytes:
+    def data(self) -> bytes | memoryview:
         """The events as they lie in the segment."""
-        parts: list[Any] = [b""] * (2 * len(self))
-        parts[0::2] = self.entries[0::3]
-        parts[1::2] = self.entries[1::3]
+        entries: list[Any] = self.entries
+        if len(entries) == 3 and isinstance(entries[2], Piece):
+            return entries[2].framed
+        parts: list[Any] = [b""] * (len(entries) // 3 * 2)
+        parts[0::2] = entries[0::3]
+        parts[1::2] = entries[1::3]
         return b"".join(parts)
 
-    def events(self) -> Iterator[tuple[bytes, bytes, str | None]]:
-        """(header, payload, routing key) of each event."""
+    def parts(self) -> Iterator[tuple[bytes, bytes, str | Piece | None]]:
+        """(header, payload, routing key) of each event, (empty, bytes, piece) of each piece, in order."""
         entries: list[Any] = self.entries
         return zip(entries[0::3], entries[1::3], entries[2::3], strict=True)
 
     def add(self, header: bytes, payload: bytes, key: str | None) -> None:
         self.entries += (header, payload, key)
         self.size += len(header) + len(payload)
+
+    def add_piece(self, piece: Piece) -> None:
+        self._more += piece.count - 1
+        self.entries += (b"", piece.framed, piece)
+        self.size += len(piece.framed)

@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
@@ -41,6 +41,14 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the loop call it soon; a third of what `run` costs."""
+        if self._closed or sys.is_finalizing():
+            raise ClosedError("this client was closed")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call in the client's own thread would wait for itself")
+        self._loop.call_soon_threadsafe(function, *arguments)
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Run `last`, end everything that still runs, and stop the thread."""

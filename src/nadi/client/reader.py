@@ -9,11 +9,13 @@ was given out is at any time a stream cut: `position()`.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+
+import msgspec
 
 from nadi.client.assemble import EventAssembler
 from nadi.client.controller import SegmentRange
@@ -38,8 +40,7 @@ from nadi.naming import parse_segment_name, segment_epoch, segment_name
 _ids = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, gc=False):  # made a million times a second: five times as fast as a dataclass
     """One event, and where it lies: `offset` is that of its header in the segment."""
 
     data: bytes
@@ -49,8 +50,7 @@ class Event:
 
 def events_of(segment_id: int, block: EventBlock) -> Iterator[Event]:
     """The events of a block one by one."""
-    for offset, data in zip(block.offsets().tolist(), block, strict=True):
-        yield Event(data, segment_id, offset)
+    return map(Event, block.events(), itertools.repeat(segment_id), block.offsets().tolist())
 
 
 class _Input:
@@ -93,6 +93,7 @@ class SliceReader:
         self._turn: deque[_Input] = deque()  # whose block is given out next
         self._stopped: dict[int, int] = {}  # segments read up to the end cut
         self._news = asyncio.Event()
+        self._waiter: concurrent.futures.Future[tuple[int, EventBlock] | None] | None = None
         self._closed = False
         self._windows = TimeWindows(stores, scope, stream)
         for segment_id, piece in list(frontier.active.items()):
@@ -107,22 +108,21 @@ class SliceReader:
         try:
             async with asyncio.timeout(timeout):
                 while True:
-                    if self._closed:
-                        raise ClosedError("this reader was closed")
                     self._news.clear()
-                    self._follow()
-                    for _ in range(len(self._turn)):
-                        source = self._turn[0]
-                        self._turn.rotate(-1)
-                        if source.blocks:
-                            return source.piece.segment_id, self._give(source)
-                        if source.error is not None:
-                            raise source.error
-                    if not self._inputs:
-                        return None
+                    if self._is_ready():
+                        return self._next()
                     await self._news.wait()
         except TimeoutError:
-            raise RequestTimeoutError(f"nothing to read in {self.scope}/{self.stream} for {timeout} s") from None
+            raise self.nothing_for(timeout) from None
+
+    def ask(self, waiter: concurrent.futures.Future[tuple[int, EventBlock] | None]) -> None:
+        """`next_block` for another thread, without a task for it: `waiter` has the result once there is one, unless
+        it was cancelled before; one at a time. On the loop's thread, like all else here."""
+        self._waiter = waiter
+        self._tell()
+
+    def nothing_for(self, timeout: float | None) -> RequestTimeoutError:
+        return RequestTimeoutError(f"nothing to read in {self.scope}/{self.stream} for {timeout} s")
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, EventBlock]]:
         while True:
@@ -153,9 +153,43 @@ class SliceReader:
             if source.task is not None:
                 source.task.cancel()
         self._stores.release(self._purpose)
-        self._news.set()
+        self._tell()
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _is_ready(self) -> bool:
+        """Whether there is a block to give, an error, or the end."""
+        if self._closed:
+            return True
+        self._follow()
+        return not self._inputs or any(source.blocks or source.error is not None for source in self._turn)
+
+    def _next(self) -> tuple[int, EventBlock] | None:
+        """Once it is ready."""
+        if self._closed:
+            raise ClosedError("this reader was closed")
+        for _ in range(len(self._turn)):
+            source = self._turn[0]
+            self._turn.rotate(-1)
+            if source.blocks:
+                return source.piece.segment_id, self._give(source)
+            if source.error is not None:
+                raise source.error
+        return None
+
+    def _tell(self) -> None:
+        """There is news: for whoever waits in `next_block`, and whoever has asked."""
+        self._news.set()
+        waiter = self._waiter
+        if waiter is None or not self._is_ready():
+            return
+        self._waiter = None
+        if not waiter.set_running_or_notify_cancel():  # from here on it can't be cancelled, so nothing is lost
+            return
+        try:
+            waiter.set_result(self._next())
+        except NadiError as error:
+            waiter.set_exception(error)
 
     def _begin(self, piece: SegmentRange, start: int) -> None:
         segment_id = piece.segment_id
@@ -165,7 +199,7 @@ class SliceReader:
             self._stopped[segment_id] = start if end != -1 else -1
             return
         name = segment_name(self.scope, self.stream, segment_id)
-        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=self._news.set)
+        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=self._tell)
         source = self._inputs[segment_id] = _Input(piece, start, end, ahead)
         self._turn.append(source)
         source.task = asyncio.create_task(self._read(source))
@@ -203,7 +237,7 @@ class SliceReader:
                 source.successors = await following(self._stores, self.scope, self.stream, segment_id)
         except NadiError as error:
             source.error = error
-        self._news.set()
+        self._tell()
 
 
 async def open_reader(

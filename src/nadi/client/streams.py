@@ -432,6 +432,23 @@ class StreamManager(Structures):
             return self._read_events(scope, stream, start, end, routing_keys)
         return self._read_values(scope, stream, start, end, routing_keys, serializer)
 
+    async def read_batches(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
+    ) -> AsyncIterator[list[bytes]]:
+        """The events as lists, one for each block read: several times as fast as one by one."""
+        reader = await self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
+        try:
+            async for _, block in reader:
+                yield block.events()
+        finally:
+            reader.close()
+
     async def _read_events(
         self,
         scope: str,

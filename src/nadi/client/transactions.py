@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Iterable, Sequence
 from types import TracebackType
 from uuid import UUID
 
 from nadi.client.batch import Ack
+from nadi.client.blocks import Events, RoutingKeys
 from nadi.client.controller import SegmentRange, Successor
 from nadi.client.event_time import check_time, leave
 from nadi.client.stores import SegmentStores
@@ -67,9 +67,14 @@ class Transaction:
         self._check_open()
         return self._writer.write_event(event, routing_key)
 
-    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
         self._check_open()
         return self._writer.write_batch(events, routing_keys)
+
+    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """As EventWriter.write_many."""
+        self._check_open()
+        return await self._writer.write_many(events, routing_keys)
 
     async def ready(self) -> None:
         """Wait until there is room for more events."""

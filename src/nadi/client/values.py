@@ -8,12 +8,13 @@ still in `event.data`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 from nadi.client.batch import Ack
+from nadi.client.blocks import Events, RoutingKeys
 from nadi.client.reader import SliceReader
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.transactions import Transaction, TransactionalEventWriter
@@ -60,7 +61,7 @@ class _Taker(Protocol):
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack: ...
 
-    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack: ...
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack: ...
 
 
 class Values(Generic[T]):
@@ -73,7 +74,7 @@ class Values(Generic[T]):
         """Take one value; SerializationError, before anything is taken, if it can't be written."""
         return self._taker.write_event(self.encode(value), routing_key)
 
-    def write_batch(self, values: Iterable[T], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
+    def write_batch(self, values: Iterable[T], routing_keys: RoutingKeys = None) -> Ack:
         """Take many values, with one key for all or one each; none if one of them can't be written."""
         return self._taker.write_batch([self.encode(value) for value in values], routing_keys)
 
@@ -98,6 +99,10 @@ class ValueWriter(Values[T]):
         await self.events.ready()
         return self.write_event(value, routing_key)
 
+    async def write_many(self, values: Iterable[T], routing_keys: RoutingKeys = None) -> Ack:
+        """`write_batch`, waiting for room wherever there is none: for any number of values."""
+        return await self.events.write_many([self.encode(value) for value in values], routing_keys)
+
     async def flush(self, timeout: float | None = None) -> None:
         """Return once everything written so far is stored; raise the first failure since the last flush."""
         await self.events.flush(timeout)
@@ -121,6 +126,10 @@ class ValueTransaction(Values[T]):
     async def ready(self) -> None:
         """Wait until there is room for more events."""
         await self.events.ready()
+
+    async def write_many(self, values: Iterable[T], routing_keys: RoutingKeys = None) -> Ack:
+        """`write_batch`, waiting for room wherever there is none: for any number of values."""
+        return await self.events.write_many([self.encode(value) for value in values], routing_keys)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Return once everything written so far is stored (and not yet part of the stream)."""

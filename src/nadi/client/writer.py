@@ -5,8 +5,12 @@ await. When a segment was sealed (the stream scaled), the writer asks for its su
 them, in one step under the lock, all events of it that were not acknowledged, in order, before any
 newer event can reach them; so the order of each key survives.
 
+`write_batch` does the same with blocks of events: what takes time is done in the caller's thread without
+the lock, by a table of routes; under the lock the pieces are added if that table still holds, and else made anew.
+
 Memory is bounded by WRITER_PENDING_BYTES of unacknowledged events: past it the blocking writer
-waits in `write_event`, and asynchronous callers `await ready()`.
+waits in `write_event`, before each block in `write_batch`, and asynchronous callers `await ready()`
+or `write_many`.
 """
 
 from __future__ import annotations
@@ -15,14 +19,17 @@ import asyncio
 import itertools
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from nadi.client.batch import Ack, Batch
+from nadi.client.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.controller import SegmentRange, Successor
 from nadi.client.event_time import NotedTimes, check_writer_id
+from nadi.client.routes import CACHED_KEYS, Routes
 from nadi.client.segment_output import SegmentOutput
 from nadi.client.stores import Backoff, SegmentStores
 from nadi.errors import (
@@ -36,11 +43,9 @@ from nadi.errors import (
 )
 from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.event import HEADER_BYTES, event_header
-from nadi.model.keyspace import key_position
 from nadi.naming import segment_name
 
 ACK_TIMEOUT_S = 60.0
-_CACHED_KEYS = 100_000
 _SHORT = 4096
 _SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
 
@@ -81,8 +86,7 @@ class EventWriter:
         self._failure: NadiError | None = None  # the first since the last flush
         self.times: NotedTimes | None = None  # a transaction's writer has none
         self._outputs: dict[int, SegmentOutput] = {}
-        self._table: list[tuple[float, float, SegmentOutput]] = []
-        self._highs: list[float] = []
+        self._routes: Routes[SegmentOutput] = Routes(())
         self._output_of_key: dict[str, SegmentOutput] = {}
         self._cycle: Iterator[SegmentOutput] = iter(())
         self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
@@ -98,7 +102,7 @@ class EventWriter:
         ClosedError; the blocking face waits here while too much is pending.
         """
         if type(event) is not bytes:
-            event = _as_bytes(event)
+            event = as_bytes(event)
         size = len(event)
         if size < _SHORT:
             header = _SHORT_HEADERS[size]
@@ -128,15 +132,24 @@ class EventWriter:
                 output.notice()
             return ack
 
-    def write_batch(self, events: Iterable[bytes], routing_keys: str | Sequence[str | None] | None = None) -> Ack:
-        """Take many events, with one key for all or one each; the Ack is for all of them."""
-        if routing_keys is None or isinstance(routing_keys, str):
-            keys: Iterable[str | None] = itertools.repeat(routing_keys)
-            pairs = zip(events, keys, strict=False)
-        else:
-            pairs = zip(events, routing_keys, strict=True)
-        write = self.write_event
-        return Ack.of_all({write(event, key): None for event, key in pairs})
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Take many events, with one key for all or one each; the Ack is for all of them.
+
+        events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings, where null
+        is no key. What is wrong with a list or an array is raised before any of it is taken. The blocking face waits
+        for room before each block. The asynchronous one raises UnavailableError once twice the limit is pending, and
+        has taken what came before: `await write_many` instead.
+        """
+        blocks = Blocks(events, routing_keys, self._routes)
+        return Ack.of_all(itertools.chain.from_iterable(map(self._take, blocks)))
+
+    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """`write_batch`, with `ready` before each block: for any number of events."""
+        acks: dict[Ack, None] = {}
+        for block in Blocks(events, routing_keys, self._routes):
+            await self.ready()
+            acks.update(dict.fromkeys(self._take(block)))
+        return Ack.of_all(acks)
 
     def note_time(self, timestamp_ms: int) -> Ack:
         """Say that what was written so far has times up to this one, and what comes later none before it.
@@ -155,7 +168,7 @@ class EventWriter:
     def segment_ids(self) -> list[int]:
         """The segments that take its events now."""
         with self.lock:
-            return list(dict.fromkeys(output.segment_id for _, _, output in self._table))
+            return list(dict.fromkeys(output.segment_id for _, _, output in self._routes.table))
 
     async def ready(self) -> None:
         """Wait until there is room for more events."""
@@ -264,7 +277,8 @@ class EventWriter:
                 return
             if self._stopped is None:
                 raise UnavailableError(
-                    f"{self._pending:,} bytes wait to be stored: `await writer.ready()` before writing more"
+                    f"{self._pending:,} bytes wait to be stored: `await writer.ready()` before writing more, "
+                    "or `await writer.write_many(...)`"
                 )
         deadline = time.monotonic() + self._ack_timeout_s
         while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
@@ -283,14 +297,40 @@ class EventWriter:
                 if not waiter.done():
                     waiter.set_result(None)
 
+    def _take(self, block: Block) -> list[Ack]:
+        """Add a block's events to the batches of their segments; the batches' Acks."""
+        if len(block) < FEW_EVENTS:
+            return [self.write_event(event, key) for event, key in block.one_by_one()]
+        while True:
+            with self.lock:
+                routes, keyless = self._routes, self._next_keyless()
+            pieces = block.pieces(routes, routes.code_of[keyless])
+            with self.lock:
+                if self._pending >= self._most_pending:
+                    self._wait_for_room()
+                if self._routes is routes:  # else a segment was replaced meanwhile
+                    return [self._add(routes.segments[code], piece) for code, piece in pieces]
+
+    def _add(self, output: SegmentOutput, piece: Piece) -> Ack:
+        """With the lock held."""
+        batch = output.current
+        batch.add_piece(piece)
+        self._pending += len(piece.framed)
+        if batch.size >= output.notice_at:
+            output.notice()
+        return batch.ack
+
+    def _next_keyless(self) -> SegmentOutput:
+        """Where events without a key go now: a segment until its batch was sent, then the next."""
+        output = self._keyless
+        if output is None or not output.current.entries:
+            output = self._keyless = next(self._cycle)
+        return output
+
     def _route(self, key: str) -> SegmentOutput:
-        """The segment with the smallest high end that is not below the key's position."""
-        if len(self._output_of_key) >= _CACHED_KEYS:
+        if len(self._output_of_key) >= CACHED_KEYS:
             self._output_of_key.clear()
-        if not isinstance(key, str):
-            raise InvalidArgumentError(f"a routing key is a str, not {type(key).__name__}")
-        index = min(bisect_left(self._highs, key_position(key)), len(self._table) - 1)
-        output = self._output_of_key[key] = self._table[index][2]
+        output = self._output_of_key[key] = self._routes.segment(key)
         return output
 
     def _output(self, segment_id: int) -> SegmentOutput:
@@ -301,10 +341,9 @@ class EventWriter:
         return output
 
     def _set_table(self, entries: list[tuple[float, float, SegmentOutput]]) -> None:
-        self._table = sorted(entries, key=lambda entry: entry[1])
-        self._highs = [high for _, high, _ in self._table]
+        self._routes = Routes(entries)
         self._output_of_key.clear()
-        self._cycle = itertools.cycle(dict.fromkeys(output for _, _, output in self._table))
+        self._cycle = itertools.cycle(self._routes.segments)
         self._keyless = next(self._cycle, None)
 
     async def _replace(self, output: SegmentOutput) -> None:
@@ -339,7 +378,7 @@ class EventWriter:
         """With the lock held. A successor gets only the keys of the segment it replaces here: other
         predecessors of a merge keep theirs until they are found sealed themselves."""
         entries = []
-        for low, high, output in self._table:
+        for low, high, output in self._routes.table:
             if output is not sealed:
                 entries.append((low, high, output))
                 continue
@@ -347,15 +386,16 @@ class EventWriter:
                 if piece.low < high and piece.high > low:
                     entries.append((max(low, piece.low), min(high, piece.high), self._output(piece.segment_id)))
         self._set_table(entries)
+        spare = self._routes.segments[0] if self._keyless is None else self._keyless
         for batch in sealed.take_all():
-            groups: dict[SegmentOutput, Batch] = {}
-            spare = self._table[0][2] if self._keyless is None else self._keyless
-            for header, payload, key in batch.events():
-                output = spare if key is None else self._output_of_key.get(key) or self._route(key)
-                group = groups.get(output)
-                if group is None:
-                    group = groups[output] = Batch(batch.ack)
-                group.add(header, payload, key)
+            groups: defaultdict[SegmentOutput, Batch] = defaultdict(partial(Batch, batch.ack))
+            for header, payload, key in batch.parts():
+                if isinstance(key, Piece):
+                    for code, divided in key.divide(self._routes, self._routes.code_of[spare]):
+                        groups[self._routes.segments[code]].add_piece(divided)
+                else:
+                    output = spare if key is None else self._output_of_key.get(key) or self._route(key)
+                    groups[output].add(header, payload, key)
             batch.ack.split(len(groups))
             for output, group in groups.items():
                 output.adopt(group)
@@ -379,12 +419,6 @@ class EventWriter:
                             f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
                         )
                     )
-
-
-def _as_bytes(event: object) -> bytes:
-    if isinstance(event, bytes | bytearray | memoryview):
-        return bytes(event)
-    raise InvalidArgumentError(f"an event is bytes, not {type(event).__name__}: encode it first")
 
 
 async def open_writer(

@@ -1,7 +1,7 @@
 """Events inside a segment: `i32 0 · i32 length · payload`, back to back.
 
 `frame_events` builds such bytes; `EventBlock` reads them whole: where each event begins, and all
-payloads as one Arrow array, without a Python object for each event.
+payloads as one Arrow array, without a Python object for each event, or as a list of bytes objects that Arrow makes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ HEADER_BYTES = 8
 _HEADER = struct.Struct(">ii")
 _LENGTH = struct.Struct(">Q")  # a good header's first half is 0, so the whole of it is the length
 _LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before whole_events looks for equal lengths
+_FEW = 16  # payloads that are cut out one by one sooner than Arrow has begun
 _SHORT_HEADERS = [_HEADER.pack(0, n) for n in range(4096)]
 
 
@@ -41,6 +42,11 @@ def frame_events(events: Iterable[bytes]) -> bytes:
         parts.append(event_header(len(event)))
         parts.append(event)
     return b"".join(parts)
+
+
+def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    """An Arrow array over the same memory; pa.array would import pandas first, for half a second."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,16 @@ class EventBlock:
         return len(self.starts)
 
     def __iter__(self) -> Iterator[bytes]:
+        return iter(self.events())
+
+    def events(self) -> list[bytes]:
+        """All payloads as bytes objects, made all at once: a fifth of the time that it takes one by one."""
+        if len(self.starts) > _FEW:
+            events: list[bytes] = self.payloads().to_pylist()
+            return events
         data = self.data
-        for start, end in pairwise([*self.starts.tolist(), len(data)]):
-            yield bytes(data[start + HEADER_BYTES : end])
+        borders = pairwise([*self.starts.tolist(), len(data)])
+        return [bytes(data[start + HEADER_BYTES : end]) for start, end in borders]
 
     def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """int64 offset in the segment of each event's header."""
@@ -81,7 +94,7 @@ class EventBlock:
         borders[1::2] = self.starts + HEADER_BYTES
         borders[-1] = len(self.data)
         both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(borders), pa.py_buffer(self.data)])
-        return both.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+        return both.take(int_array(np.arange(1, 2 * count, 2)))
 
 
 def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = None) -> tuple[EventBlock, int]:
@@ -117,7 +130,9 @@ def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = 
         position += run * stride
         count += run
         look = _LOOK_BYTES
-    starts = np.concatenate([*parts, np.array(singles, np.int64)])
+    starts = np.array(singles, np.int64)
+    if parts:
+        starts = np.concatenate([*parts, starts])
     if count > limit:
         position = int(starts[limit])
         starts = starts[:limit]

@@ -9,7 +9,6 @@ forgotten: the waiting requests get an error, and the container recovers from di
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -266,8 +265,11 @@ class Container:
         await self._close()
 
     async def _wait_for_work(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), CHECKPOINT_INTERVAL_S)
+        timer = asyncio.get_running_loop().call_later(CHECKPOINT_INTERVAL_S, self._wake.set)
+        try:
+            await self._wake.wait()  # wait_for would make a task, each time
+        finally:
+            timer.cancel()
 
     async def _write_frame(self) -> None:
         sequence = self.state.sequence + 1

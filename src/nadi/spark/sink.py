@@ -82,10 +82,10 @@ def write_rows(options: Options, columns: Columns, batches: Iterator[pa.RecordBa
             events = batch.column(columns.event)
             if events.null_count:
                 raise InvalidArgumentError(f"a row's {options.event_column!r} is null: an event needs bytes")
-            keys = None if columns.routing_key is None else batch.column(columns.routing_key).to_pylist()
+            keys = None if columns.routing_key is None else batch.column(columns.routing_key)
             if txn is None:
                 txn = client.run(_begin(client, options))
-            txn.write_batch(events.cast(pa.binary()).to_pylist(), keys)
+            txn.write_batch(events.cast(pa.binary()), keys)
         if txn is not None:
             client.run(_hand_over(txn, options.transaction_timeout_ms))
     except BaseException:

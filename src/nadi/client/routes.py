@@ -1,0 +1,62 @@
+"""Which of a writer's segments takes a routing key: its table between two scalings, with what was looked up in it.
+
+A table never changes. When a segment is replaced the writer makes another, so whoever worked on events without the
+writer's lock sees by the table alone whether the work still holds.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from nadi.errors import InvalidArgumentError
+from nadi.model.keyspace import key_position
+
+T = TypeVar("T")
+Codes = np.ndarray[Any, np.dtype[np.uint16]]
+NO_KEY = 0xFFFF  # the code of events without a routing key; a stream has at most 10,000 segments
+CACHED_KEYS = 100_000
+
+
+class Routes(Generic[T]):
+    """table: (low, high, segment) for each piece of the key space; a segment's code is its index in `segments`."""
+
+    def __init__(self, table: Iterable[tuple[float, float, T]]) -> None:
+        self.table = sorted(table, key=lambda piece: piece[1])
+        self.segments = list(dict.fromkeys(segment for _, _, segment in self.table))
+        self.code_of = {segment: code for code, segment in enumerate(self.segments)}
+        self._highs = [high for _, high, _ in self.table]
+        self._known = _KnownCodes(self)
+
+    def segment(self, key: str) -> T:
+        """The segment with the smallest high end that is not below the key's position."""
+        if not isinstance(key, str):
+            raise InvalidArgumentError(f"a routing key is a str, not {type(key).__name__}")
+        index = min(bisect_left(self._highs, key_position(key)), len(self.table) - 1)
+        return self.table[index][2]
+
+    def codes(self, keys: list[str | None]) -> Codes:
+        """Each key's segment by its code, or NO_KEY."""
+        try:
+            return np.fromiter(map(self._known.__getitem__, keys), np.uint16, len(keys))
+        except TypeError:  # a list, say, which no dict takes for a key
+            kind = next(type(key).__name__ for key in keys if not isinstance(key, str | None))
+            raise InvalidArgumentError(f"a routing key is a str, not {kind}") from None
+
+
+class _KnownCodes(dict[str | None, int]):
+    """Filled as keys are asked for; any thread may ask."""
+
+    def __init__(self, routes: Routes[Any]) -> None:
+        super().__init__({None: NO_KEY})
+        self._routes = routes
+
+    def __missing__(self, key: str | None) -> int:
+        if len(self) >= CACHED_KEYS:
+            self.clear()
+        code = NO_KEY if key is None else self._routes.code_of[self._routes.segment(key)]
+        self[key] = code
+        return code

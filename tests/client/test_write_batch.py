@@ -1,0 +1,449 @@
+"""write_batch stores what one-by-one writes would, whatever form the events have and whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nadi
+from nadi.client.blocks import Keys
+from nadi.client.routes import NO_KEY, Routes
+from nadi.client.serializers import Text
+from nadi.client.writer import EventWriter, open_writer
+from nadi.errors import (
+    ClosedError,
+    EventTooLargeError,
+    InvalidArgumentError,
+    StreamSealedError,
+    UnavailableError,
+)
+from nadi.limits import MIB, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
+from nadi.model.keyspace import key_position
+
+from .fake_server import Chaos
+from .test_writer import in_order, rescale_somehow
+from .world import world
+
+EVENTS = st.one_of(
+    st.lists(st.binary(max_size=60), max_size=80),
+    st.integers(0, 20).flatmap(lambda size: st.lists(st.binary(min_size=size, max_size=size), max_size=80)),
+)
+KEYS = st.one_of(st.none(), st.sampled_from([f"key{i}" for i in range(12)] + ["", "\ud800", "ключ"]))
+
+
+@contextmanager
+def small_blocks(block_bytes: int = 300, few: int = 3) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nadi.client.blocks.WRITER_BLOCK_BYTES", block_bytes)
+        patch.setattr("nadi.client.writer.FEW_EVENTS", few)
+        yield
+
+
+def chunked(draw: Any, array: pa.Array) -> pa.ChunkedArray:
+    borders = sorted(draw(st.lists(st.integers(0, len(array)), max_size=4)))
+    pieces = [array[a:b] for a, b in zip([0, *borders], [*borders, len(array)], strict=True)]
+    return pa.chunked_array(pieces, array.type)
+
+
+@st.composite
+def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
+    """Events (`+` before those with a key, else `-`) and keys as lists, and both in a form that write_batch takes."""
+    payloads: list[bytes] = draw(EVENTS)
+    kind = draw(st.sampled_from(["one", "list", "strings", "large", "dictionary", "chunked", "chunked dictionary"]))
+    keys = [draw(KEYS)] * len(payloads) if kind == "one" else [draw(KEYS) for _ in payloads]
+    if kind not in ("one", "list"):
+        keys = [key if key != "\ud800" else "x" for key in keys]  # that is no UTF-8
+    events = [(b"-" if key is None else b"+") + payload for key, payload in zip(keys, payloads, strict=True)]
+    form = draw(st.sampled_from(["list", "tuple", "mutable", "iterator", "binary", "large", "slice", "chunked"]))
+    given: Any = events
+    if form == "tuple":
+        given = tuple(events)
+    elif form == "mutable":
+        given = [bytearray(event) if i % 2 else memoryview(event) for i, event in enumerate(events)]
+    elif form == "iterator":
+        given = iter(events)
+    elif form in ("binary", "chunked"):
+        given = pa.array(events, pa.binary())
+        given = chunked(draw, given) if form == "chunked" else given
+    elif form == "large":
+        given = pa.array(events, pa.large_binary())
+    elif form == "slice":
+        given = pa.array([b"before", *events, b"after"], pa.binary())[1:-1]
+    if kind in ("one", "list"):
+        return events, keys, given, keys if kind == "list" else (keys or [None])[0]
+    array = pa.array(keys, pa.large_string() if kind == "large" else pa.string())
+    if "dictionary" in kind:
+        array = array.dictionary_encode()
+    return events, keys, given, chunked(draw, array) if "chunked" in kind else array
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.lists(batches(), min_size=1, max_size=3), st.integers(1, 4), st.integers(30, 800), st.booleans())
+def test_it_equals_writing_one_by_one(
+    written: list[tuple[list[bytes], list[str | None], Any, Any]], segments: int, block_bytes: int, waits: bool
+) -> None:
+    async def run() -> tuple[list[list[bytes]], list[list[bytes]]]:
+        async with world(segments) as one, world(segments) as many:
+            singly = await one.manager.create_writer("sc", "st")
+            at_once = await many.manager.create_writer("sc", "st")
+            for events, keys, given_events, given_keys in written:
+                for event, key in zip(events, keys, strict=True):
+                    singly.write_event(event, key)
+                if waits:
+                    await at_once.write_many(given_events, given_keys)
+                else:
+                    at_once.write_batch(given_events, given_keys)
+            await singly.flush()
+            await at_once.flush()
+            return [one.stored(i) for i in range(segments)], [many.stored(i) for i in range(segments)]
+
+    with small_blocks(block_bytes):
+        expected, found = asyncio.run(run())
+    if segments > 1:  # which segment takes events without a key is free
+        assert keyless(found) == keyless(expected)
+        found, expected = [with_key(events) for events in found], [with_key(events) for events in expected]
+    assert found == expected
+
+
+def keyless(segments: list[list[bytes]]) -> list[bytes]:
+    return sorted(event for events in segments for event in events if event.startswith(b"-"))
+
+
+def with_key(events: list[bytes]) -> list[bytes]:
+    return [event for event in events if event.startswith(b"+")]
+
+
+@given(st.lists(KEYS, max_size=50), st.lists(st.floats(0.01, 0.99), max_size=5, unique=True))
+def test_codes_are_the_segments_of_the_keys(keys: list[str | None], borders: list[float]) -> None:
+    ends = [*sorted(borders), 1.0]
+    routes = Routes((low, high, f"to {high}") for low, high in zip([0.0, *ends], ends, strict=False))
+    for key, code in zip(keys, routes.codes(keys).tolist(), strict=True):
+        if key is None:
+            assert code == NO_KEY
+        else:
+            assert routes.segments[code] == routes.segment(key)
+            assert float(routes.segments[code].removeprefix("to ")) >= key_position(key)
+
+
+@given(st.data(), st.lists(KEYS, min_size=1, max_size=50), st.booleans())
+def test_keys_are_looked_up_again_by_another_table(data: st.DataObject, names: list[str | None], indexed: bool) -> None:
+    before, after = Routes([(0.0, 1.0, "old")]), Routes([(0.0, 0.4, "low"), (0.4, 1.0, "high")])
+    numbers = st.lists(st.integers(0, len(names) - 1), min_size=1, max_size=80)
+    indices = np.array(data.draw(numbers), np.int64) if indexed else None
+    keys = Keys(names, before, indices)
+    chosen = np.array(data.draw(st.lists(st.integers(0, len(keys) - 1), min_size=1)), np.int64)
+    for routes in (before, after):
+        expected = routes.codes([keys.of(event) for event in chosen.tolist()])
+        assert keys.codes(chosen, routes).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: int) -> None:
+    async def run() -> None:
+        async with world(2, Chaos(seed, before=0.1, after=0.1)) as w:
+            choice = random.Random(seed)
+            writer = await w.manager.create_writer("sc", "st")
+            counts = dict.fromkeys((f"key{i}" for i in range(20)), 0)
+            for step in range(150):
+                keys = choice.choices(list(counts), k=choice.randint(1, 60))
+                events = []
+                for key in keys:
+                    events.append(f"{key}:{counts[key]}".encode())
+                    counts[key] += 1
+                if step % 4 == 3:
+                    for event, key in zip(events, keys, strict=True):
+                        writer.write_event(event, key)
+                elif step % 4 == 2:
+                    writer.write_batch(pa.array(events), pa.array(keys))
+                else:
+                    writer.write_batch(events, keys)
+                if step % 30 == 15:
+                    rescale_somehow(w, choice)
+                if choice.random() < 0.5:
+                    await asyncio.sleep(choice.choice([0, 0, 0.002]))
+                if choice.random() < 0.03:
+                    w.store.drop_all()
+            await writer.flush(20)
+            assert in_order(w.all_stored()) == {key.encode(): list(range(n)) for key, n in counts.items() if n}
+
+    with small_blocks():
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+def test_a_split_divides_what_was_not_acknowledged(arrow: bool) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            await writer.write_event(b"a:0", "a")
+            keys = [name for name in "abcdefgh" for _ in range(20)]
+            events = [b"%s:%d" % (key.encode(), 1 + i % 20) for i, key in enumerate(keys)]
+            w.store.silent = True
+            first = writer.write_batch(pa.array(events), pa.array(keys)) if arrow else writer.write_batch(events, keys)
+            alone = writer.write_batch([b"z:%d" % i for i in range(40)], "z")
+            keyless = writer.write_batch([b"-:%d" % i for i in range(40)])
+            await asyncio.sleep(0.02)
+            w.controller.rescale("sc", "st", [0], [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)])
+            w.store.silent = False
+            w.store.drop_all()
+            later = writer.write_batch([b"%s:21" % name.encode() for name in "abcdefgh"], list("abcdefgh"))
+            for ack in (first, alone, keyless, later):
+                await ack
+            assert w.stored(0) == [b"a:0"]
+            stored = in_order(w.all_stored())
+            assert sorted(stored.pop(b"-")) == list(range(40))
+            assert stored.pop(b"z") == list(range(40))
+            expected = {name.encode(): list(range(1, 22)) for name in "abcdefgh"}
+            assert stored == expected | {b"a": list(range(22))}
+
+    asyncio.run(run())
+
+
+def test_threads_keep_the_order_of_their_keys_over_splits(tmp_path: Any) -> None:
+    """One thread writes batches, another single events, to the same keys, while segments split and merge."""
+    names = [f"k{i}" for i in range(8)]
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "st", 2)
+        with manager.create_writer("sc", "st") as writer:
+
+            def in_batches() -> None:
+                for step in range(100):
+                    writer.write_batch(
+                        [b"%s/batch:%d" % (name.encode(), step * 50 + i) for i in range(50) for name in names],
+                        names * 50,
+                    )
+
+            def singly() -> None:
+                for i in range(4000):
+                    for name in names:
+                        writer.write_event(b"%s/single:%d" % (name.encode(), i), name)
+
+            threads = [threading.Thread(target=in_batches), threading.Thread(target=singly)]
+            for thread in threads:
+                thread.start()
+            manager.scale_stream("sc", "st", [0], [(0.0, 0.2), (0.2, 0.5)])
+            current = sorted(manager.current_segments("sc", "st"), key=lambda piece: piece.low)
+            manager.scale_stream("sc", "st", [piece.segment_id for piece in current], [(0.0, 0.4), (0.4, 1.0)])
+            for thread in threads:
+                thread.join()
+        end = manager.stream_info("sc", "st").tail
+        stored = in_order([event for events in manager.read_batches("sc", "st", end=end) for event in events])
+    expected = {f"{name}/batch".encode(): list(range(5000)) for name in names}
+    assert stored == expected | {f"{name}/single".encode(): list(range(4000)) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("events", "keys", "message"),
+    [
+        ([b"a"] * 50 + ["text"], "k", "an event is bytes, not str"),
+        ("text", "k", "an event is bytes, not str"),
+        (b"bytes", "k", "an event is bytes, not int"),
+        ([b"a"] * 50, ["k"] * 49, "49 routing keys for 50 events"),
+        ([b"a"] * 50, ["k"] * 49 + [5], "a routing key is a str, not int"),
+        ([b"a"] * 50, [["k"]] * 50, "a routing key is a str, not list"),
+        ([b"a"] * 50, pa.array([1] * 50), "routing keys are strings, not int64"),
+        (pa.array([b"a"] * 50 + [None]), "k", "1 of the events are null"),
+        (pa.chunked_array([[b"a"], [None, None]]), "k", "2 of the events are null"),
+        (pa.array(["text"] * 50), "k", "events are binary, not string"),
+        (pa.array([b"a"] * 50), pa.array(["k"] * 51), "51 routing keys for 50 events"),
+        ([b"a"] * 50, 5, "routing keys are a str or one for each event, not int"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: Any, message: str) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            for write in (writer.write_batch, writer.write_many):
+                with pytest.raises(InvalidArgumentError, match=message):
+                    await write(events, keys)
+            await writer.write_event(b"only")
+            assert w.stored(0) == [b"only"]
+
+    with small_blocks():
+        asyncio.run(run())
+
+
+def test_an_event_over_the_limit_is_refused_before_anything_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.client.blocks.MAX_LARGE_EVENT_BYTES", 10_000)
+
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            events = [b"x"] * 50 + [b"x" * 10_001]
+            for given_events in (events, pa.array(events)):
+                with pytest.raises(EventTooLargeError) as caught:
+                    writer.write_batch(given_events)
+                assert caught.value.size_bytes == 10_001
+            await writer.flush()
+            assert w.stored(0) == []
+
+    with small_blocks():
+        asyncio.run(run())
+
+
+def test_an_iterator_with_more_keys_than_events_is_told() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            with pytest.raises(InvalidArgumentError, match="more routing keys"):
+                writer.write_batch(iter([b"a"]), ["k", "l"])
+            with pytest.raises(InvalidArgumentError, match="1 routing keys for 2 events"):
+                writer.write_batch(iter([b"a", b"b"]), ["k"])
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("form", ["list", "large_binary", "iterator"])
+def test_large_events_keep_their_place(form: str) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            events = [b"a"] * 50 + [b"b" * (9 * MIB)] + [b"c"] * 50 + [b"d" * (2 * MIB), b"e" * (9 * MIB), b"f"]
+            given_events: Any = events
+            if form == "large_binary":
+                given_events = pa.array(events, pa.large_binary())
+            elif form == "iterator":
+                given_events = iter(events)
+            await writer.write_many(given_events, ["k"] * len(events))
+            await writer.flush()
+            assert w.stored(0) == events
+
+    asyncio.run(run())
+
+
+def pending_bytes(writer: EventWriter) -> int:
+    with writer.lock:
+        return sum(batch.size for output in writer._outputs.values() for batch in output.pending())
+
+
+def test_write_many_waits_for_room() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            w.store.hold = True
+            events = [b"%05d" % i + b"x" * 995 for i in range(50_000)]
+            task = asyncio.create_task(writer.write_many(events, "k"))
+            done, _ = await asyncio.wait([task], timeout=0.5)
+            assert not done
+            assert WRITER_PENDING_BYTES // 2 <= pending_bytes(writer) <= WRITER_PENDING_BYTES // 2 + WRITER_BLOCK_BYTES
+            w.store.hold = False
+            w.store.drop_all()
+            await (await task)
+            assert w.stored(0) == events
+            w.store.silent = True
+            with pytest.raises(UnavailableError, match="write_many"):
+                writer.write_batch(events * 2)
+
+    asyncio.run(run())
+
+
+def test_the_blocking_write_batch_waits_for_room_in_its_thread() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await open_writer(w.manager.stores, "sc", "st", blocking=True)
+            w.store.hold = True
+            events = [b"%05d" % i + b"x" * 995 for i in range(50_000)]
+            task = asyncio.create_task(asyncio.to_thread(writer.write_batch, events, "k"))
+            done, _ = await asyncio.wait([task], timeout=0.5)
+            assert not done
+            assert WRITER_PENDING_BYTES <= pending_bytes(writer) <= WRITER_PENDING_BYTES + WRITER_BLOCK_BYTES
+            w.store.hold = False
+            w.store.drop_all()
+            await (await task)
+            assert w.stored(0) == events
+            await writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_batch_that_waits_for_room_ends_with_its_writer() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await open_writer(w.manager.stores, "sc", "st", blocking=True, ack_timeout_s=30)
+            w.store.silent = True
+            task = asyncio.create_task(asyncio.to_thread(writer.write_batch, [b"x" * 1000] * 50_000, "k"))
+            async with asyncio.timeout(60):
+                while pending_bytes(writer) < WRITER_PENDING_BYTES:  # noqa: ASYNC110 (nobody is told)
+                    await asyncio.sleep(0.01)
+            writer.stop(ClosedError("closed"))
+            with pytest.raises(ClosedError):
+                await task
+
+    asyncio.run(run())
+
+
+def test_a_batch_for_a_sealed_stream_fails() -> None:
+    async def run() -> None:
+        async with world(2) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            keys = [f"k{i}" for i in range(100)]
+            w.controller.seal_all("sc", "st")
+            with pytest.raises(StreamSealedError):
+                await writer.write_batch([b"x"] * 100, keys)
+            with pytest.raises(StreamSealedError):
+                writer.write_batch([b"x"] * 100, keys)
+
+    asyncio.run(run())
+
+
+def test_nothing_is_stored_at_once() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            nothing: Any
+            for nothing in ([], iter([]), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())):
+                ack = writer.write_batch(nothing, [])
+                assert ack.done()
+
+    asyncio.run(run())
+
+
+def test_a_list_may_change_once_it_was_given() -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            w.store.silent = True
+            events, keys = [bytearray(b"a:%d" % i) for i in range(50)], ["a"] * 50
+            ack = writer.write_batch(events, keys)
+            for event in events:
+                event[:] = b"?"
+            keys[:] = ["b"] * 50
+            w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
+            w.store.silent = False
+            w.store.drop_all()
+            await ack
+            assert in_order(w.all_stored()) == {b"a": list(range(50))}
+            assert [] in [w.stored(i) for i in list(w.controller.streams["sc", "st"].epochs[-1])]
+
+    asyncio.run(run())
+
+
+def test_values_and_transactions_take_many_too() -> None:
+    async def run() -> None:
+        async with world(2) as w:
+            words = [f"{i} слово" for i in range(5_000)]
+            keys = [f"key{i % 7}" for i in range(5_000)]
+            values = await w.manager.create_writer("sc", "st", serializer=Text())
+            await (await values.write_many(words, keys))
+            assert sorted(w.all_stored()) == sorted(word.encode() for word in words)
+            transactions = await w.manager.create_transaction_writer("sc", "st")
+            async with await transactions.begin_txn() as txn:
+                await txn.write_many([b"bytes"] * 5_000, keys)
+            assert w.all_stored().count(b"bytes") == 5_000
+            of_values = await w.manager.create_transaction_writer("sc", "st", serializer=Text())
+            async with await of_values.begin_txn() as txn_of_values:
+                await txn_of_values.write_many(words, keys)
+            assert len(w.all_stored()) == 15_000
+
+    asyncio.run(run())
