@@ -147,10 +147,10 @@ def test_errors_are_nadis(manager: StreamManager) -> None:
 
 
 def test_a_missing_controller_is_named() -> None:
-    from nadi.client import controller
+    from nadi.client import controller_calls
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(controller, "DEFAULT_TIMEOUT_S", 0.3)
+        patch.setattr(controller_calls, "DEFAULT_TIMEOUT_S", 0.3)
         with StreamManager("tcp://127.0.0.1:1") as manager, pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
             manager.create_writer("sc", "st")
 
@@ -170,7 +170,9 @@ def test_what_comes_as_the_wait_ends_is_not_lost(manager: StreamManager, monkeyp
     with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
         writer.write_event(b"a", "k").result(5)
         with monkeypatch.context() as patch:
-            patch.setattr("nadi.client.blocking.concurrent", SimpleNamespace(futures=SimpleNamespace(Future=_Late)))
+            patch.setattr(
+                "nadi.client.blocking_readers.concurrent", SimpleNamespace(futures=SimpleNamespace(Future=_Late))
+            )
             found = reader.next_block(1)
         assert found is not None
         assert list(found[1]) == [b"a"]

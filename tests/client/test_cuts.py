@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.client.controller import SegmentRange, Successor
 from nadi.client.cuts import StreamCuts
+from nadi.client.segment_ranges import SegmentRange, Successor
 from nadi.client.streams import SegmentInfo
 from nadi.controller.history import History, first_epoch
 from nadi.errors import InvalidStreamCutError, NotFoundError

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nadi.client.aio import SliceReader
 from nadi.client.assemble import EventAssembler
-from nadi.client.controller import SegmentRange
 from nadi.client.frontier import Frontier
+from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import ClosedError, InvalidStreamCutError, RequestTimeoutError, TruncatedError
 from nadi.model.event import EventBlock, frame_events
 from nadi.model.streamcut import StreamCut

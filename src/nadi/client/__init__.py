@@ -6,15 +6,9 @@ This is the blocking face; `nadi.client.aio` has the same classes for asyncio.
 from __future__ import annotations
 
 from nadi.client.batch import Ack
-from nadi.client.blocking import (
-    EventWriter,
-    SliceReader,
-    StreamManager,
-    Table,
-    Transaction,
-    TransactionalEventWriter,
-)
+from nadi.client.blocking import StreamManager
 from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
+from nadi.client.blocking_readers import SliceReader, Table
 from nadi.client.blocking_structures import (
     Journal,
     KeyValueTable,
@@ -25,9 +19,9 @@ from nadi.client.blocking_structures import (
     StateSynchronizer,
 )
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
+from nadi.client.blocking_writers import EventWriter, Transaction, TransactionalEventWriter
 from nadi.client.bookmarks import Bookmark, NamedSlice
 from nadi.client.byte_file import ByteStreamReader, ByteStreamWriter
-from nadi.client.controller import SegmentRange
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.leader_election import Lease
@@ -40,6 +34,7 @@ from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.security import Basic, Bearer
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.state_synchronizer import StateKind
 from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from nadi.client.batch import Ack
 from nadi.client.bookmarks import Bookmark, Bookmarks, NamedSlice, NamedSlices
 from nadi.client.byte_stream import ByteStreamReader, ByteStreamWriter
-from nadi.client.controller import SegmentRange
 from nadi.client.cuts import StreamCuts
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
@@ -21,6 +20,7 @@ from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import GroupValueReader, ValueRead
 from nadi.client.revisioned_stream import RevisionedStream
 from nadi.client.security import Basic, Bearer
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
 from nadi.client.state_synchronizer import StateKind, StateSynchronizer

@@ -1,237 +1,37 @@
 """The blocking face: the classes of `nadi.client.aio` with the same names and arguments, without await.
 
-Each method hands its coroutine to the client's loop thread and waits. Only `write_event` and
-`write_batch` don't: they add to a batch in the caller's thread.
+Each method hands its coroutine to the client's loop thread and waits. What a manager makes has its faces in
+modules of their own.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TypeVar, overload
-from uuid import UUID
 
 from nadi.client import aio
-from nadi.client.batch import Ack
 from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.blocking_openers import Structures
+from nadi.client.blocking_readers import SliceReader, Table
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueWriter
-from nadi.client.blocks import Events, RoutingKeys
-from nadi.client.controller import SegmentRange
+from nadi.client.blocking_writers import EventWriter, TransactionalEventWriter
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import Event, events_of
 from nadi.client.readergroup.blocking import ReaderGroupManager
 from nadi.client.security import Credentials
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.serializers.protocol import Serializer
 from nadi.client.streams import DEFAULT_URI, SegmentInfo, StreamInfo
-from nadi.client.tables import ANY_VERSION, TableValue
 from nadi.client.transactions import DEFAULT_LEASE_MS
 from nadi.client.values import ValueEvent
-from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import ACK_TIMEOUT_S
-from nadi.errors import ClosedError, NadiError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 
 T = TypeVar("T")
-
-
-class EventWriter:
-    """See nadi.client.aio.EventWriter; `write_event` waits while too much is pending."""
-
-    def __init__(self, thread: LoopThread, core: aio.EventWriter) -> None:
-        self._thread, self._core = thread, core
-        self.write_event = core.write_event  # type: ignore[method-assign]  # one call less for each event
-
-    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
-        """Take one event; `.result(timeout)` of the Ack waits until it is stored."""
-        return self._core.write_event(event, routing_key)
-
-    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
-        """Take many events, with one key for all or one each; the Ack is for all of them.
-
-        events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings.
-        Waits for room before each block of about a megabyte, so any number of events may be given.
-        """
-        return self._core.write_batch(events, routing_keys)
-
-    def note_time(self, timestamp_ms: int) -> Ack:
-        """Say that what was written so far has times up to this one, and what comes later none before it.
-
-        The Ack, which need not be waited for, tells when it or a later time is known to the controller.
-        """
-        return self._core.note_time(timestamp_ms)
-
-    def flush(self, timeout: float | None = None) -> None:
-        """Return once everything written so far is stored; raise the first failure since the last flush."""
-        self._thread.run(self._core.flush(timeout))
-
-    def close(self, timeout: float | None = None) -> None:
-        """Flush, then end."""
-        self._thread.run(self._core.close(timeout))
-
-    def __enter__(self) -> EventWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Transaction:
-    """See nadi.client.aio.Transaction."""
-
-    def __init__(self, thread: LoopThread, core: aio.Transaction) -> None:
-        self._thread, self._core = thread, core
-
-    @property
-    def txn_id(self) -> UUID:
-        return self._core.txn_id
-
-    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
-        return self._core.write_event(event, routing_key)
-
-    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
-        return self._core.write_batch(events, routing_keys)
-
-    def flush(self, timeout: float | None = None) -> None:
-        self._thread.run(self._core.flush(timeout))
-
-    def commit(self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None) -> None:
-        """Make the events part of the stream; with `wait`, return once readers can see them.
-
-        timestamp_ms: the time that the transaction's writer notes with it.
-        """
-        self._thread.run(self._core.commit(wait=wait, timeout=timeout, timestamp_ms=timestamp_ms))
-
-    def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
-        """Forget the events."""
-        self._thread.run(self._core.abort(wait=wait, timeout=timeout))
-
-    def ping(self, lease_ms: int | None = None) -> None:
-        self._thread.run(self._core.ping(lease_ms))
-
-    def status(self) -> str:
-        """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
-        return self._thread.run(self._core.status())
-
-    def __enter__(self) -> Transaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.run(self._core.__aexit__(kind, error, trace))
-
-
-class TransactionalEventWriter:
-    """See nadi.client.aio.TransactionalEventWriter."""
-
-    def __init__(self, thread: LoopThread, core: aio.TransactionalEventWriter) -> None:
-        self._thread, self._core = thread, core
-
-    def begin_txn(self, lease_ms: int | None = None) -> Transaction:
-        return Transaction(self._thread, self._thread.run(self._core.begin_txn(lease_ms)))
-
-    def get_txn(self, txn_id: UUID) -> Transaction:
-        """A transaction begun elsewhere or earlier, by its id."""
-        return Transaction(self._thread, self._thread.run(self._core.get_txn(txn_id)))
-
-    def close(self) -> None:
-        self._thread.run(self._core.close())
-
-    def __enter__(self) -> TransactionalEventWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class SliceReader:
-    """See nadi.client.aio.SliceReader; iterate over it for (segment id, EventBlock)."""
-
-    def __init__(self, thread: LoopThread, core: aio.SliceReader) -> None:
-        self._thread, self._core = thread, core
-
-    def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
-        """(segment id, events), None at the end; RequestTimeoutError if nothing came in time."""
-        waiter: concurrent.futures.Future[tuple[int, EventBlock] | None] = concurrent.futures.Future()
-        self._thread.call(self._core.ask, waiter)
-        try:
-            return waiter.result(timeout)
-        except TimeoutError as error:
-            if isinstance(error, NadiError):
-                raise
-            if waiter.cancel():
-                raise self._core.nothing_for(timeout) from None
-            return waiter.result()  # it came just then
-        except BaseException:
-            waiter.cancel()
-            raise
-
-    def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
-        while True:
-            found = self.next_block()
-            if found is None:
-                return
-            yield found
-
-    def position(self) -> StreamCut:
-        """The boundary between what was given out and what was not; start there to go on."""
-
-        async def position() -> StreamCut:
-            return self._core.position()
-
-        return self._thread.run(position())
-
-    def current_time_window(self) -> TimeWindow:
-        """In which event time `position()` stands; read from the stream's watermarks."""
-        return self._thread.run(self._core.current_time_window())
-
-    def close(self) -> None:
-        async def close() -> None:
-            self._core.close()
-
-        try:
-            self._thread.run(close())
-        except ClosedError:
-            pass  # the client, closed before, has closed this
-
-    def __enter__(self) -> SliceReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Table:
-    """See nadi.client.aio.Table."""
-
-    def __init__(self, thread: LoopThread, core: aio.Table) -> None:
-        self._thread, self._core = thread, core
-
-    def create(self) -> bool:
-        return self._thread.run(self._core.create())
-
-    def delete(self) -> None:
-        self._thread.run(self._core.delete())
-
-    def get(self, key: bytes) -> TableValue | None:
-        return self._thread.run(self._core.get(key))
-
-    def put(self, key: bytes, value: bytes, version: int = ANY_VERSION) -> int:
-        return self._thread.run(self._core.put(key, value, version))
-
-    def remove(self, key: bytes, version: int = ANY_VERSION) -> None:
-        self._thread.run(self._core.remove(key, version))
 
 
 class StreamManager(Structures):

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from nadi.client.controller import SegmentRange
 from nadi.client.frontier import Frontier
 from nadi.client.moments import is_moment, moment_ms, moment_of
 from nadi.client.reader import check_cut, read_segment_range, segment_ranges
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.watermarks import cut_after, cut_before
 from nadi.errors import (
     InvalidArgumentError,

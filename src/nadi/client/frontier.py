@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from nadi.client.controller import SegmentRange
+from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import InvalidStreamCutError
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nadi.client.controller import WORKFLOW_TIMEOUT_S, ControllerClient, SegmentRange
+from nadi.client.controller import WORKFLOW_TIMEOUT_S, ControllerClient
+from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,

@@ -17,9 +17,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from nadi.client.controller import SegmentRange
 from nadi.client.key_value_pages import KeyRange, Page, merged_pages
 from nadi.client.key_value_registry import KeyValueTableConfiguration
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
 from nadi.errors import (
     ConditionFailedError,

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from nadi.client.assemble import EventAssembler
-from nadi.client.controller import SegmentRange
 from nadi.client.segment_input import read_bytes
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import Backoff, SegmentStores
 from nadi.errors import ClosedError, ProtocolError, RequestTimeoutError, UnavailableError
 from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_REPLY_MAX_BYTES

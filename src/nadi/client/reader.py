@@ -18,10 +18,10 @@ from contextlib import aclosing
 import msgspec
 
 from nadi.client.assemble import EventAssembler
-from nadi.client.controller import SegmentRange
 from nadi.client.frontier import Frontier
 from nadi.client.read_ahead import ReadAhead, following, share_bytes
 from nadi.client.segment_input import read_bytes
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
 from nadi.client.watermarks import TimeWindow, TimeWindows
 from nadi.errors import (

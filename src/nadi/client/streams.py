@@ -15,13 +15,14 @@ from typing import TypeVar, overload
 
 from nadi.client import reader as readers
 from nadi.client.bookmarks import Bookmarks, NamedSlices
-from nadi.client.controller import ControllerClient, SegmentRange
+from nadi.client.controller import ControllerClient
 from nadi.client.cuts import StreamCuts
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
 from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.security import Credentials, security_of, split_uri
+from nadi.client.segment_ranges import SegmentRange
 from nadi.client.serializers import codec
 from nadi.client.serializers.protocol import Serializer
 from nadi.client.serializers.registry import SchemaGroup

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from nadi.client.batch import Ack
 from nadi.client.blocks import Events, RoutingKeys
-from nadi.client.controller import SegmentRange, Successor
 from nadi.client.event_time import check_time, leave
+from nadi.client.segment_ranges import SegmentRange, Successor
 from nadi.client.stores import SegmentStores
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter
 from nadi.errors import (

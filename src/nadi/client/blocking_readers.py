@@ -1,0 +1,96 @@
+"""The blocking faces of slice readers and of tables of single keys."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterator
+from types import TracebackType
+
+from nadi.client import aio
+from nadi.client.loop_thread import LoopThread
+from nadi.client.tables import ANY_VERSION, TableValue
+from nadi.client.watermarks import TimeWindow
+from nadi.errors import ClosedError, NadiError
+from nadi.model.event import EventBlock
+from nadi.model.streamcut import StreamCut
+
+
+class SliceReader:
+    """See nadi.client.aio.SliceReader; iterate over it for (segment id, EventBlock)."""
+
+    def __init__(self, thread: LoopThread, core: aio.SliceReader) -> None:
+        self._thread, self._core = thread, core
+
+    def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
+        """(segment id, events), None at the end; RequestTimeoutError if nothing came in time."""
+        waiter: concurrent.futures.Future[tuple[int, EventBlock] | None] = concurrent.futures.Future()
+        self._thread.call(self._core.ask, waiter)
+        try:
+            return waiter.result(timeout)
+        except TimeoutError as error:
+            if isinstance(error, NadiError):
+                raise
+            if waiter.cancel():
+                raise self._core.nothing_for(timeout) from None
+            return waiter.result()  # it came just then
+        except BaseException:
+            waiter.cancel()
+            raise
+
+    def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
+        while True:
+            found = self.next_block()
+            if found is None:
+                return
+            yield found
+
+    def position(self) -> StreamCut:
+        """The boundary between what was given out and what was not; start there to go on."""
+
+        async def position() -> StreamCut:
+            return self._core.position()
+
+        return self._thread.run(position())
+
+    def current_time_window(self) -> TimeWindow:
+        """In which event time `position()` stands; read from the stream's watermarks."""
+        return self._thread.run(self._core.current_time_window())
+
+    def close(self) -> None:
+        async def close() -> None:
+            self._core.close()
+
+        try:
+            self._thread.run(close())
+        except ClosedError:
+            pass  # the client, closed before, has closed this
+
+    def __enter__(self) -> SliceReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Table:
+    """See nadi.client.aio.Table."""
+
+    def __init__(self, thread: LoopThread, core: aio.Table) -> None:
+        self._thread, self._core = thread, core
+
+    def create(self) -> bool:
+        return self._thread.run(self._core.create())
+
+    def delete(self) -> None:
+        self._thread.run(self._core.delete())
+
+    def get(self, key: bytes) -> TableValue | None:
+        return self._thread.run(self._core.get(key))
+
+    def put(self, key: bytes, value: bytes, version: int = ANY_VERSION) -> int:
+        return self._thread.run(self._core.put(key, value, version))
+
+    def remove(self, key: bytes, version: int = ANY_VERSION) -> None:
+        self._thread.run(self._core.remove(key, version))
