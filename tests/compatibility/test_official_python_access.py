@@ -40,9 +40,8 @@ def run(uri: str, user: str, tls: Certificate | None) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=130, check=False, env=environment)
 
 
-@pytest.mark.parametrize(
-    "encrypted", [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="tls")]
-)
+@pytest.mark.slow  # its tokens must run out
+@pytest.mark.parametrize("encrypted", [pytest.param(False, id="plain"), pytest.param(True, id="tls")])
 def test_official_client_with_credentials(tmp_path: Path, encrypted: bool) -> None:
     tls = certificate(tmp_path / "tls", "localhost") if encrypted else None
     security = ServerSecurity(

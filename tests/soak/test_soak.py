@@ -1,4 +1,4 @@
-"""Twenty seconds of the soak; NADI_SOAK_SECONDS and NADI_SOAK_SEED lengthen or repeat it."""
+"""Ten seconds of the soak; NADI_SOAK_SECONDS and NADI_SOAK_SEED lengthen or repeat it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.soak.run import Soak, seed_of
 
-SECONDS = float(os.environ.get("NADI_SOAK_SECONDS", "20"))
+SECONDS = float(os.environ.get("NADI_SOAK_SECONDS", "10"))
 
 
 @pytest.mark.crash
