@@ -57,6 +57,7 @@ def test_passwords() -> None:
         f"ann:{hash_password('x')}:prn::/,WRITE",
         f":{hash_password('x')}:prn::/,READ",
     ],
+    ids=["name", "plain", "costly", "garbled", "right", "nameless"],  # else they change with each run's salts
 )
 def test_a_wrong_line_is_named_without_its_secret(tmp_path: Path, line: str) -> None:
     path = tmp_path / "users"
