@@ -122,6 +122,15 @@ def test_a_segment_given_away_before_the_checkpoint_is_passed_counts_where_it_wa
     assert state.checkpoints[0].positions == {a.segment: 5, b.segment: 7}
 
 
+def test_the_word_of_a_dead_reader_s_application_counts_also_where_it_had_told_more() -> None:
+    state, a, b = two_segments()
+    state = state.apply(Join("r", "t"), Acquire("r", a.segment), Acquire("r", b.segment), CreateCheckpoint("c"))
+    state = state.apply(Pass("r", 1, {a.segment: 5, b.segment: 7}), Report("r", {a.segment: 5, b.segment: 7}))
+    state = state.apply(Leave("r", {a.segment: 3}))
+    assert state.positions() == {a.segment: 3, b.segment: 7}
+    assert state.checkpoints[0].positions == {a.segment: 5, b.segment: 7}, "what was passed stays a boundary"
+
+
 def test_after_a_reset_an_old_position_counts_for_nothing() -> None:
     state, a, b = two_segments()
     state = state.apply(Join("r", "t"), Acquire("r", a.segment), Report("r", {a.segment: 99}))
@@ -153,6 +162,7 @@ class Group(RuleBasedStateMachine):
         self.handed: list[tuple[str, str, int]] = []  # (reader, segment, offset) since the last reset
         self.passed: dict[int, dict[str, int]] = {}  # per checkpoint and reader: how much was handed out by then
         self.dead: set[str] = set()
+        self.taken_back: set[tuple[str, int]] = set()  # (segment, offset) that were recorded as done, and were not
         self.join()
         self.tell_all(passes=True, in_hand=False)
 
@@ -263,11 +273,14 @@ class Group(RuleBasedStateMachine):
     @precondition(lambda self: len(self.state.readers) > 2)
     @rule(which=st.integers(0, 3), knows=st.booleans())
     def die(self, which: int, knows: bool) -> None:
-        """The application may know up to where it was done."""
+        """The application may know up to where it was done: its word counts, also where it had told the group more."""
         name = self.someone(which)
         if name is not None:
             before = self.state
-            self.state = before.apply(Leave(name, dict(self.done[name]) if knows else {}))
+            known = dict(self.done[name]) if knows else {}
+            self.state = before.apply(Leave(name, known))
+            for segment, at in known.items():
+                self.taken_back |= {(segment, again) for again in range(at, before.segments[segment].offset)}
             self.dead.add(name)
             self.note_passed(before)
             del self.given[name], self.done[name]
@@ -294,6 +307,7 @@ class Group(RuleBasedStateMachine):
         self.handed.clear()
         self.passed.clear()
         self.dead.clear()
+        self.taken_back.clear()
 
     # --- what always holds --------------------------------------------------------------------
 
@@ -353,7 +367,9 @@ class Group(RuleBasedStateMachine):
                 if index < self.passed[one.number].get(name, created):
                     assert cut is None or at < cut, f"{name} read {at} of {segment} before, the cut is {cut}"
                     assert cut is not None or index < created, f"{segment} was begun before the cut, and is not in it"
-                elif not (one.is_silent and (segment, at) in in_hands_of_the_dead):
+                elif (segment, at) not in self.taken_back and not (
+                    one.is_silent and (segment, at) in in_hands_of_the_dead
+                ):
                     assert cut is None or at >= cut, f"{name} read {at} of {segment} after, the cut is {cut}"
 
     def teardown(self) -> None:
