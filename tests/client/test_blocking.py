@@ -8,15 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nadi.client import StreamManager
+from nadi.client.loop_thread import LoopThread
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
 
 
@@ -155,27 +153,52 @@ def test_a_missing_controller_is_named() -> None:
             manager.create_writer("sc", "st")
 
 
-class _Late(Future[Any]):
-    """Its result comes just after the wait for it has ended."""
-
-    def result(self, timeout: float | None = None) -> Any:
-        found = super().result(30)
-        if timeout is not None:
-            raise TimeoutError
-        return found
-
-
-def test_what_comes_as_the_wait_ends_is_not_lost(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_that_end_as_something_comes_lose_nothing(manager: StreamManager) -> None:
     start = manager.stream_info("sc", "st1").tail
+    events = [b"%d" % number for number in range(300)]
     with manager.create_reader("sc", "st1", start=start) as reader, manager.create_writer("sc", "st1") as writer:
-        writer.write_event(b"a", "k").result(5)
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                "nadi.client.blocking_readers.concurrent", SimpleNamespace(futures=SimpleNamespace(Future=_Late))
-            )
-            found = reader.next_block(1)
-        assert found is not None
-        assert list(found[1]) == [b"a"]
+
+        def write() -> None:
+            for event in events:
+                writer.write_event(event, "k").result(5)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        found: list[bytes] = []
+        ended = 0
+        while len(found) < len(events):
+            try:
+                block = reader.next_block(0.0002)
+            except RequestTimeoutError:
+                ended += 1
+            else:
+                assert block is not None
+                found += block[1]
+        writing.join()
+    assert found == events
+    assert ended > 10
+
+
+def test_a_reader_at_the_tail_sends_no_word_for_each_block(
+    manager: StreamManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = manager.stream_info("sc", "st4").tail
+    with manager.create_reader("sc", "st4", start=start) as reader, manager.create_writer("sc", "st4") as writer:
+        calls = []
+        call = LoopThread.call
+
+        def counted(thread: LoopThread, function: Callable[..., object], *given: object) -> None:
+            calls.append(function)
+            call(thread, function, *given)
+
+        monkeypatch.setattr(LoopThread, "call", counted)
+        for number in range(50):
+            writer.write_event(b"%d" % number, f"{number}").result(5)
+            found = reader.next_block(5)
+            assert found is not None
+            assert list(found[1]) == [b"%d" % number]
+        assert len(calls) == 1
+        assert reader.position() == manager.stream_info("sc", "st4").tail
 
 
 def test_a_wait_that_ended_takes_no_block(manager: StreamManager) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from concurrent.futures import Future
 from itertools import pairwise
 
 import pytest
@@ -15,8 +14,8 @@ from nadi.client.aio import SliceReader
 from nadi.client.assemble import EventAssembler
 from nadi.client.frontier import Frontier
 from nadi.client.segment_ranges import SegmentRange
-from nadi.errors import ClosedError, InvalidStreamCutError, RequestTimeoutError, TruncatedError
-from nadi.model.event import EventBlock, frame_events
+from nadi.errors import InvalidStreamCutError, RequestTimeoutError, TruncatedError
+from nadi.model.event import frame_events
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id
 
@@ -175,27 +174,6 @@ def test_events_carry_their_place() -> None:
             events = [e async for e in w.manager.read_events("sc", "st", end=tail)]
             assert [(e.data, e.segment_id, e.offset) for e in events] == [(b"a", 0, 0), (b"bb", 0, 9)]
             assert [e async for e in w.manager.read_batches("sc", "st", end=tail)] == [[b"a", b"bb"]]
-
-    asyncio.run(run())
-
-
-def test_what_nobody_waits_for_any_more_stays() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            reader = await w.manager.create_reader("sc", "st")
-            waiter: Future[tuple[int, EventBlock] | None] = Future()
-            reader.ask(waiter)
-            waiter.cancel()
-            await writer.write_event(b"a", "k")
-            found = await reader.next_block(5)
-            assert found is not None
-            assert list(found[1]) == [b"a"]
-            again: Future[tuple[int, EventBlock] | None] = Future()
-            reader.ask(again)
-            reader.close()
-            with pytest.raises(ClosedError):
-                again.result(0)
 
     asyncio.run(run())
 

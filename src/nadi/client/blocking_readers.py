@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Any
 
 from nadi.client import aio
+from nadi.client.lending import Lending
 from nadi.client.loop_thread import LoopThread
 from nadi.client.tables import ANY_VERSION, TableValue
 from nadi.client.watermarks import TimeWindow
-from nadi.errors import ClosedError, NadiError
+from nadi.errors import ClosedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 
@@ -20,22 +21,28 @@ class SliceReader:
 
     def __init__(self, thread: LoopThread, core: aio.SliceReader) -> None:
         self._thread, self._core = thread, core
+        self._lending: Lending[Any] = Lending()
+        self._asks = True  # before the first block, and after an end or an error
 
     def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         """(segment id, events), None at the end; RequestTimeoutError if nothing came in time."""
-        waiter: concurrent.futures.Future[tuple[int, EventBlock] | None] = concurrent.futures.Future()
-        self._thread.call(self._core.ask, waiter)
+        if self._core.is_closed:
+            raise ClosedError("this reader was closed")
+        if self._asks:
+            self._thread.call(self._core.lend_to, self._lending)
+            self._asks = False
         try:
-            return waiter.result(timeout)
-        except TimeoutError as error:
-            if isinstance(error, NadiError):
-                raise
-            if waiter.cancel():
-                raise self._core.nothing_for(timeout) from None
-            return waiter.result()  # it came just then
-        except BaseException:
-            waiter.cancel()
-            raise
+            found = self._lending.take(timeout)
+        except TimeoutError:
+            raise self._core.nothing_for(timeout) from None
+        if isinstance(found, tuple):
+            if self._lending.wants_word:
+                self._thread.call(self._core.look)
+            return found
+        self._asks = True
+        if found is not None:
+            raise found
+        return None
 
     def __iter__(self) -> Iterator[tuple[int, EventBlock]]:
         while True:

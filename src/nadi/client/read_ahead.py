@@ -33,13 +33,23 @@ class ReadAhead:
         self.reached = 0
         self._stores, self._segment, self._purpose, self._news = stores, segment, purpose, news
         self._size_bytes = 0
+        self._most_bytes = READ_AHEAD_BYTES
         self._room = asyncio.Event()
 
     def take(self) -> EventBlock:
         block = self.blocks.popleft()
+        self.make_room(block)
+        return block
+
+    def make_room(self, block: EventBlock) -> None:
+        """For a block that was taken out of `blocks` before, and counted on."""
         self._size_bytes -= block.size_bytes
         self._room.set()
-        return block
+
+    @property
+    def is_full(self) -> bool:
+        """It reads no further before somebody takes."""
+        return self._size_bytes >= self._most_bytes
 
     def put_back(self, block: EventBlock) -> None:
         """The rest of a block that was taken."""
@@ -52,16 +62,16 @@ class ReadAhead:
         TruncatedError and SegmentNotFoundError for what is gone. A server that is away is waited for: how long
         is for those to say who take.
         """
-        self.reached = start
+        self.reached, self._most_bytes = start, most_bytes
         backoff = Backoff()
         while True:
             try:
-                await self._fill(end, most_bytes)
+                await self._fill(end)
                 return
             except RequestTimeoutError:
                 await backoff.pause()
 
-    async def _fill(self, end: int | None, most_bytes: int) -> None:
+    async def _fill(self, end: int | None) -> None:
         assembler = EventAssembler(self.reached)
         async with aclosing(
             read_bytes(
@@ -70,7 +80,7 @@ class ReadAhead:
                 self.reached,
                 end,
                 purpose=self._purpose,
-                read_ahead_bytes=most_bytes,
+                read_ahead_bytes=self._most_bytes,
             )
         ) as pieces:
             async for data in pieces:
@@ -80,7 +90,7 @@ class ReadAhead:
                 self.reached = assembler.offset
                 if self.blocks:
                     self._news()
-                while self._size_bytes >= most_bytes:
+                while self.is_full:
                     self._room.clear()
                     await self._room.wait()
         if assembler.is_within_event:

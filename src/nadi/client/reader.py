@@ -9,7 +9,6 @@ was given out is at any time a stream cut: `position()`.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
@@ -19,6 +18,7 @@ import msgspec
 
 from nadi.client.assemble import EventAssembler
 from nadi.client.frontier import Frontier
+from nadi.client.lending import Lending
 from nadi.client.read_ahead import ReadAhead, following, share_bytes
 from nadi.client.segment_input import read_bytes
 from nadi.client.segment_ranges import SegmentRange
@@ -61,13 +61,34 @@ class _Input:
         self.given = start
         self.end = end
         self.ahead, self.blocks = ahead, ahead.blocks
+        self.lent = 0  # blocks that another thread has, or can take
         self.successors: list[SegmentRange] | None = None  # known once it was read to its end
         self.error: NadiError | None = None
         self.task: asyncio.Task[None] | None = None
 
     @property
     def is_drained(self) -> bool:
-        return not self.blocks and self.successors is not None
+        return not self.blocks and not self.lent and self.successors is not None
+
+    @property
+    def waits(self) -> bool:
+        """It goes on once lent blocks were taken."""
+        return self.lent > 0 and (self.ahead.is_full or self.successors is not None)
+
+    def give(self) -> EventBlock:
+        block = self.ahead.take()
+        self.given = block.offset + block.size_bytes
+        return block
+
+    def lend(self) -> EventBlock:
+        self.lent += 1
+        return self.blocks.popleft()
+
+    def take_back(self, block: EventBlock) -> None:
+        """A lent block was taken: it is given out."""
+        self.lent -= 1
+        self.ahead.make_room(block)
+        self.given = block.offset + block.size_bytes
 
 
 class SliceReader:
@@ -93,7 +114,7 @@ class SliceReader:
         self._turn: deque[_Input] = deque()  # whose block is given out next
         self._stopped: dict[int, int] = {}  # segments read up to the end cut
         self._news = asyncio.Event()
-        self._waiter: concurrent.futures.Future[tuple[int, EventBlock] | None] | None = None
+        self._lending: Lending[_Input] | None = None
         self._closed = False
         self._windows = TimeWindows(stores, scope, stream)
         for segment_id, piece in list(frontier.active.items()):
@@ -110,15 +131,21 @@ class SliceReader:
                 while True:
                     self._news.clear()
                     if self._is_ready():
-                        return self._next()
+                        source = self._next()
+                        return None if source is None else (source.piece.segment_id, source.give())
                     await self._news.wait()
         except TimeoutError:
             raise self.nothing_for(timeout) from None
 
-    def ask(self, waiter: concurrent.futures.Future[tuple[int, EventBlock] | None]) -> None:
-        """`next_block` for another thread, without a task for it: `waiter` has the result once there is one, unless
-        it was cancelled before; one at a time. On the loop's thread, like all else here."""
-        self._waiter = waiter
+    def lend_to(self, lending: Lending[_Input]) -> None:
+        """For another thread, instead of `next_block`: all blocks go there as they come, up to an end or an error;
+        called again, it goes on after that. On the loop's thread, like all else here."""
+        self._lending = lending
+        lending.is_open = True
+        self._tell()
+
+    def look(self) -> None:
+        """Lent blocks were taken."""
         self._tell()
 
     def nothing_for(self, timeout: float | None) -> RequestTimeoutError:
@@ -133,6 +160,7 @@ class SliceReader:
 
     def position(self) -> StreamCut:
         """The boundary between what was given out and what was not; start there to go on."""
+        self._tell()
         self._follow()
         positions = {segment_id: source.given for segment_id, source in self._inputs.items()}
         positions |= self._stopped
@@ -164,32 +192,49 @@ class SliceReader:
         self._follow()
         return not self._inputs or any(source.blocks or source.error is not None for source in self._turn)
 
-    def _next(self) -> tuple[int, EventBlock] | None:
-        """Once it is ready."""
+    def _next(self) -> _Input | None:
+        """Which has the next block, once there is one, an error, or the end."""
         if self._closed:
             raise ClosedError("this reader was closed")
         for _ in range(len(self._turn)):
             source = self._turn[0]
             self._turn.rotate(-1)
             if source.blocks:
-                return source.piece.segment_id, self._give(source)
+                return source
             if source.error is not None:
                 raise source.error
         return None
 
     def _tell(self) -> None:
-        """There is news: for whoever waits in `next_block`, and whoever has asked."""
+        """There is news: for whoever waits in `next_block`, and for another thread."""
         self._news.set()
-        waiter = self._waiter
-        if waiter is None or not self._is_ready():
+        lending = self._lending
+        if lending is None:
             return
-        self._waiter = None
-        if not waiter.set_running_or_notify_cancel():  # from here on it can't be cancelled, so nothing is lost
-            return
-        try:
-            waiter.set_result(self._next())
-        except NadiError as error:
-            waiter.set_exception(error)
+        lending.wants_word = False
+        self._lend(lending)
+        if any(source.waits for source in self._turn):
+            lending.wants_word = True
+            self._lend(lending)  # what was taken before this was said
+
+    def _lend(self, lending: Lending[_Input]) -> None:
+        self._hear()
+        while lending.is_open and self._is_ready():
+            try:
+                source = self._next()
+            except NadiError as error:
+                lending.end(error)
+                return
+            if source is None:
+                lending.end(None)
+            else:
+                lending.lend(source.piece.segment_id, source.lend(), source)
+
+    def _hear(self) -> None:
+        """Of the lent blocks that were taken."""
+        if self._lending is not None:
+            for source, block in self._lending.returned():
+                source.take_back(block)
 
     def _begin(self, piece: SegmentRange, start: int) -> None:
         segment_id = piece.segment_id
@@ -203,11 +248,6 @@ class SliceReader:
         source = self._inputs[segment_id] = _Input(piece, start, end, ahead)
         self._turn.append(source)
         source.task = asyncio.create_task(self._read(source))
-
-    def _give(self, source: _Input) -> EventBlock:
-        block = source.ahead.take()
-        source.given = block.offset + block.size_bytes
-        return block
 
     def _follow(self) -> None:
         """Replace the segments that were given out to their end by those that may follow."""
