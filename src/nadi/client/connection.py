@@ -33,8 +33,8 @@ from nadi.errors import (
 )
 from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire import commands as wire
-from nadi.wire.codec import encode_parts
 from nadi.wire.decoder import Decoder
+from nadi.wire.outgoing import Outgoing
 
 HIGH_VERSION, LOW_VERSION = 17, 5
 TOKEN_EXPIRED = 1  # in AuthTokenCheckFailed
@@ -109,6 +109,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         # room for one whole read reply and the head of the next, so that big frames are not moved
         self._decoder = Decoder(READ_REPLY_MAX_BYTES + RECEIVE_BUFFER_BYTES)
         self._transport: asyncio.Transport | None = None
+        self._outgoing: Outgoing | None = None
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Future[wire.Command]] = {}
@@ -144,6 +145,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
+        self._outgoing = Outgoing(self._transport)
         self.send(wire.Hello(HIGH_VERSION, LOW_VERSION))
         self._timer = self._loop.call_later(_KEEP_ALIVE_S, self._tick)
 
@@ -168,8 +170,8 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     def send(self, command: wire.Command) -> None:
         if self._error is not None:
             raise self._error
-        assert self._transport is not None
-        self._transport.writelines(encode_parts(command))
+        assert self._outgoing is not None
+        self._outgoing.send(command)
 
     def submit(self, kind: type[wire.Command], **fields: Any) -> asyncio.Future[wire.Command]:
         """Send a request; the future holds its reply, or the error that the reply stands for."""

@@ -30,9 +30,9 @@ from nadi.segmentstore.records import Kind
 from nadi.segmentstore.service import SegmentService, error_reply, find
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts
-from nadi.wire.codec import encode_parts
 from nadi.wire.decoder import Decoder
 from nadi.wire.fields import NO_VERSION, Buffer
+from nadi.wire.outgoing import Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -205,8 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sessions: dict[bytes, _Session] = {}
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
-        self._outgoing: list[Buffer] = []
-        self._flush_scheduled = False
+        self._outgoing: Outgoing | None = None
         self._reads: set[asyncio.Task[None]] = set()
         self._commands: asyncio.Queue[wire.Command] = asyncio.Queue(_COMMANDS_WAITING)
         self._worker: asyncio.Task[None] | None = None
@@ -220,10 +219,11 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by form, not by class
         self._transport.set_write_buffer_limits(high=CONNECTION_SEND_HIGH_WATER_BYTES)
+        self._outgoing = Outgoing(self._transport)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+        self._transport = self._outgoing = None
         self._connections.discard(self)
         self._writable.set()
         for task in (*self._reads, self._worker, self._throttle):
@@ -280,22 +280,13 @@ class Connection(asyncio.BufferedProtocol):
     # --- replies -----------------------------------------------------------------------------------------
 
     def send(self, command: wire.Command) -> None:
-        """Queue a reply; what one turn of the loop queues goes out in one write."""
-        if self._transport is None:
-            return
-        self._outgoing += encode_parts(command)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        """Queue a reply, unless the connection is lost."""
+        if self._outgoing is not None:
+            self._outgoing.send(command)
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
-        if self._outgoing and self._transport is not None:
-            outgoing, self._outgoing = self._outgoing, []
-            if len(outgoing) < 64 and max(map(len, outgoing)) > 65536:
-                self._transport.writelines(outgoing)
-            else:
-                self._transport.write(b"".join(outgoing))
+        if self._outgoing is not None:
+            self._outgoing.flush()
 
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
         """Say the error on the wire; what the protocol has no word for ends the connection."""
