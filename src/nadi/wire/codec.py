@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from nadi.errors import ProtocolError
@@ -54,17 +55,30 @@ def _groups(kind: type[Command]) -> list[tuple[list[str], struct.Struct | None, 
     return groups
 
 
+def _step(
+    names: list[str], packed: struct.Struct | None, variable: Variable | None
+) -> tuple[Callable[[Command], Any], Callable[[list[Buffer], Any], None]]:
+    """How to take a group's values from a command, and how to put them into a frame."""
+    get = attrgetter(*names)
+    if variable is not None:
+        return get, variable.write
+    assert packed is not None
+    pack = packed.pack
+    if len(names) == 1:
+        return get, lambda parts, value: parts.append(pack(value))
+    return get, lambda parts, values: parts.append(pack(*values))
+
+
 def _compile(kind: type[Command]) -> tuple[Writer, Reader]:
     groups = _groups(kind)
     mandatory = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
     what = kind.__name__
 
+    steps = [_step(*group) for group in groups]
+
     def write(parts: list[Buffer], command: Command) -> None:
-        for names, packed, variable in groups:
-            if packed is not None:
-                parts.append(packed.pack(*[getattr(command, name) for name in names]))
-            elif variable is not None:
-                variable.write(parts, getattr(command, names[0]))
+        for get, put in steps:
+            put(parts, get(command))
 
     def read(data: memoryview, position: int, end: int) -> Command:
         values: list[Any] = []
@@ -95,7 +109,7 @@ def encode_parts(command: Command) -> list[Buffer]:
     """The command's frame as buffers to be sent one after another; big data is not copied."""
     parts: list[Buffer] = [b""]
     _WRITERS[type(command)](parts, command)
-    size = sum(len(part) for part in parts)
+    size = sum(map(len, parts))
     if size > MAX_FRAME_SENT_BYTES:
         raise ProtocolError(f"a {type(command).__name__} of {size:,} bytes exceeds the frame limit")
     parts[0] = _FRAME.pack(command.code, size)
