@@ -16,7 +16,8 @@ from nadi.client.assemble import EventAssembler
 from nadi.client.frontier import Frontier
 from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import ClosedError, InvalidStreamCutError, RequestTimeoutError, TruncatedError
-from nadi.model.event import EventBlock, frame_events
+from nadi.model.event import EventBlock
+from nadi.model.framing import frame_events
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id
 
