@@ -60,6 +60,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # what is not imported yet is offered by completion too
+
+
 def __getattr__(name: str) -> Any:
     if name == "errors":
         return import_module("nadi.errors")

@@ -24,10 +24,11 @@ from nadi.client.readergroup.blocking import ReaderGroupManager
 from nadi.client.security import Credentials
 from nadi.client.segment_ranges import SegmentRange
 from nadi.client.serializers.protocol import Serializer
-from nadi.client.streams import DEFAULT_URI, SegmentInfo, StreamInfo
+from nadi.client.streams import SegmentInfo, StreamInfo
 from nadi.client.transactions import DEFAULT_LEASE_MS
 from nadi.client.values import ValueEvent
 from nadi.client.writer import ACK_TIMEOUT_S
+from nadi.defaults import DEFAULT_URI
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 

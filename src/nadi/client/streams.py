@@ -32,6 +32,7 @@ from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
+from nadi.defaults import DEFAULT_URI
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
@@ -40,7 +41,6 @@ from nadi.wire import commands as wire
 
 _LEAVING_TIMEOUT_S = 2.0
 T = TypeVar("T")
-DEFAULT_URI = "tcp://127.0.0.1:9090"
 
 
 @dataclass(frozen=True, slots=True)
