@@ -6,7 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
+import nadi
+from nadi.cli.app import app
 from nadi.testing import RestartableServer
 
 CLIENT = {"nadi.client", "grpc", "google.protobuf", "pyarrow", "numpy", "asyncio", "uvloop", "msgspec", "mmh3", "jwt"}
@@ -32,7 +35,8 @@ def test_help_loads_neither_client_nor_server(words: tuple[str, ...]) -> None:
     assert loaded.isdisjoint(CLIENT | SERVER)
 
 
-def test_the_version_loads_not_even_rich() -> None:
+def test_the_version_is_said_and_loads_not_even_rich() -> None:
+    assert CliRunner().invoke(app, "--version").output == f"nadi {nadi.__version__}\n"
     assert modules_after(command("--version")).isdisjoint(CLIENT | SERVER | {"rich"})
 
 

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedServer", "Server", "ServerSecurity", "embedded"]
 
 
-def __getattr__(name: str) -> Any:
-    # imported when first asked for: the parent of an embedded server needs nothing of the server itself
-    if name != "Server":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from nadi.standalone.server import Server
+if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good
 
-    return Server
+    def __getattr__(name: str) -> Any:
+        # imported when first asked for: the parent of an embedded server needs nothing of the server itself
+        if name != "Server":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from nadi.standalone.server import Server
+
+        return Server
