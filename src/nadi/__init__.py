@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nadi import errors
     from nadi.client import (
         Basic,
         Bearer,
@@ -60,10 +61,16 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("nadi.errors")
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'nadi' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})  # completion offers what is not imported yet, too
+
+
+if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good
+
+    def __getattr__(name: str) -> Any:
+        if name == "errors":
+            return import_module("nadi.errors")
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module 'nadi' has no attribute {name!r}")
+        return getattr(import_module(home), name)

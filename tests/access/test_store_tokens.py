@@ -13,7 +13,7 @@ import pytest
 from nadi.access.commands import PERMISSIONS, segments_of
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.commands import CODES

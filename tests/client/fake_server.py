@@ -15,7 +15,7 @@ from typing import Any
 
 from nadi.client.controller import ControllerClient
 from nadi.errors import NotFoundError
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.model.keyspace import equal_ranges, overlaps
 from nadi.naming import segment_epoch, segment_id, segment_name, transaction_segment_name
 from nadi.wire import commands as wire

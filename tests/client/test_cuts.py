@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nadi.client.administration import SegmentInfo
 from nadi.client.cuts import StreamCuts
 from nadi.client.segment_ranges import SegmentRange, Successor
-from nadi.client.streams import SegmentInfo
 from nadi.controller.history import History, first_epoch
 from nadi.errors import InvalidStreamCutError, NotFoundError
 from nadi.model.cutorder import CutOrder

@@ -15,7 +15,7 @@ from nadi.client.assemble import EventAssembler
 from nadi.client.frontier import Frontier
 from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import InvalidStreamCutError, RequestTimeoutError, TruncatedError
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id
 

@@ -23,7 +23,7 @@ from nadi.errors import (
     RequestTimeoutError,
     TruncatedError,
 )
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.model.streamcut import StreamCut
 
 

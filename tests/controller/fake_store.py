@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from nadi.errors import UnavailableError
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.commands import Command

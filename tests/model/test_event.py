@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_LARGE_EVENT_BYTES
-from nadi.model.event import HEADER_BYTES, event_header, frame_events, whole_events
+from nadi.model.event import whole_events
+from nadi.model.framing import HEADER_BYTES, event_header, frame_events
 
 mixed = st.lists(st.binary(max_size=40), max_size=60)
 # Long runs of equally long events with odd ones between them; zeros look like headers.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nadi.access.tokens import TokenKey
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.segmentstore.container import wall_clock_ms
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire

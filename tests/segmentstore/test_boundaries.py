@@ -11,7 +11,7 @@ import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.segmentstore.boundaries import boundary_from
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, open_store

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.segmentstore import container as container_module
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, TableEntry, TableKey

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from nadi.errors import UnavailableError
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.segmentstore import container as container_module
 from nadi.segmentstore import residents
 from nadi.segmentstore.metadata import Metadata

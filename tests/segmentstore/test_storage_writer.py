@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.segmentstore import state as state_module
 from nadi.segmentstore.tier2 import writer as storage_writer
 from nadi.wire import commands as wire

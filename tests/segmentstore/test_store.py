@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError
-from nadi.model.event import frame_events
+from nadi.model.framing import frame_events
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey

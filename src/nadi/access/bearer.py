@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import jwt
 
 from nadi.access.permissions import Caller, Permissions
+from nadi.defaults import DEFAULT_CLAIM
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, UnavailableError
 from nadi.limits import BEARER_KEYS_AGE_S, BEARER_KEYS_REFRESH_S
 
-DEFAULT_CLAIM = "nadi"
 _FETCH_TIMEOUT_S = 5.0
 # never HS*: a public key is no secret, so whoever knows it could sign
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

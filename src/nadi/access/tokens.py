@@ -27,10 +27,10 @@ from typing import Any
 import jwt
 
 from nadi.access.permissions import Permission, stream_resource
+from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
 from nadi.naming import INTERNAL_SCOPE, TABLE_SUFFIX
 
-DEFAULT_LIFETIME_S = 600
 LEAST_KEY_BYTES = 64  # as many as HS512's hash has (RFC 7518, 3.2)
 KEY_FILE = "token-key"
 _ALGORITHM = "HS512"
@@ -65,7 +65,7 @@ class TokenKey:
     """Signs tokens, and checks them."""
 
     def __init__(
-        self, key: bytes, lifetime_s: int = DEFAULT_LIFETIME_S, now_s: Callable[[], float] = time.time
+        self, key: bytes, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S, now_s: Callable[[], float] = time.time
     ) -> None:
         if len(key) < LEAST_KEY_BYTES:
             raise InvalidArgumentError(
@@ -77,7 +77,7 @@ class TokenKey:
         self._key, self.lifetime_s, self.now_s = key, lifetime_s, now_s
 
     @classmethod
-    def in_file(cls, path: Path, lifetime_s: int = DEFAULT_LIFETIME_S) -> TokenKey:
+    def in_file(cls, path: Path, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S) -> TokenKey:
         """The key in a file: its bytes, without line ends after them."""
         try:
             key = path.read_bytes().rstrip(b"\r\n")
@@ -86,7 +86,7 @@ class TokenKey:
         return cls(key, lifetime_s)
 
     @classmethod
-    def in_folder(cls, folder: Path, lifetime_s: int = DEFAULT_LIFETIME_S) -> TokenKey:
+    def in_folder(cls, folder: Path, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S) -> TokenKey:
         """The key that is kept in a data folder; made at the first call, and nobody else may read it."""
         path = folder / KEY_FILE
         if not path.exists():

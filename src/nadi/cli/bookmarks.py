@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.session import DEFAULT_URI, AsJson, Controller, TrustStore, client, say, show
-from nadi.client import Bookmark, NamedSlice
+from nadi.cli.printing import say, show
+from nadi.cli.session import AsJson, Controller, TrustStore, client
+from nadi.defaults import DEFAULT_URI
+
+if TYPE_CHECKING:
+    from nadi.client import Bookmark, NamedSlice
 
 bookmark_app = typer.Typer(help="Bookmarks: names for places in streams.", no_args_is_help=True)
 slice_app = typer.Typer(help="Slices: names for what lies between two places of a stream.", no_args_is_help=True)

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nadi.access.passwords import hash_password
-from nadi.access.permissions import Permissions
-from nadi.access.users import User, check_user_name, read_users, write_users
+from nadi.cli.printing import failure
 from nadi.errors import NadiError
 
 
@@ -31,6 +29,10 @@ def passwd(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the user.")] = False,
 ) -> None:
     """Add a user to a users file or change one; a running server takes it up by itself."""
+    from nadi.access.passwords import hash_password
+    from nadi.access.permissions import Permissions
+    from nadi.access.users import User, check_user_name, read_users, write_users
+
     try:
         users = read_users(file) if file.exists() else {}
         old = users.get(check_user_name(user))
@@ -44,8 +46,7 @@ def passwd(
             users[user] = User(user, kept, granted)
         write_users(file, users)
     except (NadiError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise failure(error) from None
 
 
 def _password(from_stdin: bool) -> str:

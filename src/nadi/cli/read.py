@@ -7,15 +7,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from nadi.cli.bookmarks import PLACE
-from nadi.cli.session import DEFAULT_URI, Controller, TrustStore, client
-from nadi.client.reader import events_of
-from nadi.model.event import EventBlock
+from nadi.cli.session import Controller, TrustStore, client
+from nadi.defaults import DEFAULT_URI
+
+if TYPE_CHECKING:
+    from nadi.model.event import EventBlock
 
 
 def read(
@@ -57,6 +58,10 @@ def read(
 
 
 def _json(segment_id: int, block: EventBlock) -> Iterator[bytes]:
+    import msgspec
+
+    from nadi.client.reader import events_of
+
     for event in events_of(segment_id, block):
         row: dict[str, int | str] = {"segment_id": segment_id, "offset": event.offset}
         try:

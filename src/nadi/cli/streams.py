@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nadi.cli.bookmarks import PLACE
-from nadi.cli.session import DEFAULT_URI, AsJson, Controller, TrustStore, Yes, client, say, show
-from nadi.client import ScalingPolicy, StreamManager
+from nadi.cli.printing import say, show
+from nadi.cli.session import AsJson, Controller, TrustStore, Yes, client
+from nadi.defaults import DEFAULT_URI
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager
 
 scope_app = typer.Typer(help="Scopes: the namespaces of streams.", no_args_is_help=True)
 stream_app = typer.Typer(help="Streams: list, create, look at, seal, truncate, delete.", no_args_is_help=True)
@@ -75,6 +79,8 @@ def create_stream(
     trust_store: TrustStore = None,
 ) -> None:
     """Create a stream; its scope must exist."""
+    from nadi.client import ScalingPolicy
+
     scaling = ScalingPolicy.fixed(segments)
     if events_per_s is not None:
         scaling = ScalingPolicy.by_event_rate(events_per_s, min_segments=segments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nadi.client.administration import SegmentInfo, StreamInfo
 from nadi.client.batch import Ack
 from nadi.client.bookmarks import Bookmark, Bookmarks, NamedSlice, NamedSlices
 from nadi.client.byte_stream import ByteStreamReader, ByteStreamWriter
@@ -24,7 +25,7 @@ from nadi.client.segment_ranges import SegmentRange
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
 from nadi.client.state_synchronizer import StateKind, StateSynchronizer
-from nadi.client.streams import SegmentInfo, StreamInfo, StreamManager
+from nadi.client.streams import StreamManager
 from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue
 from nadi.client.transactions import Transaction, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueTransaction, ValueWriter

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from nadi.model.event import HEADER_BYTES, EventBlock, whole_events
+from nadi.model.event import EventBlock, whole_events
+from nadi.model.framing import HEADER_BYTES
 
 _LENGTH = struct.Struct(">4xi")
 

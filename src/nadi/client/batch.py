@@ -11,7 +11,7 @@ from typing import Any
 from nadi.client.blocks import Piece
 from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import MAX_EVENT_BYTES
-from nadi.model.event import HEADER_BYTES
+from nadi.model.framing import HEADER_BYTES
 
 _SETTLING = threading.Lock()
 

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 from nadi.client.routes import NO_KEY, Codes, Routes
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
-from nadi.model.event import HEADER_BYTES, event_header, int_array, whole_events
+from nadi.model.event import int_array, whole_events
+from nadi.model.framing import HEADER_BYTES, event_header
 
 Events: TypeAlias = Iterable[bytes] | pa.Array | pa.ChunkedArray
 RoutingKeys: TypeAlias = str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None

@@ -34,7 +34,8 @@ from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
 if TYPE_CHECKING:
-    from nadi.client.streams import SegmentInfo, StreamManager
+    from nadi.client.administration import SegmentInfo
+    from nadi.client.streams import StreamManager
 
 HEAD, TAIL = "head", "tail"
 _COUNTED_AT_ONCE = 8  # segments

@@ -17,7 +17,7 @@ from nadi.client.segment_input import read_bytes
 from nadi.client.stores import REQUESTS, SegmentStores
 from nadi.errors import EventTooLargeError, InvalidArgumentError, InvalidStreamCutError, NadiError
 from nadi.limits import MAX_EVENT_BYTES
-from nadi.model.event import HEADER_BYTES
+from nadi.model.framing import HEADER_BYTES
 from nadi.model.streamcut import StreamCut
 from nadi.naming import REVISION_MARK, segment_name
 from nadi.wire import commands as wire

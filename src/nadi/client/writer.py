@@ -42,7 +42,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
-from nadi.model.event import HEADER_BYTES, event_header
+from nadi.model.framing import HEADER_BYTES, event_header
 from nadi.naming import segment_name
 
 ACK_TIMEOUT_S = 60.0

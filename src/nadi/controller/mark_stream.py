@@ -7,7 +7,6 @@ from the same newest one, by two controllers or in a repetition, one is stored.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,14 +15,13 @@ from uuid import UUID
 from nadi.controller.segments import Segments, failure
 from nadi.errors import ProtocolError, SegmentNotFoundError
 from nadi.limits import KIB, READ_REPLY_MAX_BYTES
-from nadi.model.event import HEADER_BYTES
+from nadi.model.framing import HEADER, HEADER_BYTES
 from nadi.model.watermark import Watermark, decode_watermark, encode_watermark
 from nadi.naming import REVISION_MARK
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
 
 _WRITER = UUID("6e616469-2d77-8174-8572-6d61726b7321").bytes  # of all controllers: one attribute for each mark stream
-_HEADER = struct.Struct(">ii")
 _FEW_BYTES = 64 * KIB
 _Reply = TypeVar("_Reply", bound=wire.Command)
 
@@ -79,7 +77,7 @@ class MarkStream:
             held += data
             offset += len(data)
             while len(held) >= HEADER_BYTES:
-                kind, length = _HEADER.unpack_from(held)
+                kind, length = HEADER.unpack_from(held)
                 if kind != 0 or length < 0:
                     raise ProtocolError(f"no entry begins at offset {at:,} of {self._segment}")
                 size = HEADER_BYTES + length

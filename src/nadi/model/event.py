@@ -1,13 +1,13 @@
-"""Events inside a segment: `i32 0 · i32 length · payload`, back to back.
+"""The events in bytes of a segment, read whole.
 
-`frame_events` builds such bytes; `EventBlock` reads them whole: where each event begins, and all
-payloads as one Arrow array, without a Python object for each event, or as a list of bytes objects that Arrow makes.
+An `EventBlock` knows where each event begins, and gives all payloads as one Arrow array, without a Python object for
+each event, or as a list of bytes objects that Arrow makes. `nadi.model.framing` says how one event lies there.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,31 +17,11 @@ import pyarrow as pa
 
 from nadi.errors import ProtocolError
 from nadi.limits import KIB, MAX_LARGE_EVENT_BYTES
+from nadi.model.framing import HEADER, HEADER_BYTES
 
-HEADER_BYTES = 8
-_HEADER = struct.Struct(">ii")
 _LENGTH = struct.Struct(">Q")  # a good header's first half is 0, so the whole of it is the length
 _LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before whole_events looks for equal lengths
 _FEW = 16  # payloads that are cut out one by one sooner than Arrow has begun
-_SHORT_HEADERS = [_HEADER.pack(0, n) for n in range(4096)]
-
-
-def event_header(size: int) -> bytes:
-    """The 8 bytes that stand before a payload of `size` bytes."""
-    return _SHORT_HEADERS[size] if size < 4096 else _HEADER.pack(0, size)
-
-
-def frame_events(events: Iterable[bytes]) -> bytes:
-    """The events as they lie in a segment.
-
-    >>> frame_events([b"hi"]).hex()
-    '00000000000000026869'
-    """
-    parts: list[bytes] = []
-    for event in events:
-        parts.append(event_header(len(event)))
-        parts.append(event)
-    return b"".join(parts)
 
 
 def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
@@ -139,7 +119,7 @@ def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = 
     elif position > size:
         position = int(starts[-1])
         starts = starts[:-1]
-        kind, length = _HEADER.unpack_from(data, position)
+        kind, length = HEADER.unpack_from(data, position)
         if kind != 0 or not 0 <= length <= MAX_LARGE_EVENT_BYTES:
             raise ProtocolError(f"no event begins at offset {offset + position:,}: header {kind}, {length}")
     return EventBlock(data[:position], starts, offset), position

@@ -15,7 +15,8 @@ from nadi.client.cuts import HEAD, TAIL
 from nadi.client.moments import moment_ms, moment_of
 from nadi.client.reader import check_cut
 from nadi.client.security import Basic, Bearer, Credentials
-from nadi.client.streams import DEFAULT_URI, controller_address
+from nadi.client.streams import controller_address
+from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.model.streamcut import StreamCut

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from nadi.defaults import DEFAULT_HOST
 from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, StorageFullError, UnavailableError
 from nadi.standalone.security import ServerSecurity
 
@@ -50,7 +51,7 @@ class EmbeddedServer:
         timeout_s: float,
         rest_port: int | None = None,
         environment: Mapping[str, str] | None = None,
-        host: str = "127.0.0.1",
+        host: str = DEFAULT_HOST,
         advertised_host: str | None = None,
         security: ServerSecurity | None = None,
     ) -> None:
@@ -133,7 +134,7 @@ def embedded(
     containers: int | None = None,
     timeout_s: float = START_TIMEOUT_S,
     environment: Mapping[str, str] | None = None,
-    host: str = "127.0.0.1",
+    host: str = DEFAULT_HOST,
     advertised_host: str | None = None,
     security: ServerSecurity | None = None,
 ) -> EmbeddedServer:

@@ -2,7 +2,7 @@
 
 Without any of it a server listens on loopback only: open to all on a public address it is started with
 `insecure_public` alone. A struct of plain values, so that a parent hands it to its child as JSON; it
-holds paths, never a secret.
+holds paths, never a secret. `nadi.standalone.guards` makes of it what the server works with.
 """
 
 from __future__ import annotations
@@ -10,14 +10,10 @@ from __future__ import annotations
 import ipaddress
 import logging
 import socket
-from pathlib import Path
 
 import msgspec
 
-from nadi.access.bearer import DEFAULT_CLAIM, BearerSettings
-from nadi.access.gate import Gate
-from nadi.access.tls import ServerTls
-from nadi.access.tokens import DEFAULT_LIFETIME_S, TokenKey
+from nadi.defaults import DEFAULT_CLAIM, DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import InvalidArgumentError
 
 log = logging.getLogger(__name__)
@@ -39,7 +35,7 @@ class ServerSecurity(msgspec.Struct, frozen=True):
     bearer_audience: str = ""
     bearer_claim: str = DEFAULT_CLAIM
     signing_key_file: str | None = None
-    token_lifetime_s: int = DEFAULT_LIFETIME_S
+    token_lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S
     insecure_public: bool = False
 
     @property
@@ -59,30 +55,6 @@ class ServerSecurity(msgspec.Struct, frozen=True):
             )
         if self.asks and self.tls_certificate is None:
             log.warning("passwords and tokens cross the network to %s readable: give --tls-cert and --tls-key", host)
-
-    def tls(self) -> ServerTls | None:
-        if self.tls_certificate is None and self.tls_key is None:
-            return None
-        if self.tls_certificate is None or self.tls_key is None:
-            raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
-        return ServerTls(Path(self.tls_certificate), Path(self.tls_key))
-
-    def gate(self) -> Gate | None:
-        if not self.asks:
-            return None
-        bearer = None
-        if self.bearer_keys is not None:
-            bearer = BearerSettings(self.bearer_keys, self.bearer_issuer, self.bearer_audience, self.bearer_claim)
-        return Gate(Path(self.users_file) if self.users_file is not None else None, bearer)
-
-    def token_key(self, folder: Path) -> TokenKey | None:
-        """The key for delegation tokens; None where nobody is asked who they are."""
-        if not self.asks:
-            return None
-        if self.signing_key_file is not None:
-            return TokenKey.in_file(Path(self.signing_key_file), self.token_lifetime_s)
-        folder.mkdir(parents=True, exist_ok=True)
-        return TokenKey.in_folder(folder, self.token_lifetime_s)
 
 
 def is_loopback(host: str) -> bool:

@@ -22,14 +22,13 @@ from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_STORE_PORT
 from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.segmentstore.store import SegmentStore
+from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
 from nadi.standalone.security import ServerSecurity, is_any_address
 
-DEFAULT_STORE_PORT = 12345
-DEFAULT_CONTROLLER_PORT = 9090
-DEFAULT_REST_PORT = 9091
 STOP_GRACE_S = 1.0
 
 
@@ -46,7 +45,7 @@ class Server:
         self,
         folder: str | Path,
         *,
-        host: str = "127.0.0.1",
+        host: str = DEFAULT_HOST,
         store_port: int = DEFAULT_STORE_PORT,
         controller_port: int = DEFAULT_CONTROLLER_PORT,
         rest_port: int | None = None,
@@ -73,9 +72,9 @@ class Server:
         security.check_address(self._host)
         if self._advertised_host is None and is_any_address(self._host):
             raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
-        tls, tokens = security.tls(), security.token_key(self.folder)
+        tls, tokens = tls_of(security), token_key_of(security, self.folder)
         self.store = SegmentStore(self.folder, self._containers, tokens)
-        self.gate = security.gate()
+        self.gate = gate_of(security)
         self._api.access = RestAccess(self.gate)
         try:
             await self._listen_rest(tls)

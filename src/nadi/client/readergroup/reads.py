@@ -96,7 +96,8 @@ class EventRead(msgspec.Struct, frozen=True, gc=False):
 def on_events(predicate: Callable[[bytes], bool]) -> Condition:
     """A condition that holds from the first event on for which `predicate` is true.
 
-    >>> from nadi.model.event import frame_events, whole_events
+    >>> from nadi.model.event import whole_events
+    >>> from nadi.model.framing import frame_events
     >>> block, _ = whole_events(memoryview(frame_events([b"a", b"stop", b"b"])))
     >>> on_events(lambda event: event == b"stop")("sc/st/0.#epoch.0", block)
     1
@@ -111,7 +112,8 @@ def on_events(predicate: Callable[[bytes], bool]) -> Condition:
 def on_positions(predicate: Callable[[str, int], bool]) -> Condition:
     """A condition that holds from the first event on for whose segment (its full name) and offset `predicate` is true.
 
-    >>> from nadi.model.event import frame_events, whole_events
+    >>> from nadi.model.event import whole_events
+    >>> from nadi.model.framing import frame_events
     >>> block, _ = whole_events(memoryview(frame_events([b"a", b"b", b"c"])), 100)
     >>> block.offsets().tolist()
     [100, 109, 118]

@@ -1,0 +1,182 @@
+"""What a StreamManager does with scopes and streams as a whole: make, change, look at, scale, truncate and end them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from nadi.client.controller import ControllerClient
+from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.reader import check_cut, segment_ranges
+from nadi.client.segment_ranges import SegmentRange
+from nadi.client.stores import Backoff, SegmentStores
+from nadi.errors import RequestTimeoutError, StreamNotFoundError
+from nadi.model.streamcut import StreamCut
+from nadi.naming import check_name, segment_epoch, segment_name
+from nadi.wire import commands as wire
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """A stream now: where it begins, where it ends, whether it takes events."""
+
+    scope: str
+    stream: str
+    head: StreamCut
+    tail: StreamCut
+    is_sealed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment as its store knows it; the offsets are where its data begins and ends."""
+
+    start_offset: int
+    write_offset: int
+    is_sealed: bool
+
+
+class Administration:
+    """The part of StreamManager that does so."""
+
+    controller: ControllerClient
+    stores: SegmentStores
+
+    # --- scopes -----------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> bool:
+        """False if it existed."""
+        check_name("scope", scope)
+        return await self.controller.create_scope(scope)
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """False if there was none; NotEmptyError unless it is empty or `recursive` is given."""
+        return await self.controller.delete_scope(scope, recursive=recursive)
+
+    async def list_scopes(self) -> list[str]:
+        return await self.controller.list_scopes()
+
+    # --- streams ----------------------------------------------------------------------------
+
+    async def create_stream(
+        self,
+        scope: str,
+        stream: str,
+        segments: int = 1,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        tags: Iterable[str] = (),
+        timestamp_aggregation_timeout_ms: int = 0,
+    ) -> bool:
+        """Create a stream of `segments` segments, or one that scales by its policy; False if it existed.
+
+        timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that notes no times any more.
+        """
+        check_name("stream", stream)
+        config = StreamConfiguration(
+            scaling or ScalingPolicy.fixed(segments), retention, tuple(tags), timestamp_aggregation_timeout_ms
+        )
+        return await self.controller.create_stream(scope, stream, config)
+
+    async def update_stream(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        scaling: ScalingPolicy | None = None,
+        retention: RetentionPolicy | None = None,
+        tags: Iterable[str] | None = None,
+        timestamp_aggregation_timeout_ms: int | None = None,
+    ) -> None:
+        """Change what is given and keep the rest."""
+        old = await self.controller.stream_configuration(scope, stream)
+        timeout_ms = timestamp_aggregation_timeout_ms
+        config = StreamConfiguration(
+            scaling or old.scaling,
+            retention or old.retention,
+            old.tags if tags is None else tuple(tags),
+            old.timestamp_aggregation_timeout_ms if timeout_ms is None else timeout_ms,
+        )
+        await self.controller.update_stream(scope, stream, config)
+
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        return await self.controller.stream_configuration(scope, stream)
+
+    async def delete_stream(self, scope: str, stream: str) -> bool:
+        """False if there was none; StreamNotSealedError unless it was sealed."""
+        return await self.controller.delete_stream(scope, stream)
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        """No more events can be written from now on."""
+        await self.controller.seal_stream(scope, stream)
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget what lies before the cut."""
+        await segment_ranges(self.stores, cut.scope, cut.stream, cut)
+        await self.controller.truncate_stream(cut)
+
+    async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
+        """Names of the scope's streams, without internal ones; only those with `tag` if given."""
+        names = await self.controller.list_streams(scope, tag)
+        return [name for name in names if not name.startswith("_")]
+
+    async def stream_info(self, scope: str, stream: str) -> StreamInfo:
+        """Where the stream begins and ends now, as stream cuts."""
+        current, head = await asyncio.gather(
+            self.controller.current_segments(scope, stream), self.controller.head(scope, stream)
+        )
+        segments = current or await self._last_segments(head)
+        infos = await asyncio.gather(*(self.segment_info(segment_name(scope, stream, s.segment_id)) for s in segments))
+        ends = {s.segment_id: info.write_offset for s, info in zip(segments, infos, strict=True)}
+        return StreamInfo(scope, stream, head, StreamCut(scope, stream, ends), not current)
+
+    async def _last_segments(self, head: StreamCut) -> list[SegmentRange]:
+        """The segments that a sealed stream ended with: those of its newest segment's epoch."""
+        ids = await self.controller.segments_between(head.scope, head.stream, head, None)
+        if not ids:
+            raise StreamNotFoundError(head.scope, head.stream)
+        epoch = segment_epoch(max(ids))
+        return await self.controller.epoch_segments(head.scope, head.stream, epoch)
+
+    async def segment_info(self, segment: str) -> SegmentInfo:
+        """What the store says of one segment, by its name."""
+        info = await self.stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
+        assert isinstance(info, wire.StreamSegmentInfo)
+        return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
+
+    # --- segments ---------------------------------------------------------------------------
+
+    async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
+        """The segments that take events now, by key range; none if the stream is sealed."""
+        return await self.controller.current_segments(scope, stream)
+
+    async def segments_between(
+        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
+    ) -> list[int]:
+        """Ids of all segments with data between the cuts (None: head, tail), those of the cuts included."""
+        for cut in (start, end):
+            check_cut(cut, scope, stream)
+        if start is None and end is None:
+            start = await self.controller.head(scope, stream)
+        return await self.controller.segments_between(scope, stream, start, end)
+
+    async def scale_stream(
+        self,
+        scope: str,
+        stream: str,
+        sealed_segments: Sequence[int],
+        new_ranges: Sequence[tuple[float, float]],
+        *,
+        timeout: float = 120.0,
+    ) -> None:
+        """Replace segments by new ones with these key ranges; returns when that is done."""
+        epoch = await self.controller.scale(scope, stream, sealed_segments, new_ranges)
+        backoff = Backoff()
+        try:
+            async with asyncio.timeout(timeout):
+                while not await self.controller.scale_is_done(scope, stream, epoch):
+                    await backoff.pause()
+        except TimeoutError:
+            raise RequestTimeoutError(f"{scope}/{stream} is not scaled yet after {timeout} s") from None

@@ -1,0 +1,265 @@
+"""The blocking face of `event_streams`: the writers and readers that a StreamManager opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, overload
+
+from nadi.client import aio
+from nadi.client.blocking_readers import SliceReader
+from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueWriter
+from nadi.client.blocking_writers import EventWriter, TransactionalEventWriter
+from nadi.client.loop_thread import LoopThread
+from nadi.client.reader import Event, events_of
+from nadi.client.serializers.protocol import Serializer
+from nadi.client.transactions import DEFAULT_LEASE_MS
+from nadi.client.values import ValueEvent
+from nadi.client.writer import ACK_TIMEOUT_S
+from nadi.model.event import EventBlock
+from nadi.model.streamcut import StreamCut
+
+T = TypeVar("T")
+
+
+class EventStreams:
+    """The part of the blocking StreamManager that opens them."""
+
+    _thread: LoopThread
+    _core: aio.StreamManager
+
+    # --- writers ----------------------------------------------------------------------------
+
+    @overload
+    def create_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        ack_timeout: float = ...,
+        writer_id: str | None = ...,
+        automatically_note_time: bool = ...,
+    ) -> EventWriter: ...
+    @overload
+    def create_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        ack_timeout: float = ...,
+        writer_id: str | None = ...,
+        automatically_note_time: bool = ...,
+    ) -> ValueWriter[T]: ...
+    def create_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        ack_timeout: float = ACK_TIMEOUT_S,
+        writer_id: str | None = None,
+        automatically_note_time: bool = False,
+    ) -> EventWriter | ValueWriter[T]:
+        """A writer of events, or of the serializer's values; what is not stored within `ack_timeout` seconds fails.
+
+        writer_id: under which its times are known, for one that goes on after a restart. It is for event time only:
+        an event that was not acknowledged before the restart, and is written again, may be there twice.
+        automatically_note_time: note the wall clock's time every five seconds, and at the end.
+        """
+        core, thread = self._core, self._thread
+        if serializer is None:
+            return EventWriter(
+                thread,
+                thread.run(
+                    core.create_writer(
+                        scope,
+                        stream,
+                        ack_timeout=ack_timeout,
+                        writer_id=writer_id,
+                        automatically_note_time=automatically_note_time,
+                    )
+                ),
+            )
+        made = core.create_writer(
+            scope,
+            stream,
+            serializer=serializer,
+            ack_timeout=ack_timeout,
+            writer_id=writer_id,
+            automatically_note_time=automatically_note_time,
+        )
+        return ValueWriter(thread, thread.run(made))
+
+    @overload
+    def create_transaction_writer(
+        self, scope: str, stream: str, *, writer_id: str | None = ..., lease_ms: int = ..., ack_timeout: float = ...
+    ) -> TransactionalEventWriter: ...
+    @overload
+    def create_transaction_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        writer_id: str | None = ...,
+        lease_ms: int = ...,
+        ack_timeout: float = ...,
+    ) -> TransactionalValueWriter[T]: ...
+    def create_transaction_writer(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        writer_id: str | None = None,
+        lease_ms: int = DEFAULT_LEASE_MS,
+        ack_timeout: float = ACK_TIMEOUT_S,
+    ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
+        create = self._core.create_transaction_writer
+        if serializer is not None:
+            made = create(
+                scope, stream, serializer=serializer, writer_id=writer_id, lease_ms=lease_ms, ack_timeout=ack_timeout
+            )
+            return TransactionalValueWriter(self._thread, self._thread.run(made))
+        core = self._thread.run(create(scope, stream, writer_id=writer_id, lease_ms=lease_ms, ack_timeout=ack_timeout))
+        return TransactionalEventWriter(self._thread, core)
+
+    # --- readers ----------------------------------------------------------------------------
+
+    @overload
+    def create_reader(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
+    ) -> SliceReader: ...
+    @overload
+    def create_reader(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
+    ) -> ValueReader[T]: ...
+    def create_reader(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
+    ) -> SliceReader | ValueReader[T]:
+        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive).
+
+        routing_keys: read only the segments that can hold these keys; they hold other keys too.
+        """
+        if serializer is not None:
+            made = self._core.create_reader(
+                scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+            )
+            return ValueReader(self._thread, self._thread.run(made))
+        core = self._thread.run(
+            self._core.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
+        )
+        return SliceReader(self._thread, core)
+
+    @overload
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
+    ) -> Iterator[Event]: ...
+    @overload
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T],
+        start: StreamCut | None = ...,
+        end: StreamCut | None = ...,
+        routing_keys: Sequence[str] | None = ...,
+    ) -> Iterator[ValueEvent[T]]: ...
+    def read_events(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        serializer: Serializer[T] | None = None,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
+    ) -> Iterator[Event] | Iterator[ValueEvent[T]]:
+        """The events one by one, for ever unless `end` is given or the stream is sealed."""
+        if serializer is None:
+            return self._read_events(scope, stream, start, end, routing_keys)
+        return self._read_values(scope, stream, start, end, routing_keys, serializer)
+
+    def read_batches(
+        self,
+        scope: str,
+        stream: str,
+        *,
+        start: StreamCut | None = None,
+        end: StreamCut | None = None,
+        routing_keys: Sequence[str] | None = None,
+    ) -> Iterator[list[bytes]]:
+        """The events as lists, one for each block read: several times as fast as one by one."""
+        with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
+            for _, block in reader:
+                yield block.events()
+
+    def _read_events(
+        self,
+        scope: str,
+        stream: str,
+        start: StreamCut | None,
+        end: StreamCut | None,
+        routing_keys: Sequence[str] | None,
+    ) -> Iterator[Event]:
+        with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
+            for segment_id, block in reader:
+                yield from events_of(segment_id, block)
+
+    def _read_values(
+        self,
+        scope: str,
+        stream: str,
+        start: StreamCut | None,
+        end: StreamCut | None,
+        routing_keys: Sequence[str] | None,
+        serializer: Serializer[T],
+    ) -> Iterator[ValueEvent[T]]:
+        with self.create_reader(
+            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+        ) as reader:
+            for events in reader:
+                yield from events
+
+    def read_segment_range(self, segment: str, start: int, end: int) -> Iterator[EventBlock]:
+        """The events of one segment between two event boundaries, in blocks."""
+        blocks = self._core.read_segment_range(segment, start, end)
+
+        async def following() -> EventBlock | None:
+            return await anext(blocks, None)
+
+        while (block := self._thread.run(following())) is not None:
+            yield block
+
+    # --- schemas ----------------------------------------------------------------------------
+
+    def schemas(self, scope: str, stream: str) -> Schemas:
+        """The schemas of a stream's serializers, and the rule for new ones."""
+        return Schemas(self._thread, self._core.schemas(scope, stream))

@@ -1,0 +1,17 @@
+"""What holds unless somebody says otherwise, where more than one part of nadi has to know it.
+
+The command line's help prints these values, so this module imports nothing: help needs neither client nor server.
+"""
+
+from __future__ import annotations
+
+# where a server listens, and where a client looks for it
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_CONTROLLER_PORT = 9090
+DEFAULT_REST_PORT = 9091
+DEFAULT_STORE_PORT = 12345
+DEFAULT_URI = f"tcp://{DEFAULT_HOST}:{DEFAULT_CONTROLLER_PORT}"
+
+# how long a delegation token holds, and the claim of a bearer token that holds the permissions
+DEFAULT_TOKEN_LIFETIME_S = 600
+DEFAULT_CLAIM = "nadi"

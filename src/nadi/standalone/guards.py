@@ -1,0 +1,45 @@
+"""What a server makes of its ServerSecurity: its TLS, the gate for callers, the key of its tokens.
+
+Apart from the settings, because a parent that only hands those to its child has no use for gRPC and cryptography.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nadi.access.bearer import BearerSettings
+from nadi.access.gate import Gate
+from nadi.access.tls import ServerTls
+from nadi.access.tokens import TokenKey
+from nadi.errors import InvalidArgumentError
+from nadi.standalone.security import ServerSecurity
+
+
+def tls_of(security: ServerSecurity) -> ServerTls | None:
+    if security.tls_certificate is None and security.tls_key is None:
+        return None
+    if security.tls_certificate is None or security.tls_key is None:
+        raise InvalidArgumentError("TLS needs both a certificate and its private key: --tls-cert and --tls-key")
+    return ServerTls(Path(security.tls_certificate), Path(security.tls_key))
+
+
+def gate_of(security: ServerSecurity) -> Gate | None:
+    """None where nobody is asked who they are."""
+    if not security.asks:
+        return None
+    bearer = None
+    if security.bearer_keys is not None:
+        bearer = BearerSettings(
+            security.bearer_keys, security.bearer_issuer, security.bearer_audience, security.bearer_claim
+        )
+    return Gate(Path(security.users_file) if security.users_file is not None else None, bearer)
+
+
+def token_key_of(security: ServerSecurity, folder: Path) -> TokenKey | None:
+    """The key for delegation tokens; None where nobody is asked who they are."""
+    if not security.asks:
+        return None
+    if security.signing_key_file is not None:
+        return TokenKey.in_file(Path(security.signing_key_file), security.token_lifetime_s)
+    folder.mkdir(parents=True, exist_ok=True)
+    return TokenKey.in_folder(folder, security.token_lifetime_s)

@@ -1,0 +1,70 @@
+"""Help and completion are quick because they load neither client nor server, nor any library of those."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import nadi
+from nadi.cli.app import app
+from nadi.testing import RestartableServer
+
+CLIENT = {"nadi.client", "grpc", "google.protobuf", "pyarrow", "numpy", "asyncio", "uvloop", "msgspec", "mmh3", "jwt"}
+SERVER = {"nadi.segmentstore", "nadi.controller", "nadi.standalone.server", "starlette", "uvicorn", "lmdb", "obstore"}
+
+
+def modules_after(script: str) -> set[str]:
+    """The modules that a process of its own has loaded when the script ends, also where it ends by SystemExit."""
+    end = "import atexit, sys\natexit.register(lambda: print('\\nLOADED', *sys.modules))\n"
+    result = subprocess.run([sys.executable, "-c", end + script], text=True, capture_output=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.rpartition("LOADED")[2].split())
+
+
+def command(*arguments: str) -> str:
+    return f"import sys\nsys.argv = {['nadi', *arguments]!r}\nfrom nadi.cli.app import main\nmain()\n"
+
+
+@pytest.mark.parametrize("words", [(), ("up",), ("read",), ("passwd",), ("repair",), ("stream", "create")])
+def test_help_loads_neither_client_nor_server(words: tuple[str, ...]) -> None:
+    loaded = modules_after(command(*words, "--help"))
+    assert "nadi.cli.app" in loaded
+    assert loaded.isdisjoint(CLIENT | SERVER)
+
+
+def test_the_version_is_said_and_loads_not_even_rich() -> None:
+    assert CliRunner().invoke(app, "--version").output == f"nadi {nadi.__version__}\n"
+    assert modules_after(command("--version")).isdisjoint(CLIENT | SERVER | {"rich"})
+
+
+def test_completion_loads_neither_client_nor_server() -> None:
+    asked = {"_NADI_COMPLETE": "complete_bash", "COMP_WORDS": "nadi stream ", "COMP_CWORD": "2"}
+    loaded = modules_after(f"import os\nos.environ.update({asked})\n{command()}")
+    assert "nadi.cli.streams" in loaded
+    assert loaded.isdisjoint(CLIENT | SERVER | {"rich"})
+
+
+def test_the_package_loads_nothing() -> None:
+    loaded = modules_after("import nadi")
+    assert {name for name in loaded if name.startswith("nadi")} == {"nadi"}
+    assert loaded.isdisjoint(CLIENT | SERVER | {"rich", "typer", "logging"})
+
+
+def test_a_client_loads_no_server_and_the_parent_of_a_server_neither() -> None:
+    assert modules_after("import nadi\nnadi.StreamManager").isdisjoint(SERVER | {"typer", "rich", "pyspark", "pandas"})
+    assert modules_after("import nadi\nnadi.embedded\nnadi.ServerSecurity").isdisjoint(CLIENT - {"msgspec"} | SERVER)
+
+
+def test_a_command_that_is_a_client_loads_no_server(nadi_server: RestartableServer) -> None:
+    loaded = modules_after(command("scope", "list", "--json", "--controller", nadi_server.controller_uri))
+    assert "nadi.client" in loaded
+    assert loaded.isdisjoint(SERVER | {"rich"})
+
+
+def test_the_server_loads_no_client_and_no_arrow() -> None:
+    loaded = modules_after("import nadi.standalone.server")
+    assert "nadi.segmentstore" in loaded
+    assert loaded.isdisjoint({"nadi.client", "pyarrow", "pandas", "typer", "rich"})

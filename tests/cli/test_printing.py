@@ -1,0 +1,22 @@
+"""What commands say is what they were given, whatever it looks like to the library that colours it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nadi.cli.printing import failure, say, show
+
+
+def test_an_error_keeps_its_square_brackets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failure(ValueError("no such folder: /data/[red]/x")).exit_code == 1
+    assert capsys.readouterr().err == "error: no such folder: /data/[red]/x\n"
+
+
+def test_a_line_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
+    say("[bold] " + "long " * 100)
+    assert capsys.readouterr().out == "[bold] " + "long " * 100 + "\n"
+
+
+def test_a_table_keeps_square_brackets_and_parts_thousands(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"name": "[x]", "bytes": 12345, "tags": ["a", "b"]}], ["name", "bytes", "tags"], as_json=False, empty="")
+    assert capsys.readouterr().out.split() == ["name", "bytes", "tags", "[x]", "12,345", "a,", "b"]
