@@ -9,12 +9,14 @@ and the reads repeated.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from nadi.client.connection import SegmentStoreConnection
 from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.tokens import NO_TOKEN
 from nadi.errors import ClosedError, PermissionDeniedError, StreamSealedError, UnavailableError
 from nadi.limits import READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES
 from nadi.wire import commands as wire
@@ -49,11 +51,15 @@ async def read_bytes(
     reads: deque[_Read] = deque()
     size = READ_REPLY_MAX_BYTES
     backoff = Backoff()
+    connection: SegmentStoreConnection | None = None
+    held = NO_TOKEN
     try:
         while end is None or position < end:
             try:
-                connection = await stores.connection(segment, purpose)
-                token = await stores.tokens.token(segment, wire.ReadSegment)
+                if connection is None or not connection.is_open or time.monotonic() >= held.renew_at:
+                    connection = await stores.connection(segment, purpose)
+                    held = await stores.tokens.held(segment, wire.ReadSegment)
+                token = held.text
                 while asked < known and (not reads or asked - position < read_ahead_bytes):
                     want = min(size, known - asked)
                     reads.append(_Read(asked, want, _ask(connection, segment, asked, want, token)))
@@ -72,6 +78,7 @@ async def read_bytes(
             except UnavailableError:
                 _drop(reads)
                 asked = position
+                connection = None
                 stores.forget(segment)
                 await backoff.pause()
                 continue
