@@ -195,6 +195,13 @@ class FakeConnection(asyncio.Protocol):
         if "#transient." not in name and chaos.random.random() < chaos.before:
             self.drop()
             return
+        if segment.sealed:
+            self.reply(wire.SegmentIsSealed(rid, name, "", number))
+            return
+        if self.store.full:
+            self.reply(wire.ErrorMessage(rid, name, "the disk is full", wire.STORAGE_FULL))
+            self.drop()
+            return
         stored = segment.writers.get(writer, NO_VERSION)
         assert number > stored
         after = command.after_event_number if isinstance(command, wire.ConditionalBlockEnd) else NO_VERSION
