@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
 from nadi.client.conditional_append import ConditionalAppender
+from nadi.client.patience import TimeLimit
 from nadi.client.segment_input import read_bytes
 from nadi.client.stores import SegmentStores
 from nadi.errors import (
@@ -128,23 +129,18 @@ class ByteStreamWriter:
         await self.close()
 
     async def _until(self, holds: Callable[[], bool], timeout: float | None) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    if self._error is not None:
-                        raise self._error
-                    if holds():
-                        return
-                    self._progress.clear()
-                    await self._progress.wait()
-        except TimeoutError as error:
-            if isinstance(error, NadiError):
-                raise
-            trouble = self._appender.trouble
-            raise RequestTimeoutError(
-                f"{self._pending_bytes:,} bytes for {self.scope}/{self.stream} are not stored after {timeout} s"
-                + (f": {trouble}" if trouble else "")
-            ) from trouble
+        async with TimeLimit(
+            timeout,
+            lambda: f"{self._pending_bytes:,} bytes for {self.scope}/{self.stream} are not stored after {timeout} s",
+            lambda: self._appender.trouble,
+        ):
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if holds():
+                    return
+                self._progress.clear()
+                await self._progress.wait()
 
     def _send(self) -> None:
         """Send one append, or more where there is much to send; the rest waits for an answer, and is joined."""

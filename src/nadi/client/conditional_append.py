@@ -17,7 +17,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from nadi.client.connection import AppendSession, SegmentStoreConnection, error_of
-from nadi.client.stores import APPENDS, Backoff, SegmentStores
+from nadi.client.patience import Backoff
+from nadi.client.stores import APPENDS, SegmentStores
 from nadi.errors import ClosedError, NadiError, ProtocolError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, Buffer

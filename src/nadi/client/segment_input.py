@@ -14,7 +14,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from nadi.client.connection import SegmentStoreConnection
-from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.patience import Backoff
+from nadi.client.stores import SegmentStores
 from nadi.errors import ClosedError, PermissionDeniedError, StreamSealedError, UnavailableError
 from nadi.limits import READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES
 from nadi.wire import commands as wire

@@ -17,6 +17,7 @@ from nadi.client import reader as readers
 from nadi.client.bookmarks import Bookmarks, NamedSlices
 from nadi.client.controller import ControllerClient
 from nadi.client.cuts import StreamCuts
+from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import SliceReader
 from nadi.client.readergroup.manager import ReaderGroupManager
@@ -26,13 +27,13 @@ from nadi.client.segment_ranges import SegmentRange
 from nadi.client.serializers import codec
 from nadi.client.serializers.protocol import Serializer
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.stores import SegmentStores
 from nadi.client.structures import Structures
 from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
-from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
+from nadi.errors import ClosedError, StreamNotFoundError, UnavailableError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name
@@ -257,12 +258,9 @@ class StreamManager(Structures):
         """Replace segments by new ones with these key ranges; returns when that is done."""
         epoch = await self.controller.scale(scope, stream, sealed_segments, new_ranges)
         backoff = Backoff()
-        try:
-            async with asyncio.timeout(timeout):
-                while not await self.controller.scale_is_done(scope, stream, epoch):
-                    await backoff.pause()
-        except TimeoutError:
-            raise RequestTimeoutError(f"{scope}/{stream} is not scaled yet after {timeout} s") from None
+        async with TimeLimit(timeout, lambda: f"{scope}/{stream} is not scaled yet after {timeout} s"):
+            while not await self.controller.scale_is_done(scope, stream, epoch):
+                await backoff.pause()
 
     # --- writers, readers, tables -----------------------------------------------------------
 
