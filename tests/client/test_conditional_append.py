@@ -91,6 +91,23 @@ def test_a_server_without_room_is_waited_for() -> None:
     asyncio.run(write())
 
 
+def test_a_flush_whose_wait_was_cancelled_does_no_harm() -> None:
+    async def cancel() -> None:
+        async with world() as here:
+            pieces = [bytes([number]) * 400_000 for number in range(20)]
+            writer = await here.manager.create_byte_writer("sc", "st")
+            for piece in pieces:
+                await writer.write(piece)
+                flushing = asyncio.create_task(writer.flush())
+                await asyncio.sleep(0)
+                flushing.cancel()
+                await asyncio.wait([flushing])
+            await writer.close(20)
+            assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
+
+    asyncio.run(cancel())
+
+
 def test_each_update_is_done_once() -> None:
     async def count() -> None:
         async with world(chaos=Chaos(seed=5, before=0.1, after=0.1)) as here:
