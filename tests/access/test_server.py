@@ -24,11 +24,14 @@ import nadi
 from nadi.access.tokens import KEY_FILE
 from nadi.cli.app import app
 from nadi.client import aio
+from nadi.client.conditional_append import ConditionalAppender
 from nadi.errors import (
     InvalidArgumentError,
+    NadiError,
     NotAuthenticatedError,
     PermissionDeniedError,
     RequestTimeoutError,
+    TokenExpiredError,
     UnavailableError,
 )
 from nadi.limits import CONNECTION_SEND_HIGH_WATER_BYTES
@@ -274,6 +277,32 @@ def test_a_writer_and_a_tailing_reader_across_expiries(
         reader.join(60)
         assert fetched >= 4, "it went through several tokens"
     assert found == [b"%d" % number for number in range(events)]
+
+
+@pytest.mark.slow  # waits for tokens to end
+def test_a_byte_stream_across_expiries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client, misled, renews only when it is told, while it writes on."""
+    monkeypatch.setattr("nadi.client.tokens._holds_s", lambda _: 3600.0)
+    pieces = [random.Random(number).randbytes(300_000) for number in range(100)]
+    ends: list[type[NadiError]] = []
+    interrupt = ConditionalAppender._interrupt
+
+    def noted(self: ConditionalAppender, error: NadiError) -> None:
+        ends.append(type(error))
+        interrupt(self, error)
+
+    monkeypatch.setattr(ConditionalAppender, "_interrupt", noted)
+    with guarded(tmp_path, token_lifetime_s=1) as server, connected(server, "root") as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "film", 1)
+        with manager.create_byte_writer("home", "film", timeout=30) as writer:
+            for number, piece in enumerate(pieces):
+                writer.write(piece)
+                if number % 5 == 4:
+                    time.sleep(0.2)
+        with manager.create_byte_reader("home", "film") as reader:
+            assert reader.read() == b"".join(pieces)
+    assert TokenExpiredError in ends
 
 
 def test_a_table_and_a_large_event_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,8 +195,17 @@ class FakeConnection(asyncio.Protocol):
         if "#transient." not in name and chaos.random.random() < chaos.before:
             self.drop()
             return
-        assert number > segment.writers.get(writer, NO_VERSION)
-        if command.expected_offset != len(segment.data):
+        if segment.sealed:
+            self.reply(wire.SegmentIsSealed(rid, name, "", number))
+            return
+        if self.store.full:
+            self.reply(wire.ErrorMessage(rid, name, "the disk is full", wire.STORAGE_FULL))
+            self.drop()
+            return
+        stored = segment.writers.get(writer, NO_VERSION)
+        assert number > stored
+        after = command.after_event_number if isinstance(command, wire.ConditionalBlockEnd) else NO_VERSION
+        if command.expected_offset != len(segment.data) or after not in (NO_VERSION, stored):
             self.reply(wire.ConditionalCheckFailed(writer, number, rid))
             return
         segment.data += data

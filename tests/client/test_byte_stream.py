@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import random
 import shutil
+import struct
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,8 @@ from nadi.errors import (
     StreamSealedError,
     TruncatedError,
 )
+
+from .relay import cuts, relayed
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +194,84 @@ def test_two_writers_never_mix(manager: StreamManager) -> None:
     first.close()
     with manager.create_byte_reader("sc", "contested") as reader:
         assert reader.read() == b"first again"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_connections_cut_with_several_appends_under_way(uri: str, manager: StreamManager, seed: int) -> None:
+    chance = random.Random(seed)
+    stream = f"cut-off-{seed}"
+    manager.create_stream("sc", stream)
+    pieces = [chance.randbytes(chance.choice([10, 5_000, 300_000, 1 << 20, 3 << 20])) for _ in range(60)]
+
+    async def write() -> int:
+        async with relayed(uri, cuts(chance, 12, 5 << 20)) as (client, relay):
+            async with await client.create_byte_writer("sc", stream) as writer:
+                for piece in pieces:
+                    await writer.write(piece, 60)
+                await writer.flush(60)
+            return relay.cuts
+
+    assert asyncio.run(write()) >= 6
+    with manager.create_byte_reader("sc", stream) as reader:
+        assert reader.read() == b"".join(pieces)
+
+
+def test_writers_that_race_store_whole_writes_in_order(uri: str, manager: StreamManager) -> None:
+    """Their writes are equally long, so that one's bytes just fill the place of the other's that was refused."""
+    manager.create_stream("sc", "race")
+    size, rounds, lost = 256 << 10, 12, 0
+
+    async def write(client: aio.StreamManager, name: int) -> None:
+        nonlocal lost
+        for turn in range(rounds):
+            writer = await client.create_byte_writer("sc", "race")
+            try:
+                for number in range(8):
+                    head = struct.pack(">BBB", name, turn, number)
+                    await writer.write(head + bytes([name]) * (size - len(head)))
+                    await asyncio.sleep(0)
+                await writer.close(60)
+            except ConditionFailedError:
+                lost += 1
+                with contextlib.suppress(ConditionFailedError):
+                    await writer.close()
+
+    async def race() -> None:
+        async with aio.StreamManager(uri) as one, aio.StreamManager(uri) as two:
+            await asyncio.gather(write(one, 1), write(two, 2), write(two, 3))
+
+    asyncio.run(race())
+    assert lost, "nobody met anybody"
+    with manager.create_byte_reader("sc", "race") as reader:
+        stored = reader.read()
+    next_number: dict[tuple[int, int], int] = {}
+    for at in range(0, len(stored), size):
+        name, turn, number = struct.unpack_from(">BBB", stored, at)
+        assert stored[at + 3 : at + size] == bytes([name]) * (size - 3)
+        assert number == next_number.get((name, turn), 0), "a write is stored without the one before it"
+        next_number[name, turn] = number + 1
+
+
+def test_a_stream_sealed_under_a_writer(manager: StreamManager) -> None:
+    manager.create_stream("sc", "ended")
+    writer = manager.create_byte_writer("sc", "ended", timeout=60)
+    size, sealed_after = 1 << 20, 8
+
+    def write_on() -> None:
+        for number in range(100):
+            writer.write(bytes([number]) * size)
+            if number == sealed_after:
+                manager.seal_stream("sc", "ended")
+        writer.flush()
+
+    with pytest.raises(StreamSealedError, match="sc/ended"):
+        write_on()
+    with pytest.raises(StreamSealedError, match="sc/ended"):
+        writer.close()
+    with manager.create_byte_reader("sc", "ended") as reader:
+        stored = reader.read()
+    assert len(stored) <= (sealed_after + 1) * size
+    assert stored == b"".join(bytes([number]) * size for number in range(len(stored) // size))
 
 
 def test_truncating_the_head(manager: StreamManager) -> None:

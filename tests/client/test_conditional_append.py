@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 
-from nadi.naming import segment_name
+import pytest
 
-from .fake_server import Chaos
+from nadi.errors import ConditionFailedError, RequestTimeoutError
+from nadi.naming import segment_name
+from nadi.wire import commands as wire
+
+from .fake_server import Chaos, FakeConnection
 from .world import world
 
 SEGMENT = segment_name("sc", "st", 0)
@@ -28,6 +32,80 @@ def test_bytes_are_stored_once_and_in_order() -> None:
             assert await reader.read() == b"".join(pieces)
 
     asyncio.run(write())
+
+
+def test_large_pieces_of_which_several_are_under_way() -> None:
+    async def write() -> None:
+        chance = random.Random(4)
+        async with world(chaos=Chaos(seed=4, before=0.1, after=0.1)) as here:
+            pieces = [chance.randbytes(300_000) for _ in range(60)]
+            async with await here.manager.create_byte_writer("sc", "st") as writer:
+                for piece in pieces:
+                    await writer.write(piece, 20)
+            assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
+
+    asyncio.run(write())
+
+
+def test_behind_a_refused_append_nothing_passes() -> None:
+    """Not even where somebody else's bytes, coming between two of them, end just where the next one begins."""
+
+    async def write() -> None:
+        async with world() as here:
+            segment = here.store.segments[SEGMENT]
+            writer = await here.manager.create_byte_writer("sc", "st")
+            await writer.write(b"first")
+            await writer.flush(20)
+            receive = FakeConnection.conditional_append
+
+            def meanwhile(self: FakeConnection, command: wire.ConditionalBlockEnd, data: bytes) -> None:
+                if data[:1] == b"a":
+                    segment.data += b"other".ljust(len(data))
+                receive(self, command, data)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(FakeConnection, "conditional_append", meanwhile)
+                await writer.write(b"a" * 400_000)
+                await writer.write(b"b" * 400_000)
+                with pytest.raises(ConditionFailedError, match="800,000 bytes were not stored"):
+                    await writer.flush(20)
+                await here.manager.stores.call(SEGMENT, wire.GetStreamSegmentInfo, segment=SEGMENT)
+            assert bytes(segment.data) == b"first" + b"other".ljust(400_000)
+
+    asyncio.run(write())
+
+
+def test_a_server_without_room_is_waited_for() -> None:
+    async def write() -> None:
+        async with world() as here:
+            here.store.full = True
+            writer = await here.manager.create_byte_writer("sc", "st")
+            for piece in (b"a", b"b", b"c"):
+                await writer.write(piece * 400_000)
+            with pytest.raises(RequestTimeoutError, match=r"1,200,000 bytes .* the disk is full"):
+                await writer.flush(0.1)
+            here.store.full = False
+            await writer.close(20)
+            assert bytes(here.store.segments[SEGMENT].data) == b"a" * 400_000 + b"b" * 400_000 + b"c" * 400_000
+
+    asyncio.run(write())
+
+
+def test_a_flush_whose_wait_was_cancelled_does_no_harm() -> None:
+    async def cancel() -> None:
+        async with world() as here:
+            pieces = [bytes([number]) * 400_000 for number in range(20)]
+            writer = await here.manager.create_byte_writer("sc", "st")
+            for piece in pieces:
+                await writer.write(piece)
+                flushing = asyncio.create_task(writer.flush())
+                await asyncio.sleep(0)
+                flushing.cancel()
+                await asyncio.wait([flushing])
+            await writer.close(20)
+            assert bytes(here.store.segments[SEGMENT].data) == b"".join(pieces)
+
+    asyncio.run(cancel())
 
 
 def test_each_update_is_done_once() -> None:

@@ -60,6 +60,7 @@ COMMAND_NOTES = {
     "KeepAlive": "Java, on a quiet connection; answered",
     "AppendBlock": "Java; the others send a whole append as AppendBlockEnd",
     "ConditionalAppend": "Java, for the state of its reader groups; the controller, for watermarks",
+    "ConditionalBlockEnd": "its `after_event_number` is nadi's own: its byte streams send several at once",
     "WrongHost": "never sent: there is one segment store",
     "AuthTokenCheckFailed": "sent where authentication is on",
     "LocateOffset": "Java from version 17 of the protocol, after 0.13.0",

@@ -213,6 +213,30 @@ def test_a_failed_condition_leaves_the_session_open(tmp_path: Path) -> None:
     uvloop.run(run())
 
 
+def test_behind_a_refused_append_nothing_passes(tmp_path: Path) -> None:
+    """Somebody else's bytes fill the place of the refused one, so the length alone would let the next pass."""
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (_, peer):
+            await peer.create(S)
+            await peer.setup(S)
+            await peer.setup(S, OTHER)
+            peer.send(
+                wire.ConditionalBlockEnd(WRITER, 1, 0, b"1234", 1),
+                wire.ConditionalBlockEnd(OTHER, 1, 4, b"else", 1),
+                wire.ConditionalBlockEnd(WRITER, 2, 4, b"5678", 2, 1),
+                wire.ConditionalBlockEnd(WRITER, 3, 8, b"9abc", 3, 2),
+                wire.ConditionalBlockEnd(WRITER, 4, 8, b"anew", 4, 1),
+            )
+            replies = [await peer.receive() for _ in range(5)]
+            assert replies[2:4] == [wire.ConditionalCheckFailed(WRITER, number, number) for number in (2, 3)]
+            assert (replies[4].event_number, replies[4].previous_event_number) == (4, 1)
+            assert await peer.setup(S) == 4
+            assert await peer.read_all(S) == b"1234elseanew"
+
+    uvloop.run(run())
+
+
 def test_transient_segments_do_not_outlive_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def forgotten(_: str) -> None:
         """A server that crashes does not see its connections end."""

@@ -24,7 +24,7 @@ async def _scenario(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         container, tier2 = store.containers[0], store.storage_writers[0]
         await tier2.stop()
         chunks = tier2._chunks
-        await chunks.put("container-0/live", b"data")
+        await chunks.put("container-0/live", [b"da", b"ta"])
         appending, release = asyncio.Event(), asyncio.Event()
 
         async def fail(_: Any) -> Any:

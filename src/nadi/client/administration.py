@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from nadi.client.controller import ControllerClient
+from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reader import check_cut, segment_ranges
 from nadi.client.segment_ranges import SegmentRange
-from nadi.client.stores import Backoff, SegmentStores
-from nadi.errors import RequestTimeoutError, StreamNotFoundError
+from nadi.client.stores import SegmentStores
+from nadi.errors import StreamNotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
@@ -174,9 +175,6 @@ class Administration:
         """Replace segments by new ones with these key ranges; returns when that is done."""
         epoch = await self.controller.scale(scope, stream, sealed_segments, new_ranges)
         backoff = Backoff()
-        try:
-            async with asyncio.timeout(timeout):
-                while not await self.controller.scale_is_done(scope, stream, epoch):
-                    await backoff.pause()
-        except TimeoutError:
-            raise RequestTimeoutError(f"{scope}/{stream} is not scaled yet after {timeout} s") from None
+        async with TimeLimit(timeout, lambda: f"{scope}/{stream} is not scaled yet after {timeout} s"):
+            while not await self.controller.scale_is_done(scope, stream, epoch):
+                await backoff.pause()

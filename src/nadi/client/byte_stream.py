@@ -1,8 +1,8 @@
 """Byte streams: a stream of one segment that holds plain bytes, without events, as the official clients do.
 
-A `ByteStreamWriter` takes pieces of any size and stores them in order, several pieces in one append while
-an append is under way. It goes on at the end of the stream, and every append is conditional on that end:
-if somebody else writes meanwhile, the writer fails instead of mixing its bytes with theirs.
+A `ByteStreamWriter` takes pieces of any size and stores them in order: several appends are under way where pieces are
+large, and small ones are joined in the next while one is. It goes on at the end of the stream, and every append is
+conditional on that end: if somebody else writes meanwhile, the writer fails instead of mixing its bytes with theirs.
 A `ByteStreamReader` reads ahead from any offset, and at the tail either ends or follows. Offsets count from
 the stream's first byte ever, so they stay the same when the head is truncated.
 """
@@ -14,8 +14,10 @@ import itertools
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 from nadi.client.conditional_append import ConditionalAppender
+from nadi.client.patience import TimeLimit
 from nadi.client.segment_input import read_bytes
 from nadi.client.stores import SegmentStores
 from nadi.errors import (
@@ -26,13 +28,20 @@ from nadi.errors import (
     RequestTimeoutError,
     StreamSealedError,
 )
-from nadi.limits import BYTE_APPEND_BYTES, READ_AHEAD_BYTES, WRITER_PENDING_BYTES
+from nadi.limits import (
+    BYTE_APPEND_BYTES,
+    BYTE_JOIN_BYTES,
+    BYTE_UNDER_WAY_BYTES,
+    READ_AHEAD_BYTES,
+    WRITER_PENDING_BYTES,
+)
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
 
 READ_TIMEOUT_S = 30.0
+_SECOND_APPEND_BYTES = BYTE_JOIN_BYTES // 4  # while one is under way another goes out if so much waits
 _BLOCKS_BEFORE_READING_AHEAD = 2  # after a seek: who reads here and there needs no more than it asks for
 _ids = itertools.count()
 
@@ -44,11 +53,11 @@ class ByteStreamWriter:
         self.scope, self.stream, self.segment_id = scope, stream, segment_id
         self._stores = stores
         self._appender = ConditionalAppender(stores, segment_name(scope, stream, segment_id))
-        self._offset = offset  # where the next append goes
-        self._pieces: deque[Buffer] = deque()
-        self._pending_bytes = 0
+        self._offset = offset  # up to where everything is stored
+        self._pieces: deque[Buffer] = deque()  # not sent yet
+        self._pending_bytes = 0  # not stored yet
+        self._under_way_bytes = 0  # of these, in appends that were sent
         self._progress = asyncio.Event()  # set when something was stored or has failed
-        self._task: asyncio.Task[None] | None = None
         self._error: NadiError | None = None
         self._lost: NadiError | None = None  # why pending bytes were given up when the writer was stopped
         self._closed = False
@@ -64,15 +73,15 @@ class ByteStreamWriter:
     async def write(self, data: Buffer, timeout: float | None = None) -> int:
         """Take all of `data`, waiting while too much is not stored yet; its length.
 
-        A buffer that may change is copied. Raises what kept earlier bytes from being stored.
+        Up to 8 MiB are stored as a whole or not at all, more in parts of so many. A buffer that may change is
+        copied. Raises what kept earlier bytes from being stored.
         """
         view = memoryview(data if isinstance(data, bytes) else bytes(data))
         await self._until(lambda: self._pending_bytes <= WRITER_PENDING_BYTES, timeout)
         for start in range(0, len(view), BYTE_APPEND_BYTES):
             self._pieces.append(view[start : start + BYTE_APPEND_BYTES])
         self._pending_bytes += len(view)
-        if self._pieces and self._task is None:
-            self._task = asyncio.create_task(self._store())
+        self._send()
         return len(view)
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -112,9 +121,6 @@ class ByteStreamWriter:
             self._lost = self._error or error
         self._closed = True
         self._fail(error)
-        if self._task is not None:
-            self._task.cancel()
-        self._appender.close()
 
     async def __aenter__(self) -> ByteStreamWriter:
         return self
@@ -123,54 +129,59 @@ class ByteStreamWriter:
         await self.close()
 
     async def _until(self, holds: Callable[[], bool], timeout: float | None) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    if self._error is not None:
-                        raise self._error
-                    if holds():
-                        return
-                    self._progress.clear()
-                    await self._progress.wait()
-        except TimeoutError as error:
-            if isinstance(error, NadiError):
-                raise
-            trouble = self._appender.trouble
-            raise RequestTimeoutError(
-                f"{self._pending_bytes:,} bytes for {self.scope}/{self.stream} are not stored after {timeout} s"
-                + (f": {trouble}" if trouble else "")
-            ) from trouble
+        async with TimeLimit(
+            timeout,
+            lambda: f"{self._pending_bytes:,} bytes for {self.scope}/{self.stream} are not stored after {timeout} s",
+            lambda: self._appender.trouble,
+        ):
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if holds():
+                    return
+                self._progress.clear()
+                await self._progress.wait()
 
-    async def _store(self) -> None:
-        try:
-            while self._pieces:
-                data = self._next()
-                await self._appender.append(data, self._offset)
-                self._offset += len(data)
-                self._pending_bytes -= len(data)
-                self._progress.set()
-        except ConditionFailedError:
+    def _send(self) -> None:
+        """Send one append, or more where there is much to send; the rest waits for an answer, and is joined."""
+        while self._pieces:
+            waiting = self._pending_bytes - self._under_way_bytes
+            after = self._under_way_bytes + len(self._pieces[0])
+            if self._under_way_bytes and (waiting < _SECOND_APPEND_BYTES or after > BYTE_UNDER_WAY_BYTES):
+                return
+            data = self._next()
+            stored = self._appender.submit(data, self._offset + self._under_way_bytes)
+            self._under_way_bytes += len(data)
+            stored.add_done_callback(partial(self._answered, len(data)))
+
+    def _answered(self, size: int, stored: asyncio.Future[None]) -> None:
+        if stored.cancelled():
+            return
+        error = stored.exception()
+        if error is None:
+            self._offset += size
+            self._pending_bytes -= size
+            self._under_way_bytes -= size
+            self._progress.set()
+            self._send()
+        elif isinstance(error, ConditionFailedError):
             self._fail(
                 ConditionFailedError(
                     f"somebody else wrote to {self.scope}/{self.stream}: it no longer ended at {self._offset:,}, and "
                     f"{self._pending_bytes:,} bytes were not stored. Read what was written, then open a new writer"
                 )
             )
-        except StreamSealedError:
+        elif isinstance(error, StreamSealedError):
             self._fail(StreamSealedError(f"{self.scope}/{self.stream}"))
-        except NadiError as error:
+        else:
+            assert isinstance(error, NadiError)
             self._fail(error)
-        except BaseException:  # nobody may wait for ever for a task that is no more
-            self._fail(ClosedError(f"the writer of {self.scope}/{self.stream} has broken down"))
-            raise
-        finally:
-            self._task = None
 
     def _next(self) -> Buffer:
-        """The waiting pieces that fit one append, joined."""
+        """The next append: a large piece as it is, small ones joined."""
         pieces = [self._pieces.popleft()]
         size = len(pieces[0])
-        while self._pieces and size + len(self._pieces[0]) <= BYTE_APPEND_BYTES:
+        while self._pieces and size + len(self._pieces[0]) <= BYTE_JOIN_BYTES:
             size += len(self._pieces[0])
             pieces.append(self._pieces.popleft())
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -178,6 +189,7 @@ class ByteStreamWriter:
     def _fail(self, error: NadiError) -> None:
         self._error = self._error or error
         self._pieces.clear()
+        self._appender.close()
         self._progress.set()
 
 

@@ -111,7 +111,7 @@ class RevisionedStream:
         """
         if len(data) > MAX_EVENT_BYTES:
             raise EventTooLargeError(len(data), MAX_EVENT_BYTES)
-        await self._appender.append(data, expected_end, as_event=True)
+        await self._appender.append(data, expected_end)
         return expected_end + HEADER_BYTES + len(data)
 
     async def mark(self) -> int | None:

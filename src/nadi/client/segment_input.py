@@ -15,7 +15,8 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from nadi.client.connection import SegmentStoreConnection
-from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.patience import Backoff
+from nadi.client.stores import SegmentStores
 from nadi.client.tokens import NO_TOKEN
 from nadi.errors import ClosedError, PermissionDeniedError, StreamSealedError, UnavailableError
 from nadi.limits import READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES

@@ -24,7 +24,8 @@ from typing import Any, Protocol
 from nadi.client.batch import Batch
 from nadi.client.connection import AppendSession, SegmentStoreConnection, error_of
 from nadi.client.large_event import merge_large_event
-from nadi.client.stores import APPENDS, Backoff, SegmentStores
+from nadi.client.patience import Backoff
+from nadi.client.stores import APPENDS, SegmentStores
 from nadi.errors import (
     AccessDeniedError,
     ClosedError,

@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from nadi.client.patience import TimeLimit
 from nadi.client.revisioned_stream import Record, RecordLog
 from nadi.errors import (
     ConditionFailedError,
     ContentionError,
     InvalidArgumentError,
-    NadiError,
     ProtocolError,
-    RequestTimeoutError,
     TruncatedError,
 )
 from nadi.limits import STATE_UPDATE_ATTEMPTS
@@ -242,18 +241,8 @@ class StateSynchronizer(Generic[S, U]):
             parts += (_I32.pack(len(data)), data)
         return b"".join(parts)
 
-    @asynccontextmanager
-    async def _limited(self, timeout: float | None, done: str) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(timeout):
-                yield
-        except TimeoutError as error:
-            if isinstance(error, NadiError):
-                raise
-            trouble = self._log.trouble
-            raise RequestTimeoutError(
-                f"{self.name} was not {done} within {timeout} s" + (f": {trouble}" if trouble else "")
-            ) from trouble
+    def _limited(self, timeout: float | None, done: str) -> TimeLimit:
+        return TimeLimit(timeout, lambda: f"{self.name} was not {done} within {timeout} s", lambda: self._log.trouble)
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:

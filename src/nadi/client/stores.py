@@ -12,11 +12,11 @@ from typing import Any
 
 from nadi.client.connection import Endpoint, SegmentStoreConnection
 from nadi.client.controller import ControllerClient
+from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.tokens import DelegationTokens
 from nadi.errors import (
     ClosedError,
     PermissionDeniedError,
-    RequestTimeoutError,
     StorageFullError,
     TokenExpiredError,
     UnavailableError,
@@ -28,18 +28,6 @@ REQUESTS = "requests"
 APPENDS = "appends"
 _CONNECT_TIMEOUT_S = 5.0
 _CACHED_ENDPOINTS = 10_000
-
-
-class Backoff:
-    """Growing pauses: 5 ms, doubled each time up to `longest_s`."""
-
-    def __init__(self, longest_s: float = 1.0) -> None:
-        self._next_s = 0.005
-        self._longest_s = longest_s
-
-    async def pause(self) -> None:
-        await asyncio.sleep(self._next_s)
-        self._next_s = min(2 * self._next_s, self._longest_s)
 
 
 class SegmentStores:
@@ -99,47 +87,41 @@ class SegmentStores:
     ) -> wire.Command:
         """Send a request, with its token, to the store of `segment`; one that may be sent twice is, within
         the time."""
-        pause = Backoff()
+        backoff = Backoff()
         trouble: UnavailableError | None = None
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    try:
-                        connection = await self.connection(segment)
-                        token = await self.tokens.token(segment, kind)
-                    except ClosedError:
+        async with TimeLimit(
+            timeout_s,
+            lambda: f"{kind.__name__} for segment {segment} had no answer within {timeout_s} s",
+            lambda: trouble,
+        ):
+            while True:
+                try:
+                    connection = await self.connection(segment)
+                    token = await self.tokens.token(segment, kind)
+                except ClosedError:
+                    raise
+                except UnavailableError as error:
+                    trouble = error
+                    await backoff.pause()
+                    continue
+                try:
+                    return await connection.call(kind, None, token=token, **fields)
+                except TokenExpiredError as error:  # nothing was done
+                    self.forget(segment)
+                    trouble = error
+                except PermissionDeniedError:
+                    self.forget(segment)  # another token may do
+                    raise
+                except StorageFullError:
+                    raise
+                except UnavailableError as error:
+                    self.forget(segment)
+                    if self._closed:
+                        raise ClosedError("this client was closed") from error
+                    if not repeat:
                         raise
-                    except UnavailableError as error:
-                        trouble = error
-                        await pause.pause()
-                        continue
-                    try:
-                        return await connection.call(kind, None, token=token, **fields)
-                    except TokenExpiredError as error:  # nothing was done
-                        self.forget(segment)
-                        trouble = error
-                        await pause.pause()
-                        continue
-                    except PermissionDeniedError:
-                        self.forget(segment)  # another token may do
-                        raise
-                    except StorageFullError:
-                        raise
-                    except UnavailableError as error:
-                        self.forget(segment)
-                        if self._closed:
-                            raise ClosedError("this client was closed") from error
-                        if not repeat:
-                            raise
-                        trouble = error
-                    await pause.pause()
-        except TimeoutError as error:
-            if isinstance(error, RequestTimeoutError):
-                raise
-            raise RequestTimeoutError(
-                f"{kind.__name__} for segment {segment} had no answer within {timeout_s} s"
-                + (f": {trouble}" if trouble else "")
-            ) from trouble
+                    trouble = error
+                await backoff.pause()
 
     def release(self, purpose: str) -> None:
         """Close the connections that were opened for `purpose`."""

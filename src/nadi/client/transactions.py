@@ -15,13 +15,13 @@ from uuid import UUID
 from nadi.client.batch import Ack
 from nadi.client.blocks import Events, RoutingKeys
 from nadi.client.event_time import check_time, leave
+from nadi.client.patience import TimeLimit
 from nadi.client.segment_ranges import SegmentRange, Successor
 from nadi.client.stores import SegmentStores
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter
 from nadi.errors import (
     ClosedError,
     NadiError,
-    RequestTimeoutError,
     TransactionFailedError,
     UnavailableError,
 )
@@ -158,19 +158,14 @@ class Transaction:
         self._owner.open_transactions.discard(self)
 
     async def _until(self, states: tuple[str, ...], timeout: float | None) -> None:
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    state = await self.status()
-                    if state in states:
-                        return
-                    if state in ("COMMITTED", "ABORTED"):
-                        raise TransactionFailedError(f"transaction {self.txn_id} is {state}")
-                    await asyncio.sleep(_STATE_PAUSE_S)
-        except TimeoutError as error:
-            if isinstance(error, NadiError):
-                raise
-            raise RequestTimeoutError(f"transaction {self.txn_id} is not {states[0]} yet") from None
+        async with TimeLimit(timeout, lambda: f"transaction {self.txn_id} is not {states[0]} yet"):
+            while True:
+                state = await self.status()
+                if state in states:
+                    return
+                if state in ("COMMITTED", "ABORTED"):
+                    raise TransactionFailedError(f"transaction {self.txn_id} is {state}")
+                await asyncio.sleep(_STATE_PAUSE_S)
 
     async def _ping_for_ever(self) -> None:
         pause_s = self._lease_ms / 1000 / 3

@@ -28,10 +28,11 @@ from uuid import uuid4
 from nadi.client.batch import Ack, Batch
 from nadi.client.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.event_time import NotedTimes, check_writer_id
+from nadi.client.patience import Backoff
 from nadi.client.routes import CACHED_KEYS, Routes
 from nadi.client.segment_output import SegmentOutput
 from nadi.client.segment_ranges import SegmentRange, Successor
-from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,

@@ -61,8 +61,8 @@ class WriterConflictError(NadiError):
     """Another connection writes with the same writer id."""
 
 
-class OffsetMismatchError(NadiError):
-    """A conditional append did not meet the offset it expected."""
+class ConditionError(NadiError):
+    """A conditional append did not meet the offset, or the append before it, that it expected."""
 
 
 class _Setup:
@@ -117,7 +117,8 @@ class _Append:
     """One append, atomic with its writer's event number."""
 
     __slots__ = (
-        "connection", "events", "expected_offset", "last", "parts", "request_id", "session", "size_bytes", "writer",
+        "after", "connection", "events", "expected_offset", "last", "parts", "request_id", "session", "size_bytes",
+        "writer",
     )  # fmt: skip
 
     def __init__(
@@ -129,16 +130,18 @@ class _Append:
         events: int,
         last: int,
         request_id: int,
-        expected_offset: int | None,
+        expected_offset: int | None = None,
+        after: int = NO_VERSION,
     ) -> None:
         self.connection, self.session, self.writer, self.parts = connection, session, writer, parts
-        self.events, self.last, self.request_id, self.expected_offset = events, last, request_id, expected_offset
+        self.events, self.last, self.request_id = events, last, request_id
+        self.expected_offset, self.after = expected_offset, after
         self.size_bytes = sum(map(len, parts))
 
     def prepare(self, frame: FrameBuilder) -> int:
         try:
             return self._add(frame)
-        except OffsetMismatchError:
+        except ConditionError:
             raise
         except NadiError as error:
             self.session.error = error  # at once: nothing later of this writer may be stored without this
@@ -160,8 +163,10 @@ class _Append:
         stored = state.attribute(record, self.writer)
         if (NO_VERSION if stored is None else stored) != session.stored or self.last < session.stored:
             raise WriterConflictError(f"another connection writes with the id {self.writer.hex()}")
+        if self.after not in (NO_VERSION, session.stored):
+            raise ConditionError(f"the append {self.after} before it was not stored")
         if self.expected_offset is not None and self.expected_offset != record.length:
-            raise OffsetMismatchError(f"the segment has {record.length} bytes")
+            raise ConditionError(f"the segment has {record.length} bytes")
         session.stored = self.last
         return frame.append(record, self.parts, self.size_bytes, self.events, self.writer, self.last)
 
@@ -172,7 +177,7 @@ class _Append:
 
     def failed(self, error: Exception) -> None:
         connection = self.connection
-        if isinstance(error, OffsetMismatchError):
+        if isinstance(error, ConditionError):
             connection.send(wire.ConditionalCheckFailed(self.writer, self.last, self.request_id))
         elif isinstance(error, WriterConflictError):
             connection.send(wire.InvalidEventNumber(self.writer, self.request_id, "", self.last))
@@ -333,6 +338,7 @@ class Connection(asyncio.BufferedProtocol):
                 command.event_number,
                 command.request_id,
                 command.expected_offset,
+                command.after_event_number,
             )
         elif isinstance(command, wire.KeepAlive):
             self.send(command)
@@ -364,10 +370,17 @@ class Connection(asyncio.BufferedProtocol):
         if end.num_events <= 0:
             raise ProtocolError(f"an append of {end.num_events} events")
         parts = append_parts(block, end)
-        self._enqueue(end.writer_id, parts, end.num_events, end.last_event_number, end.request_id, None)
+        self._enqueue(end.writer_id, parts, end.num_events, end.last_event_number, end.request_id)
 
     def _enqueue(
-        self, writer: bytes, parts: list[Buffer], events: int, last: int, request_id: int, expected: int | None
+        self,
+        writer: bytes,
+        parts: list[Buffer],
+        events: int,
+        last: int,
+        request_id: int,
+        expected: int | None = None,
+        after: int = NO_VERSION,
     ) -> None:
         session = self._sessions.get(writer)
         if session is None:
@@ -376,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._access.has_ended(session.ends_at):
             container.submit(_Expired(self, session, request_id))
             return
-        container.submit(_Append(self, session, writer, parts, events, last, request_id, expected))
+        container.submit(_Append(self, session, writer, parts, events, last, request_id, expected, after))
         if container.full and self._throttle is None and self._transport is not None:
             self._transport.pause_reading()
             self._throttle = asyncio.create_task(self._resume_when_room(container))

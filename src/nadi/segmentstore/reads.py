@@ -133,8 +133,8 @@ class SegmentReader:
         if not task.cancelled() and task.exception() is None:
             self._cache.put(place, task.result())
 
-    async def read_exactly(self, container: Container, extents: list[Extent]) -> bytes:
-        """All bytes of the extents, for the storage writer: past the cache where they are not in it."""
+    async def read_exactly(self, container: Container, extents: list[Extent]) -> list[Buffer]:
+        """All bytes of the extents in parts, for the storage writer: past the cache where they are not in it."""
         parts: list[Buffer] = []
         for extent in extents:
             if extent.frame is not None:
@@ -145,7 +145,7 @@ class SegmentReader:
             else:
                 block = await self._chunks.read(extent.chunk, 0, extent.length)
             parts.append(block)
-        return b"".join(parts)
+        return parts
 
 
 async def _growth(record: SegmentRecord) -> None:

@@ -2,7 +2,8 @@
 
 A field with a default is an optional trailing one: absent in frames of older peers, always sent by
 us. `CODES` maps a type code to its class. Names and codes are Pravega's, but for nadi's own commands, whose
-codes begin at 10,001: no client of Pravega's sends them, and to none of them they are sent.
+codes begin at 10,001: no client of Pravega's sends them, and to none of them they are sent. One trailing field is
+nadi's own too: ConditionalBlockEnd's `after_event_number`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from nadi.wire.fields import (
     I8,
     I32,
     I64,
+    NO_VERSION,
     Blob,
     Bool,
     Entries,
@@ -113,12 +115,18 @@ class InvalidEventNumber(Command, frozen=True):
 
 
 class ConditionalBlockEnd(Command, frozen=True):
+    """`after_event_number`: stored only if this is the writer's last stored number; NO_VERSION is no such condition.
+
+    So one that was sent before its predecessor's answer never passes where the predecessor did not.
+    """
+
     code: ClassVar[int] = 89
     writer_id: Uuid
     event_number: I64
     expected_offset: I64
     data: View
     request_id: I64
+    after_event_number: I64 = NO_VERSION
 
 
 class KeepAlive(Command, frozen=True):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, overload
 from uuid import uuid4
 
+from nadi.client.patience import TimeLimit
 from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.reads import Condition
@@ -228,7 +229,9 @@ class ReaderGroup:
         """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
         cuts = list(to.stream_cuts.values() if isinstance(to, Checkpoint) else to)
         given = {f"{cut.scope}/{cut.stream}" for cut in cuts}
-        async with _within(timeout, lambda: f"resetting reader group {self.scope}/{self.name}"):
+        async with TimeLimit(
+            timeout, lambda: f"resetting reader group {self.scope}/{self.name} took longer than {timeout:.1f} s"
+        ):
             state = await self._shared.read()
             if given != set(state.streams) or len(cuts) != len(given):
                 raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
@@ -254,24 +257,15 @@ class ReaderGroup:
 
     async def _complete(self, name: str, timeout: float) -> Checkpoint:
         missing = "the group's state can't be read"
-        async with _within(timeout, lambda: f"waiting for checkpoint {name} ({missing})"):
+        async with TimeLimit(
+            timeout, lambda: f"waiting for checkpoint {name} ({missing}) took longer than {timeout:.1f} s"
+        ):
             while True:
                 held = (await self._shared.read()).checkpoint(name)
                 if held is not None and held.is_complete:
                     return Checkpoint(name, cuts_of(held.positions))
                 missing = f"not passed by: {', '.join(held.pending)}" if held is not None else "it is not made"
                 await asyncio.sleep(_LOOK_EVERY_S)
-
-
-@asynccontextmanager
-async def _within(timeout: float, what: Callable[[], str]) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(timeout):
-            yield
-    except RequestTimeoutError:
-        raise
-    except TimeoutError:
-        raise RequestTimeoutError(f"{what()} took longer than {timeout:.1f} s") from None
 
 
 def _without(state: GroupState, name: str) -> GroupState:

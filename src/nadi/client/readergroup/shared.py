@@ -7,22 +7,21 @@ planned from what is stored, so that does not matter.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.readergroup.state import GroupState
-from nadi.client.stores import Backoff, SegmentStores
+from nadi.client.stores import SegmentStores
 from nadi.client.tables import ABSENT, Table
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     InvalidArgumentError,
     ReaderGroupNotFoundError,
-    RequestTimeoutError,
     SegmentNotFoundError,
     UnavailableError,
 )
@@ -70,31 +69,28 @@ class SharedState:
         Returning the state it was given means that there is nothing to store.
         """
         trouble: UnavailableError | None = None
-        pause = Backoff(0.1)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    state, version = await self._read()
-                    changed, result = change(state)
-                    if changed is state:
-                        return state, result
-                    try:
-                        await self._table.put(_KEY, _encode(changed), version)
-                        return changed, result
-                    except ConditionFailedError:
-                        pass
-                    except ClosedError:
-                        raise
-                    except UnavailableError as error:  # it may have been stored: look
-                        trouble = error
-                    await pause.pause()
-        except TimeoutError as error:
-            if isinstance(error, RequestTimeoutError):
-                raise
-            raise RequestTimeoutError(
-                f"the state of reader group {self.scope}/{self.group} could not be changed within {timeout_s} s"
-                + (f": {trouble}" if trouble else ": many readers change it at once")
-            ) from trouble
+        backoff = Backoff(0.1)
+
+        def failed() -> str:
+            what = f"the state of reader group {self.scope}/{self.group} could not be changed within {timeout_s} s"
+            return what if trouble else what + ": many readers change it at once"
+
+        async with TimeLimit(timeout_s, failed, lambda: trouble):
+            while True:
+                state, version = await self._read()
+                changed, result = change(state)
+                if changed is state:
+                    return state, result
+                try:
+                    await self._table.put(_KEY, _encode(changed), version)
+                    return changed, result
+                except ConditionFailedError:
+                    pass
+                except ClosedError:
+                    raise
+                except UnavailableError as error:  # it may have been stored: look
+                    trouble = error
+                await backoff.pause()
 
     async def _read(self) -> tuple[GroupState, int]:
         try:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import obstore
 from obstore.store import LocalStore, ObjectStore
 
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.wire.fields import Buffer
 
 
 class ChunkStore:
@@ -29,10 +31,11 @@ class ChunkStore:
         folder.mkdir(parents=True, exist_ok=True)
         return cls(LocalStore(str(folder), mkdir=True), folder)
 
-    async def put(self, name: str, data: bytes) -> None:
-        """Store a chunk; it is durable when this returns."""
+    async def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        """Store a chunk that is `parts` end to end; it is durable when this returns."""
         try:
-            await obstore.put_async(self._store, name, data, use_multipart=False)
+            # an iterator: obstore puts them together in a thread of its own, while the loop goes on
+            await obstore.put_async(self._store, name, iter(parts), use_multipart=False)
             if self._local is not None:
                 await asyncio.get_running_loop().run_in_executor(None, _sync, self._local, self._local / name)
         except OSError as error:

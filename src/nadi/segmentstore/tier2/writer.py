@@ -128,11 +128,11 @@ class StorageWriter:
         self._planned_here.add(name)
         try:
             await self._container.call(lambda frame: frame.emit(ChunkPlanned(name)))
-            data = await self._reader.read_exactly(self._container, extents)
-            if len(data) != length:
+            parts = await self._reader.read_exactly(self._container, extents)
+            if sum(map(len, parts)) != length:
                 return  # truncated meanwhile; the plan is dropped on the next round
-            await self._chunks.put(name, data)
-            del data
+            await self._chunks.put(name, parts)
+            del parts
             await self._container.call(lambda frame: self._stored(frame, ChunkStored(segment, offset, length, name)))
             self._fresh.add(segment)
         finally:
