@@ -137,6 +137,18 @@ def test_truncation(manager: StreamManager) -> None:
         reader.next_block(10)
 
 
+def test_a_truncation_that_would_leave_no_readable_stream_is_refused(manager: StreamManager) -> None:
+    manager.create_stream("sc", "whole")
+    with manager.create_writer("sc", "whole") as writer:
+        writer.write_batch([b"%d" % number for number in range(100)], "k")
+    info = manager.stream_info("sc", "whole")
+    for offset in (3, 1_000_000):  # within an event, past the end
+        with pytest.raises(InvalidStreamCutError):
+            manager.truncate_stream(nadi.StreamCut("sc", "whole", {0: offset}))
+    assert manager.stream_info("sc", "whole").head == info.head
+    assert sum(1 for _ in manager.read_events("sc", "whole", end=info.tail)) == 100
+
+
 def test_large_events(manager: StreamManager) -> None:
     manager.create_stream("sc", "large")
     with manager.create_writer("sc", "large") as writer:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar, overload
@@ -32,7 +33,7 @@ from nadi.client.tables import Table
 from nadi.client.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter, open_writer
-from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
+from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, TruncatedError, UnavailableError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name, segment_epoch, segment_name
@@ -196,8 +197,9 @@ class StreamManager(Structures):
         await self.controller.seal_stream(scope, stream)
 
     async def truncate_stream(self, cut: StreamCut) -> None:
-        """Forget what lies before the cut."""
-        await readers.segment_ranges(self.stores, cut.scope, cut.stream, cut)
+        """Forget what lies before the cut; InvalidStreamCutError unless it is a boundary between events."""
+        with suppress(TruncatedError):  # before the head: the controller refuses that
+            await self.cuts(cut.scope, cut.stream).check(cut)
         await self.controller.truncate_stream(cut)
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
