@@ -21,6 +21,7 @@ from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     InvalidArgumentError,
+    ProtocolError,
     ReaderGroupNotFoundError,
     RequestTimeoutError,
     SegmentNotFoundError,
@@ -110,6 +111,7 @@ def _encode(state: GroupState) -> bytes:
     """The record; old checkpoints go if it would be larger than a table value may be."""
     while True:
         data = _encoder.encode(state)
+        _check_readable(data)
         if len(data) <= TABLE_VALUE_MAX_BYTES:
             return data
         complete = [one for one in state.checkpoints if one.is_complete]
@@ -125,5 +127,20 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(GroupState)
 
 
+def _check_readable(data: bytes) -> None:
+    """A state that can't be read would end the group for all its readers."""
+    try:
+        _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise InvalidArgumentError(
+            f"this would make the reader group's state unreadable ({error}): ids and names are text, offsets integers"
+        ) from None
+
+
 def _decode(data: bytes) -> GroupState:
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(
+            f"the reader group's state can't be read ({error}): use the nadi version that wrote it, or make another group"
+        ) from error
