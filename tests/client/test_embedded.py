@@ -10,12 +10,15 @@ import pytest
 import nadi
 from nadi.client import ABSENT, StreamManager
 from nadi.errors import (
+    ClosedError,
     ConditionFailedError,
+    InvalidArgumentError,
     InvalidStreamCutError,
     NotEmptyError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
+    TransactionFailedError,
     TruncatedError,
 )
 
@@ -121,6 +124,54 @@ def test_transactions(manager: StreamManager) -> None:
         b"c",
         b"d",
     ]
+
+
+def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
+    manager.create_stream("sc", "resumed", 2)
+    with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as first:
+        committed, aborted, short = first.begin_txn(), first.begin_txn(), first.begin_txn(10_000)
+        committed.write_event(b"1", "k")
+        committed.commit(wait=True)
+        aborted.abort(wait=True)
+        with pytest.raises(TransactionFailedError, match="COMMITTED"):
+            committed.abort()
+    with pytest.raises(ClosedError):
+        first.begin_txn()
+    with pytest.raises(TransactionFailedError, match="let go"):
+        short.write_event(b"x")
+    with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as second:
+        again = second.get_txn(str(committed.txn_id))
+        again.commit(wait=True)  # as a process does that died before it noted the first commit
+        with pytest.raises(TransactionFailedError, match="COMMITTED"):
+            again.write_event(b"2", "k")
+        late = second.get_txn(aborted.txn_id)
+        for use in (late.commit, lambda: late.write_event(b"3", "k")):
+            with pytest.raises(TransactionFailedError, match="ABORTED"):
+                use()
+        late.abort()
+        with pytest.raises(InvalidArgumentError):
+            second.get_txn("no id")
+        resumed = second.get_txn(short.txn_id)
+        with pytest.raises(KeyError) as raised, resumed:
+            resumed.write_event(b"4", "k")
+            resumed.abort()
+            raise KeyError("an error of the block's own")
+        assert not getattr(raised.value, "__notes__", None)
+    tail = manager.stream_info("sc", "resumed").tail
+    assert [event.data for event in manager.read_events("sc", "resumed", end=tail)] == [b"1"]
+
+
+def test_a_transaction_ends_for_good_with_a_sealed_stream_or_a_block_that_fails(manager: StreamManager) -> None:
+    manager.create_stream("sc", "ended")
+    with manager.create_transaction_writer("sc", "ended") as writer:
+        txn = writer.begin_txn()
+        txn.write_event(b"1")
+        txn.flush()
+        manager.seal_stream("sc", "ended")
+        with pytest.raises(TransactionFailedError), txn:
+            pass
+        with pytest.raises(TransactionFailedError):
+            txn.flush()
 
 
 def test_truncation(manager: StreamManager) -> None:

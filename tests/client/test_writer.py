@@ -357,6 +357,48 @@ def test_each_transaction_has_a_lease_of_its_own(monkeypatch: pytest.MonkeyPatch
     asyncio.run(run())
 
 
+def test_a_transaction_taken_up_gets_a_whole_lease_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world() as w:
+            extended = asyncio.get_running_loop().create_future()
+
+            async def noted_ping(scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
+                extended.set_result((txn_id, lease_ms))
+
+            first = await w.manager.create_transaction_writer("sc", "st", lease_ms=10_000)
+            txn = await first.begin_txn()
+            await first.close()
+            monkeypatch.setattr(w.manager.controller, "ping_transaction", noted_ping)
+            second = await w.manager.create_transaction_writer("sc", "st", lease_ms=60_000)
+            await second.get_txn(txn.txn_id)
+            assert await asyncio.wait_for(extended, 5) == (txn.txn_id, 60_000)
+
+    asyncio.run(run())
+
+
+def test_a_commit_and_an_abort_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_transaction_writer("sc", "st")
+            txn = await writer.begin_txn()
+            await txn.write_event(b"1")
+
+            async def silent(*_: object) -> None:
+                await asyncio.Event().wait()
+
+            with monkeypatch.context() as away:
+                away.setattr(w.manager.controller, "commit_transaction", silent)
+                away.setattr(w.manager.controller, "abort_transaction", silent)
+                with pytest.raises(RequestTimeoutError, match="as far as is known"):
+                    await txn.commit(timeout=0.05)
+                with pytest.raises(RequestTimeoutError, match="as far as is known"):
+                    await txn.abort(timeout=0.05)
+            await txn.commit(wait=True)
+            assert w.all_stored() == [b"1"]
+
+    asyncio.run(run())
+
+
 def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
     from nadi.errors import TransactionFailedError
 

@@ -70,6 +70,10 @@ class ValueTransaction(Values[T]):
         """Forget the events."""
         self._thread.run(self._core.abort(wait=wait, timeout=timeout))
 
+    def ping(self, lease_ms: int | None = None) -> None:
+        """Extend the lease now; that is done in the background too, three times a lease."""
+        self._thread.run(self._core.ping(lease_ms))
+
     def status(self) -> str:
         """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
         return self._thread.run(self._core.status())
@@ -92,8 +96,8 @@ class TransactionalValueWriter(Generic[T]):
     def begin_txn(self, lease_ms: int | None = None) -> ValueTransaction[T]:
         return ValueTransaction(self._thread, self._thread.run(self._core.begin_txn(lease_ms)))
 
-    def get_txn(self, txn_id: UUID) -> ValueTransaction[T]:
-        """A transaction begun elsewhere or earlier, by its id."""
+    def get_txn(self, txn_id: UUID | str) -> ValueTransaction[T]:
+        """A transaction begun elsewhere or earlier, by its id; see TransactionalEventWriter.get_txn."""
         return ValueTransaction(self._thread, self._thread.run(self._core.get_txn(txn_id)))
 
     def close(self) -> None:
