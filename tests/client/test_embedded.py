@@ -15,6 +15,7 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
     NotEmptyError,
+    SegmentGoneError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
@@ -198,6 +199,23 @@ def test_a_truncation_that_would_leave_no_readable_stream_is_refused(manager: St
             manager.truncate_stream(nadi.StreamCut("sc", "whole", {0: offset}))
     assert manager.stream_info("sc", "whole").head == info.head
     assert sum(1 for _ in manager.read_events("sc", "whole", end=info.tail)) == 100
+
+
+def test_a_reader_is_told_of_a_segment_that_is_gone_and_goes_on(manager: StreamManager) -> None:
+    manager.create_stream("sc", "gone")
+    with manager.create_writer("sc", "gone") as writer:
+        writer.write_batch([b"old"] * 10, "k").result(10)
+        start = manager.stream_info("sc", "gone").head
+        (old,) = manager.current_segments("sc", "gone")
+        manager.scale_stream("sc", "gone", [old.segment_id], [(0.0, 0.5), (0.5, 1.0)])
+        cut = manager.stream_info("sc", "gone").tail
+        writer.write_batch([b"new"] * 10, "k").result(10)
+    manager.truncate_stream(cut)
+    end = manager.stream_info("sc", "gone").tail
+    with manager.create_reader("sc", "gone", start=start, end=end) as reader:
+        with pytest.raises(SegmentGoneError):
+            reader.next_block(10)
+        assert [event for _, block in reader for event in block] == [b"new"] * 10
 
 
 def test_large_events(manager: StreamManager) -> None:

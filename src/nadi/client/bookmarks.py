@@ -300,7 +300,7 @@ class NamedSlices:
 
 
 def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[_Stored], _Stored]:
-    more, less = _tags(add), set(remove)
+    more, less = _tags(add), set(_tags(remove))
 
     def change(stored: _Stored) -> _Stored:
         kept = [tag for tag in stored.tags if tag not in less]
@@ -310,7 +310,9 @@ def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[_Stored], _
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    found = list(dict.fromkeys(tags))
+    found = [] if isinstance(tags, str) else list(dict.fromkeys(tags))
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in found):
+        raise InvalidArgumentError(f"tags are a list of texts, not {tags!r}")
     if len(found) > BOOKMARK_MAX_TAGS:
         raise InvalidArgumentError(f"{len(found)} tags are too many: at most {BOOKMARK_MAX_TAGS}")
     for tag in found:
