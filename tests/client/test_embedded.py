@@ -153,11 +153,8 @@ def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
         with pytest.raises(InvalidArgumentError):
             second.get_txn("no id")
         resumed = second.get_txn(short.txn_id)
-        with pytest.raises(KeyError) as raised, resumed:
-            resumed.write_event(b"4", "k")
-            resumed.abort()
-            raise KeyError("an error of the block's own")
-        assert not getattr(raised.value, "__notes__", None)
+        resumed.write_event(b"4", "k")
+        resumed.abort()
     tail = manager.stream_info("sc", "resumed").tail
     assert [event.data for event in manager.read_events("sc", "resumed", end=tail)] == [b"1"]
 

@@ -247,8 +247,8 @@ def test_truncated_data_and_foreign_cuts_are_named() -> None:
             for wrong in ("k", [5]):
                 with pytest.raises(InvalidArgumentError):
                     await w.manager.create_reader("sc", "st", routing_keys=wrong)
+            wrong = "head"
             with pytest.raises(InvalidStreamCutError):
-                wrong = "head"
                 await w.manager.create_reader("sc", "st", start=wrong)
             for cut in (StreamCut("sc", "other", {0: 0}), StreamCut("sc", "st", {77: 0})):
                 with pytest.raises(InvalidStreamCutError):

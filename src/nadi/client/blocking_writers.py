@@ -119,7 +119,7 @@ class TransactionalEventWriter:
         return Transaction(self._thread, self._thread.run(self._core.begin_txn(lease_ms)))
 
     def get_txn(self, txn_id: UUID | str) -> Transaction:
-        """A transaction begun elsewhere or earlier, by its id or the id's text; TransactionNotFoundError if there is none.
+        """A transaction begun elsewhere or earlier, by its id or its text. TransactionNotFoundError if there is none.
 
         One that was committed meanwhile can be committed again, without harm; one that has timed out says so when it
         is used.

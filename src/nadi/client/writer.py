@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 import time
 from collections import defaultdict
@@ -28,6 +29,7 @@ from uuid import uuid4
 from nadi.client.batch import Ack, Batch
 from nadi.client.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.event_time import NotedTimes, check_writer_id
+from nadi.client.loop_thread import FORKED
 from nadi.client.routes import CACHED_KEYS, Routes
 from nadi.client.segment_output import SegmentOutput
 from nadi.client.segment_ranges import SegmentRange, Successor
@@ -75,6 +77,7 @@ class EventWriter:
         self._find_successors = find_successors
         self._ack_timeout_s = ack_timeout_s
         self._blocking = blocking
+        self._process_id = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._room = threading.Condition(self.lock)
         self._room_waiters: list[asyncio.Future[None]] = []
@@ -240,6 +243,8 @@ class EventWriter:
     # --- what the outputs call; the loop's thread --------------------------------------------
 
     def schedule(self, call: Callable[[], None]) -> None:
+        if os.getpid() != self._process_id:
+            raise ClosedError(FORKED)
         try:
             if self._blocking:
                 self._loop.call_soon_threadsafe(call)

@@ -142,5 +142,5 @@ def _decode(data: bytes) -> GroupState:
         return _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise ProtocolError(
-            f"the reader group's state can't be read ({error}): use the nadi version that wrote it, or make another group"
+            f"the reader group's state can't be read ({error}): use the nadi version that wrote it, or another group"
         ) from error
