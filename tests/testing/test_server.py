@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,26 @@ def test_a_temporary_folder_goes_and_a_given_one_stays(tmp_path: Path) -> None:
     server.kill()
     server.close()
     assert (tmp_path / "data").exists()
+
+
+_INTERRUPTED = """
+import os, signal, sys, nadi
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+with nadi.embedded(sys.argv[1]) as server, nadi.StreamManager(server.controller_uri) as manager:
+    manager.create_scope("sc")
+    manager.create_stream("sc", "st")
+    with manager.create_writer("sc", "st") as writer:
+        try:
+            os.killpg(0, signal.SIGINT)
+            signal.pause()
+        except KeyboardInterrupt:
+            writer.write_event(b"the last").result(10)
+            print("stored", end="")
+"""
+
+
+def test_ctrl_c_reaches_the_caller_and_not_its_server(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", _INTERRUPTED, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+    assert (done.stdout, done.stderr) == ("stored", "")
