@@ -44,6 +44,7 @@ class StreamManager(Structures):
         credentials: Credentials | None = None,
         trust_store: str | os.PathLike[str] | None = None,
         validate_host_name: bool = True,
+        timeout: float | None = None,
     ) -> None:
         self._thread = LoopThread(f"nadi client of {controller_uri}")
 
@@ -53,6 +54,7 @@ class StreamManager(Structures):
                 credentials=credentials,
                 trust_store=trust_store,
                 validate_host_name=validate_host_name,
+                timeout=timeout,
                 blocking=True,
             )
 

@@ -127,7 +127,10 @@ class SliceReader:
         self._tell()
 
     def nothing_for(self, timeout: float | None) -> RequestTimeoutError:
-        return RequestTimeoutError(f"nothing to read in {self.scope}/{self.stream} for {timeout} s")
+        trouble = self._stores.waits_for()
+        return RequestTimeoutError(
+            f"nothing to read in {self.scope}/{self.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
+        )
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, EventBlock]]:
         while True:

@@ -74,6 +74,8 @@ class StreamManager(Structures):
 
     credentials: Basic or Bearer; None takes them from the environment, if they are there. trust_store: for
     tls:// addresses, the PEM file (or folder) of the certificates to trust; None for those of the system.
+    timeout: how many seconds a call that has no time-out of its own waits for the server. None is 30, and 130 for those
+    that change streams and scopes, which may take the server long.
     """
 
     def __init__(
@@ -83,13 +85,14 @@ class StreamManager(Structures):
         credentials: Credentials | None = None,
         trust_store: str | os.PathLike[str] | None = None,
         validate_host_name: bool = True,
+        timeout: float | None = None,
         controller: ControllerClient | None = None,
         blocking: bool = False,
     ) -> None:
         super().__init__()
         if controller is None:
             security = security_of(controller_uri, credentials, trust_store, validate_host_name)
-            controller = ControllerClient(controller_address(controller_uri), security)
+            controller = ControllerClient(controller_address(controller_uri), security, timeout)
         self.controller = controller
         self.stores = SegmentStores(self.controller)
         self._blocking = blocking

@@ -207,10 +207,11 @@ class Transaction:
         except TimeoutError as error:
             if isinstance(error, NadiError):
                 raise
+            trouble = self._owner.stores.waits_for()
             raise RequestTimeoutError(
                 f"transaction {self.txn_id} was not {done} within {timeout} s, as far as is known: "
-                "ask for its status, or try again"
-            ) from None
+                "ask for its status, or try again" + (f" ({trouble})" if trouble else "")
+            ) from trouble
 
     async def _until(self, states: tuple[str, ...]) -> None:
         while True:

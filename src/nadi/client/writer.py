@@ -122,7 +122,11 @@ class EventWriter:
                 if output is None or not output.current.entries:
                     output = self._keyless = next(self._cycle)
             else:
-                output = self._output_of_key.get(routing_key) or self._route(routing_key)
+                try:
+                    output = self._output_of_key.get(routing_key) or self._route(routing_key)
+                except TypeError:  # a list, say, which no dict takes for a key
+                    kind = type(routing_key).__name__
+                    raise InvalidArgumentError(f"a routing key is a str, not {kind}") from None
             if size > MAX_EVENT_BYTES + HEADER_BYTES:
                 output.cut()  # a large event is a batch of its own
             batch = output.current
@@ -208,7 +212,7 @@ class EventWriter:
                     except NadiError as error:
                         failure = failure or error
         except TimeoutError:
-            raise RequestTimeoutError(f"not everything was acknowledged within {timeout} s") from None
+            raise self._too_late(f"not everything was acknowledged within {timeout} s") from None
         if failure is not None:
             self._failure = None
             raise failure
@@ -288,9 +292,15 @@ class EventWriter:
         deadline = time.monotonic() + self._ack_timeout_s
         while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
             if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                raise RequestTimeoutError(f"no room to write after {self._ack_timeout_s} s")
+                raise self._too_late(f"no room to write after {self._ack_timeout_s} s")
         if self._stopped is not None:
             raise self._stopped
+
+    def _too_late(self, what: str) -> RequestTimeoutError:
+        """With the reason, if one is known."""
+        outputs = list(self._outputs.values())
+        trouble = next((output.trouble for output in outputs if output.trouble), None) or self.stores.waits_for()
+        return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))
 
     def _make_room(self) -> None:
         if self._pending <= WRITER_PENDING_BYTES // 2 or self._stopped is not None:
@@ -420,9 +430,7 @@ class EventWriter:
                 if pending and now - output.progress_at > self._ack_timeout_s:
                     output.fail(
                         output.trouble
-                        or RequestTimeoutError(
-                            f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
-                        )
+                        or self._too_late(f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s")
                     )
 
 

@@ -40,6 +40,7 @@ class SharedState:
 
     def __init__(self, stores: SegmentStores, scope: str, group: str) -> None:
         self.scope, self.group = scope, group
+        self._stores = stores
         self._table = Table(stores, scope, READER_GROUP_PREFIX + group)
 
     async def create(self, state: GroupState) -> bool:
@@ -92,10 +93,11 @@ class SharedState:
         except TimeoutError as error:
             if isinstance(error, RequestTimeoutError):
                 raise
+            why = trouble or self._stores.waits_for()
             raise RequestTimeoutError(
                 f"the state of reader group {self.scope}/{self.group} could not be changed within {timeout_s} s"
-                + (f": {trouble}" if trouble else ": many readers change it at once")
-            ) from trouble
+                + (f": {why}" if why else ": many readers change it at once")
+            ) from why
 
     async def _read(self) -> tuple[GroupState, int]:
         try:
