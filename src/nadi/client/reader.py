@@ -127,6 +127,7 @@ class SliceReader:
         self._tell()
 
     def nothing_for(self, timeout: float | None) -> RequestTimeoutError:
+        """What `next_block` raises after that time-out."""
         trouble = self._stores.waits_for()
         return RequestTimeoutError(
             f"nothing to read in {self.scope}/{self.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
@@ -156,6 +157,7 @@ class SliceReader:
         return self._closed
 
     def close(self) -> None:
+        """End at once; who waits in `next_block` gets ClosedError."""
         self._closed = True
         for source in self._inputs.values():
             if source.task is not None:

@@ -42,6 +42,7 @@ class Table:
         return True
 
     async def delete(self) -> None:
+        """Delete it with all that it holds; SegmentNotFoundError if there is none."""
         await self._stores.call(self.segment, wire.DeleteTableSegment, segment=self.segment, must_be_empty=False)
 
     async def get(self, key: bytes) -> TableValue | None:

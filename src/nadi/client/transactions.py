@@ -87,6 +87,7 @@ class Transaction:
         return self._writer.write_event(event, routing_key)
 
     def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """As EventWriter.write_batch; the events are seen by readers once the transaction is committed."""
         self._check_open()
         return self._writer.write_batch(events, routing_keys)
 

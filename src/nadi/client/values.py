@@ -223,4 +223,5 @@ class ValueReader(Generic[T]):
         return await self._reader.current_time_window(self.position())
 
     def close(self) -> None:
+        """End at once; who waits in `next_events` gets ClosedError."""
         self._reader.close()

@@ -118,6 +118,7 @@ class ReaderGroup:
     # --- what there is ----------------------------------------------------------------------
 
     async def online_readers(self) -> list[str]:
+        """The ids of the readers that take part now, those too that died and were not found dead yet."""
         return sorted((await self._shared.read()).readers)
 
     async def stream_names(self) -> list[str]:
