@@ -22,6 +22,8 @@ from nadi.errors import (
 )
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_id
+from nadi.wire import commands as wire
+from nadi.wire.fields import TableEntry
 
 from .fake_server import Chaos
 from .world import World, world
@@ -412,6 +414,22 @@ def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
                 await txn.write_event(b"b")
             with pytest.raises(TransactionFailedError):
                 await txn.commit()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_cannot_be_sent_takes_its_connection_along() -> None:
+    async def run() -> None:
+        async with world() as w:
+            segment = "sc/st/0.#epoch.0"
+            connection = await w.manager.stores.connection(segment)
+            wrong: Any = "text"
+            with pytest.raises(TypeError, match="bytes-like"):
+                await connection.call(
+                    wire.UpdateTableEntries, 5, segment=segment, token="", entries=(TableEntry(b"k", 0, wrong),)
+                )
+            assert not connection.is_open  # else what is sent next would be taken for the rest of that frame
+            assert (await w.manager.segment_info(segment)).write_offset == 0
 
     asyncio.run(run())
 

@@ -169,7 +169,12 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._error is not None:
             raise self._error
         assert self._transport is not None
-        self._transport.writelines(encode_parts(command))
+        parts = encode_parts(command)
+        try:
+            self._transport.writelines(parts)
+        except BaseException as error:  # with a part of the frame out, what is sent next would be taken for its rest
+            self.lose(UnavailableError(f"a {type(command).__name__} could not be sent: {error}"))
+            raise
 
     def submit(self, kind: type[wire.Command], **fields: Any) -> asyncio.Future[wire.Command]:
         """Send a request; the future holds its reply, or the error that the reply stands for."""
@@ -184,6 +189,9 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             self.send(kind(request_id=request_id, **fields))
         except ProtocolError as error:
             future.set_exception(error)
+        except BaseException:
+            future.cancel()
+            raise
         return future
 
     async def call(self, kind: type[wire.Command], timeout_s: float | None, **fields: Any) -> wire.Command:
