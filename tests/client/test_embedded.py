@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     InvalidArgumentError,
+    InvalidNameError,
     InvalidStreamCutError,
     NotEmptyError,
     SegmentGoneError,
@@ -41,6 +43,12 @@ def numbers_by_key(events: list[bytes]) -> dict[bytes, list[int]]:
 
 
 def test_scopes_and_streams(manager: StreamManager) -> None:
+    wrong: Any
+    for wrong in (None, 5, b"sc"):
+        with pytest.raises(InvalidNameError):
+            manager.create_stream("sc", wrong)
+    with pytest.raises(StreamNotFoundError):
+        manager.scale_stream("sc", "none", [0], [(0.0, 1.0)])
     assert manager.create_scope("other")
     assert not manager.create_scope("other")
     assert set(manager.list_scopes()) >= {"sc", "other"}

@@ -74,8 +74,8 @@ class StreamManager(Structures):
 
     credentials: Basic or Bearer; None takes them from the environment, if they are there. trust_store: for
     tls:// addresses, the PEM file (or folder) of the certificates to trust; None for those of the system.
-    timeout: how many seconds a call that has no time-out of its own waits for the server. None is 30, and 130 for those
-    that change streams and scopes, which may take the server long.
+    timeout: how many seconds one request waits for the server; a call's own `timeout` is for all of its requests
+    together. None is 30, and 130 for changes of streams and scopes, which may take the server long.
     """
 
     def __init__(
