@@ -401,6 +401,32 @@ def test_a_commit_and_an_abort_take_no_longer_than_they_may(monkeypatch: pytest.
     asyncio.run(run())
 
 
+def test_a_block_that_fails_ends_by_its_own_error_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_transaction_writer("sc", "st")
+            txn = await writer.begin_txn()
+
+            async def silent(*_: object) -> None:
+                await asyncio.Event().wait()
+
+            monkeypatch.setattr(w.manager.controller, "abort_transaction", silent)
+            monkeypatch.setattr("nadi.client.transactions._GIVING_UP_TIMEOUT_S", 0.05)
+            with pytest.raises(TypeError) as raised:
+                await asyncio.wait_for(fail_in_a_block(txn), 5)
+            assert "could not be aborted" in raised.value.__notes__[0]
+            assert not writer.open_transactions  # nobody keeps it alive
+            with pytest.raises(InvalidArgumentError):
+                await w.manager.create_writer("sc", "st", ack_timeout=0)
+
+    asyncio.run(run())
+
+
+async def fail_in_a_block(txn: Transaction) -> None:
+    async with txn:
+        raise TypeError("an error of the block's own")
+
+
 def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
     from nadi.errors import TransactionFailedError
 

@@ -33,6 +33,7 @@ from nadi.naming import segment_name, transaction_segment_name
 
 DEFAULT_LEASE_MS = 90_000
 _STATE_PAUSE_S = 0.02
+_GIVING_UP_TIMEOUT_S = 5.0  # Ctrl-C, say, waits for it
 _BEGIN_ANOTHER = "begin another, and write its events again"
 
 
@@ -176,7 +177,7 @@ class Transaction:
                 await self.commit()
                 return
             try:
-                await self.abort()
+                await self.abort(timeout=_GIVING_UP_TIMEOUT_S)
             except NadiError as failure:
                 error.add_note(f"Transaction {self.txn_id} could not be aborted, and ends with its lease: {failure}")
         finally:

@@ -70,6 +70,8 @@ class EventWriter:
         ack_timeout_s: float = ACK_TIMEOUT_S,
         blocking: bool = False,
     ) -> None:
+        if not ack_timeout_s > 0:
+            raise InvalidArgumentError(f"events get more than 0 s to be stored, not {ack_timeout_s}")
         self.name = name
         self.lock = threading.Lock()
         self.stores = stores
