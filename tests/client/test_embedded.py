@@ -47,6 +47,9 @@ def test_scopes_and_streams(manager: StreamManager) -> None:
     for wrong in (None, 5, b"sc"):
         with pytest.raises(InvalidNameError):
             manager.create_stream("sc", wrong)
+    for wrong in ("abc", [1]):
+        with pytest.raises(InvalidArgumentError, match="list of texts"):
+            manager.create_stream("sc", "tagged", tags=wrong)
     with pytest.raises(StreamNotFoundError):
         manager.scale_stream("sc", "none", [0], [(0.0, 1.0)])
     assert manager.create_scope("other")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nadi.client.cuts import HEAD, TAIL
+from nadi.client.policy import checked_tags
 from nadi.client.reader import check_cut, segment_ranges
 from nadi.client.tables import ABSENT, Table, TableValue
 from nadi.errors import (
@@ -310,9 +311,7 @@ def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[_Stored], _
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    found = [] if isinstance(tags, str) else list(dict.fromkeys(tags))
-    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in found):
-        raise InvalidArgumentError(f"tags are a list of texts, not {tags!r}")
+    found = list(dict.fromkeys(checked_tags(tags)))
     if len(found) > BOOKMARK_MAX_TAGS:
         raise InvalidArgumentError(f"{len(found)} tags are too many: at most {BOOKMARK_MAX_TAGS}")
     for tag in found:

@@ -18,7 +18,7 @@ from nadi.client import reader as readers
 from nadi.client.bookmarks import Bookmarks, NamedSlices
 from nadi.client.controller import ControllerClient
 from nadi.client.cuts import StreamCuts
-from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration, checked_tags
 from nadi.client.reader import SliceReader
 from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader
@@ -163,7 +163,7 @@ class StreamManager(Structures):
         """
         check_name("stream", stream)
         config = StreamConfiguration(
-            scaling or ScalingPolicy.fixed(segments), retention, tuple(tags), timestamp_aggregation_timeout_ms
+            scaling or ScalingPolicy.fixed(segments), retention, checked_tags(tags), timestamp_aggregation_timeout_ms
         )
         return await self.controller.create_stream(scope, stream, config)
 
@@ -183,7 +183,7 @@ class StreamManager(Structures):
         config = StreamConfiguration(
             scaling or old.scaling,
             retention or old.retention,
-            old.tags if tags is None else tuple(tags),
+            old.tags if tags is None else checked_tags(tags),
             old.timestamp_aggregation_timeout_ms if timeout_ms is None else timeout_ms,
         )
         await self.controller.update_stream(scope, stream, config)
