@@ -40,7 +40,7 @@ _SEGMENT_NAME = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,10})(?:\.#epoch\.([0-9]{1,
 def check_name(kind: str, name: str, *, internal: bool = False, max_chars: int = NAME_MAX_CHARS) -> str:
     """Return `name` if it may name a `kind` ("scope", "stream", ...), else raise InvalidNameError."""
     pattern = _NAME if internal else _USER_NAME
-    if not pattern.fullmatch(name) or len(name) > max_chars:
+    if not isinstance(name, str) or not pattern.fullmatch(name) or len(name) > max_chars:
         raise InvalidNameError(kind, name, f"letters, digits, '.' and '-', at most {max_chars} characters")
     return name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +105,41 @@ def test_closing_ends_every_wait(uri: str) -> None:
     with pytest.raises(ClosedError):
         manager.list_scopes()
     manager.close()
+
+
+def test_a_call_that_comes_while_the_client_is_closed_ends_too(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = StreamManager(uri)
+    submit, closing = asyncio.run_coroutine_threadsafe, threading.Thread(target=manager.close)
+
+    def after_the_other_thread(work: Any, loop: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            closing.start()
+            closing.join(0.5)  # it must not get to end the loop now
+        return submit(work, loop)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", after_the_other_thread)
+    with pytest.raises(ClosedError):
+        manager.create_reader("sc", "st4").next_block()
+    closing.join(10)
+    assert not closing.is_alive()
+
+
+def test_a_client_is_not_for_a_forked_process(manager: StreamManager) -> None:
+    writer = manager.create_writer("sc", "st4")
+    reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a call that waits for ever ends this process by a signal
+        told = 0
+        for call in (manager.list_scopes, reader.next_block, lambda: writer.write_event(b"x")):
+            try:
+                call()
+            except ClosedError as error:
+                told += "fork" in str(error)
+        manager.close()
+        os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    writer.write_event(b"the parent's goes on").result(10)
 
 
 def test_ctrl_c_ends_a_wait(manager: StreamManager) -> None:

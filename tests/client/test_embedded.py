@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import nadi
 from nadi.client import ABSENT, StreamManager
 from nadi.errors import (
+    ClosedError,
     ConditionFailedError,
+    InvalidArgumentError,
+    InvalidNameError,
     InvalidStreamCutError,
     NotEmptyError,
+    SegmentGoneError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
+    TransactionFailedError,
     TruncatedError,
 )
 
@@ -37,6 +43,15 @@ def numbers_by_key(events: list[bytes]) -> dict[bytes, list[int]]:
 
 
 def test_scopes_and_streams(manager: StreamManager) -> None:
+    wrong: Any
+    for wrong in (None, 5, b"sc"):
+        with pytest.raises(InvalidNameError):
+            manager.create_stream("sc", wrong)
+    for wrong in ("abc", [1]):
+        with pytest.raises(InvalidArgumentError, match="list of texts"):
+            manager.create_stream("sc", "tagged", tags=wrong)
+    with pytest.raises(StreamNotFoundError):
+        manager.scale_stream("sc", "none", [0], [(0.0, 1.0)])
     assert manager.create_scope("other")
     assert not manager.create_scope("other")
     assert set(manager.list_scopes()) >= {"sc", "other"}
@@ -123,6 +138,51 @@ def test_transactions(manager: StreamManager) -> None:
     ]
 
 
+def test_a_transaction_is_taken_up_by_its_id(manager: StreamManager) -> None:
+    manager.create_stream("sc", "resumed", 2)
+    with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as first:
+        committed, aborted, short = first.begin_txn(), first.begin_txn(), first.begin_txn(10_000)
+        committed.write_event(b"1", "k")
+        committed.commit(wait=True)
+        aborted.abort(wait=True)
+        with pytest.raises(TransactionFailedError, match="COMMITTED"):
+            committed.abort()
+    with pytest.raises(ClosedError):
+        first.begin_txn()
+    with pytest.raises(TransactionFailedError, match="let go"):
+        short.write_event(b"x")
+    with manager.create_transaction_writer("sc", "resumed", lease_ms=20_000) as second:
+        again = second.get_txn(str(committed.txn_id))
+        again.commit(wait=True)  # as a process does that died before it noted the first commit
+        with pytest.raises(TransactionFailedError, match="COMMITTED"):
+            again.write_event(b"2", "k")
+        late = second.get_txn(aborted.txn_id)
+        for use in (late.commit, lambda: late.write_event(b"3", "k")):
+            with pytest.raises(TransactionFailedError, match="ABORTED"):
+                use()
+        late.abort()
+        with pytest.raises(InvalidArgumentError):
+            second.get_txn("no id")
+        resumed = second.get_txn(short.txn_id)
+        resumed.write_event(b"4", "k")
+        resumed.abort()
+    tail = manager.stream_info("sc", "resumed").tail
+    assert [event.data for event in manager.read_events("sc", "resumed", end=tail)] == [b"1"]
+
+
+def test_a_transaction_ends_for_good_with_a_sealed_stream_or_a_block_that_fails(manager: StreamManager) -> None:
+    manager.create_stream("sc", "ended")
+    with manager.create_transaction_writer("sc", "ended") as writer:
+        txn = writer.begin_txn()
+        txn.write_event(b"1")
+        txn.flush()
+        manager.seal_stream("sc", "ended")
+        with pytest.raises(TransactionFailedError), txn:
+            pass
+        with pytest.raises(TransactionFailedError):
+            txn.flush()
+
+
 def test_truncation(manager: StreamManager) -> None:
     manager.create_stream("sc", "short")
     with manager.create_writer("sc", "short") as writer:
@@ -135,6 +195,35 @@ def test_truncation(manager: StreamManager) -> None:
     assert [event.data for event in manager.read_events("sc", "short", end=info.tail)] == [b"new"]
     with manager.create_reader("sc", "short", start=before.head) as reader, pytest.raises(TruncatedError):
         reader.next_block(10)
+
+
+def test_a_truncation_that_would_leave_no_readable_stream_is_refused(manager: StreamManager) -> None:
+    manager.create_stream("sc", "whole")
+    with manager.create_writer("sc", "whole") as writer:
+        writer.write_batch([b"%d" % number for number in range(100)], "k")
+    info = manager.stream_info("sc", "whole")
+    for offset in (3, 1_000_000):  # within an event, past the end
+        with pytest.raises(InvalidStreamCutError):
+            manager.truncate_stream(nadi.StreamCut("sc", "whole", {0: offset}))
+    assert manager.stream_info("sc", "whole").head == info.head
+    assert sum(1 for _ in manager.read_events("sc", "whole", end=info.tail)) == 100
+
+
+def test_a_reader_is_told_of_a_segment_that_is_gone_and_goes_on(manager: StreamManager) -> None:
+    manager.create_stream("sc", "gone")
+    with manager.create_writer("sc", "gone") as writer:
+        writer.write_batch([b"old"] * 10, "k").result(10)
+        start = manager.stream_info("sc", "gone").head
+        (old,) = manager.current_segments("sc", "gone")
+        manager.scale_stream("sc", "gone", [old.segment_id], [(0.0, 0.5), (0.5, 1.0)])
+        cut = manager.stream_info("sc", "gone").tail
+        writer.write_batch([b"new"] * 10, "k").result(10)
+    manager.truncate_stream(cut)
+    end = manager.stream_info("sc", "gone").tail
+    with manager.create_reader("sc", "gone", start=start, end=end) as reader:
+        with pytest.raises(SegmentGoneError):
+            reader.next_block(10)
+        assert [event for _, block in reader for event in block] == [b"new"] * 10
 
 
 def test_large_events(manager: StreamManager) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import nadi
@@ -67,6 +70,33 @@ def test_made_listed_and_deleted(manager: StreamManager) -> None:
     for lengths in ((0, 0), (1, -1), (200, 100)):
         with pytest.raises(InvalidArgumentError):
             KeyValueTableConfiguration(*lengths)
+
+
+def test_what_is_no_bytes_is_refused_and_hurts_nobody(manager: StreamManager) -> None:
+    manager.create_key_value_table("sc", "types", KeyValueTableConfiguration(4))
+    table, plain = manager.key_value_table("sc", "types"), manager.table("sc", "plain")
+    plain.create()
+    wrong: Any
+    for wrong in ("text", None, 4, [b"a"], pa.array([1])):
+        for call in (
+            lambda wrong=wrong: table.put(b"0001", wrong),
+            lambda wrong=wrong: table.put(wrong, b""),
+            lambda wrong=wrong: table.get(TableKey(wrong)),
+            lambda wrong=wrong: list(table.entries(start=wrong)),
+            lambda wrong=wrong: plain.put(b"a", wrong),
+            lambda wrong=wrong: plain.get(wrong),
+        ):
+            with pytest.raises(InvalidArgumentError, match="is bytes, not"):
+                call()
+    words: Any = memoryview(array("i", [1, 2]))
+    table.put(b"0001", words)
+    found = table.get(b"0001", timeout=5)
+    assert found is not None
+    assert found.value == words.tobytes()
+    entries = table.entries()
+    manager.delete_key_value_table("sc", "types")
+    with pytest.raises(KeyValueTableNotFoundError):
+        next(entries)
 
 
 def test_conditions(manager: StreamManager) -> None:

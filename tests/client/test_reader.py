@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,13 @@ from nadi.client.aio import SliceReader
 from nadi.client.assemble import EventAssembler
 from nadi.client.frontier import Frontier
 from nadi.client.segment_ranges import SegmentRange
-from nadi.errors import InvalidStreamCutError, RequestTimeoutError, TruncatedError
+from nadi.errors import (
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    RequestTimeoutError,
+    StreamNotFoundError,
+    TruncatedError,
+)
 from nadi.model.framing import frame_events
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id
@@ -203,13 +210,41 @@ def test_truncated_data_and_foreign_cuts_are_named() -> None:
             reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0}))
             with pytest.raises(TruncatedError) as caught:
                 await reader.next_block(5)
-            assert caught.value.start_offset == 9
+            assert (caught.value.offset, caught.value.start_offset) == (0, 9)
+            found = await reader.next_block(5)  # told once
+            assert found is not None
+            assert list(found[1]) == [b"b"]
+            ended = await w.manager.create_reader(
+                "sc", "st", start=StreamCut("sc", "st", {0: 0}), end=StreamCut("sc", "st", {0: 9})
+            )
+            with pytest.raises(TruncatedError):
+                await ended.next_block(5)
+            assert await ended.next_block(5) is None
+            wrong: Any
+            for wrong in ("k", [5]):
+                with pytest.raises(InvalidArgumentError):
+                    await w.manager.create_reader("sc", "st", routing_keys=wrong)
+            wrong = "head"
+            with pytest.raises(InvalidStreamCutError):
+                await w.manager.create_reader("sc", "st", start=wrong)
             for cut in (StreamCut("sc", "other", {0: 0}), StreamCut("sc", "st", {77: 0})):
                 with pytest.raises(InvalidStreamCutError):
                     await w.manager.create_reader("sc", "st", start=cut)
             early, late = StreamCut("sc", "st", {0: 9}), StreamCut("sc", "st", {0: 18})
             with pytest.raises(InvalidStreamCutError):
                 await w.manager.create_reader("sc", "st", start=late, end=early)
+
+    asyncio.run(run())
+
+
+def test_a_stream_that_was_deleted_before_it_was_read_is_named() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            reader = await w.manager.create_reader("sc", "st")
+            del w.store.segments["sc/st/0.#epoch.0"], w.controller.streams["sc", "st"]
+            for _ in range(2):
+                with pytest.raises(StreamNotFoundError):
+                    await reader.next_block(5)
 
     asyncio.run(run())
 

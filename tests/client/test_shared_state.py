@@ -86,6 +86,8 @@ def test_a_set(manager: StreamManager, stream: str) -> None:
     assert len(here) == 3
     with pytest.raises(InvalidArgumentError):
         here.add((1, 2))
+    with pytest.raises(InvalidArgumentError):
+        here.discard([1])
 
 
 def test_a_counter(manager: StreamManager, stream: str) -> None:
@@ -98,6 +100,8 @@ def test_a_counter(manager: StreamManager, stream: str) -> None:
         here.add(1 << 70)
     with pytest.raises(InvalidArgumentError):
         here.add((1 << 63) - 1)
+    with pytest.raises(InvalidArgumentError):
+        here.add("1")  # type: ignore[arg-type]
 
 
 def test_a_journal(manager: StreamManager, stream: str) -> None:
@@ -132,6 +136,10 @@ def test_an_election(manager: StreamManager, stream: str) -> None:
     assert bob.resign()
     assert bob.token(160) is None
     assert ann.campaign(now_ms=161, lease_ms=100) == 3
+    for lease_ms in (0, -5):
+        with pytest.raises(InvalidArgumentError):
+            ann.campaign(now_ms=200, lease_ms=lease_ms)
+    assert bob.campaign(now_ms=200, lease_ms=100) is None
 
 
 def test_as_of_a_stream_cut(manager: StreamManager, stream: str) -> None:

@@ -59,12 +59,17 @@ def chunked(draw: Any, array: pa.Array) -> pa.ChunkedArray:
 def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
     """Events (`+` before those with a key, else `-`) and keys as lists, and both in a form that write_batch takes."""
     payloads: list[bytes] = draw(EVENTS)
-    kind = draw(st.sampled_from(["one", "list", "strings", "large", "dictionary", "chunked", "chunked dictionary"]))
+    kinds_of_keys = ["one", "list", "strings", "large", "view", "nulls", "dictionary", "chunked", "chunked dictionary"]
+    kind = draw(st.sampled_from(kinds_of_keys))
     keys = [draw(KEYS)] * len(payloads) if kind == "one" else [draw(KEYS) for _ in payloads]
+    if kind == "nulls":
+        keys = [None] * len(payloads)
     if kind not in ("one", "list"):
         keys = [key if key != "\ud800" else "x" for key in keys]  # that is no UTF-8
     events = [(b"-" if key is None else b"+") + payload for key, payload in zip(keys, payloads, strict=True)]
-    form = draw(st.sampled_from(["list", "tuple", "mutable", "iterator", "binary", "large", "slice", "chunked"]))
+    form = draw(
+        st.sampled_from(["list", "tuple", "mutable", "iterator", "binary", "large", "view", "slice", "chunked"])
+    )
     given: Any = events
     if form == "tuple":
         given = tuple(events)
@@ -75,13 +80,18 @@ def batches(draw: Any) -> tuple[list[bytes], list[str | None], Any, Any]:
     elif form in ("binary", "chunked"):
         given = pa.array(events, pa.binary())
         given = chunked(draw, given) if form == "chunked" else given
+    elif form == "view":
+        given = pa.array(events, pa.binary_view())
     elif form == "large":
         given = pa.array(events, pa.large_binary())
     elif form == "slice":
         given = pa.array([b"before", *events, b"after"], pa.binary())[1:-1]
     if kind in ("one", "list"):
         return events, keys, given, keys if kind == "list" else (keys or [None])[0]
-    array = pa.array(keys, pa.large_string() if kind == "large" else pa.string())
+    if kind == "nulls":
+        return events, keys, given, pa.nulls(len(events))
+    kinds = {"large": pa.large_string(), "view": pa.string_view()}
+    array = pa.array(keys, kinds.get(kind, pa.string()))
     if "dictionary" in kind:
         array = array.dictionary_encode()
     return events, keys, given, chunked(draw, array) if "chunked" in kind else array
@@ -258,6 +268,10 @@ def test_threads_keep_the_order_of_their_keys_over_splits(tmp_path: Any) -> None
         (pa.array(["text"] * 50), "k", "events are binary, not string"),
         (pa.array([b"a"] * 50), pa.array(["k"] * 51), "51 routing keys for 50 events"),
         ([b"a"] * 50, 5, "routing keys are a str or one for each event, not int"),
+        (None, "k", "events are a list or an array of them, not NoneType"),
+        (pa.table({"reading": [b"a"]}), "k", "choose a column"),
+        (pa.array([b"a", None], pa.binary_view()), "k", "1 of the events are null"),
+        (pa.nulls(3), "k", "events are binary, not"),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: Any, message: str) -> None:
@@ -267,6 +281,9 @@ def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: An
             for write in (writer.write_batch, writer.write_many):
                 with pytest.raises(InvalidArgumentError, match=message):
                     await write(events, keys)
+            for key in (5, ["k"]):
+                with pytest.raises(InvalidArgumentError, match="a routing key is a str"):
+                    writer.write_event(b"a", key)  # type: ignore[arg-type]
             await writer.write_event(b"only")
             assert w.stored(0) == [b"only"]
 

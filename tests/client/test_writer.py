@@ -22,6 +22,8 @@ from nadi.errors import (
 )
 from nadi.model.keyspace import key_position
 from nadi.naming import segment_id
+from nadi.wire import commands as wire
+from nadi.wire.fields import TableEntry
 
 from .fake_server import Chaos
 from .world import World, world
@@ -357,6 +359,74 @@ def test_each_transaction_has_a_lease_of_its_own(monkeypatch: pytest.MonkeyPatch
     asyncio.run(run())
 
 
+def test_a_transaction_taken_up_gets_a_whole_lease_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world() as w:
+            extended = asyncio.get_running_loop().create_future()
+
+            async def noted_ping(scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
+                extended.set_result((txn_id, lease_ms))
+
+            first = await w.manager.create_transaction_writer("sc", "st", lease_ms=10_000)
+            txn = await first.begin_txn()
+            await first.close()
+            monkeypatch.setattr(w.manager.controller, "ping_transaction", noted_ping)
+            second = await w.manager.create_transaction_writer("sc", "st", lease_ms=60_000)
+            await second.get_txn(txn.txn_id)
+            assert await asyncio.wait_for(extended, 5) == (txn.txn_id, 60_000)
+
+    asyncio.run(run())
+
+
+def test_a_commit_and_an_abort_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_transaction_writer("sc", "st")
+            txn = await writer.begin_txn()
+            await txn.write_event(b"1")
+
+            async def silent(*_: object) -> None:
+                await asyncio.Event().wait()
+
+            with monkeypatch.context() as away:
+                away.setattr(w.manager.controller, "commit_transaction", silent)
+                away.setattr(w.manager.controller, "abort_transaction", silent)
+                with pytest.raises(RequestTimeoutError, match="as far as is known"):
+                    await txn.commit(timeout=0.05)
+                with pytest.raises(RequestTimeoutError, match="as far as is known"):
+                    await txn.abort(timeout=0.05)
+            await txn.commit(wait=True)
+            assert w.all_stored() == [b"1"]
+
+    asyncio.run(run())
+
+
+def test_a_block_that_fails_ends_by_its_own_error_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_transaction_writer("sc", "st")
+            txn = await writer.begin_txn()
+
+            async def silent(*_: object) -> None:
+                await asyncio.Event().wait()
+
+            monkeypatch.setattr(w.manager.controller, "abort_transaction", silent)
+            monkeypatch.setattr("nadi.client.transactions._GIVING_UP_TIMEOUT_S", 0.05)
+            with pytest.raises(TypeError) as raised:
+                await asyncio.wait_for(fail_in_a_block(txn), 5)
+            assert "could not be aborted" in raised.value.__notes__[0]
+            assert not writer.open_transactions  # nobody keeps it alive
+            with pytest.raises(InvalidArgumentError):
+                await w.manager.create_writer("sc", "st", ack_timeout=0)
+
+    asyncio.run(run())
+
+
+async def fail_in_a_block(txn: Transaction) -> None:
+    async with txn:
+        raise TypeError("an error of the block's own")
+
+
 def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
     from nadi.errors import TransactionFailedError
 
@@ -370,6 +440,22 @@ def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
                 await txn.write_event(b"b")
             with pytest.raises(TransactionFailedError):
                 await txn.commit()
+
+    asyncio.run(run())
+
+
+def test_a_request_that_cannot_be_sent_takes_its_connection_along() -> None:
+    async def run() -> None:
+        async with world() as w:
+            segment = "sc/st/0.#epoch.0"
+            connection = await w.manager.stores.connection(segment)
+            wrong: Any = "text"
+            with pytest.raises(TypeError, match="bytes-like"):
+                await connection.call(
+                    wire.UpdateTableEntries, 5, segment=segment, token="", entries=(TableEntry(b"k", 0, wrong),)
+                )
+            assert not connection.is_open  # else what is sent next would be taken for the rest of that frame
+            assert (await w.manager.segment_info(segment)).write_offset == 0
 
     asyncio.run(run())
 

@@ -220,6 +220,8 @@ def test_truncate_moves_the_head_and_deletes_what_lies_before() -> None:
                 await controller.truncate_stream(STREAM, {0: 5, 1: 0})
             with pytest.raises(InvalidStreamCutError):
                 await controller.truncate_stream(STREAM, {0: 50})
+            with pytest.raises(InvalidStreamCutError):
+                await controller.truncate_stream(STREAM, {0: 10, 1: 51})  # past the end
             await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5)])
             left, right = segment_id(2, 1), segment_id(3, 1)
             await controller.truncate_stream(STREAM, {left: 0, right: 0, 1: 20})

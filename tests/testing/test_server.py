@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,55 @@ def test_a_temporary_folder_goes_and_a_given_one_stays(tmp_path: Path) -> None:
     server.kill()
     server.close()
     assert (tmp_path / "data").exists()
+
+
+def test_whatever_waits_for_a_dead_server_says_so_in_time(nadi_server: RestartableServer, nadi_scope: str) -> None:
+    uri = nadi_server.controller_uri
+    with StreamManager(uri) as manager, StreamManager(uri, timeout=1) as hasty:
+        for stream in ("st", "state"):
+            manager.create_stream(nadi_scope, stream)
+        writer = manager.create_writer(nadi_scope, "st", ack_timeout=2)
+        writer.write_event(b"a").result(10)
+        reader, state = manager.create_reader(nadi_scope, "st"), manager.shared_map(nadi_scope, "state")
+        assert reader.next_block(10) is not None
+        with manager.create_transaction_writer(nadi_scope, "st") as transactions:
+            txn = transactions.begin_txn()
+            with nadi_server.down():
+                ack = writer.write_event(b"b")
+                waits: list[Callable[[], object]] = [
+                    lambda: reader.next_block(1),
+                    lambda: writer.flush(1),
+                    lambda: ack.result(10),
+                    lambda: state.put("a", 1, timeout=1),
+                    lambda: txn.commit(timeout=1),
+                    lambda: hasty.create_stream(nadi_scope, "other"),
+                    lambda: hasty.bookmarks(nadi_scope).list(),
+                ]
+                for wait in waits:
+                    began = time.monotonic()
+                    with pytest.raises(UnavailableError, match=r"can't be reached|was lost"):
+                        wait()
+                    assert time.monotonic() - began < 10
+
+
+_INTERRUPTED = """
+import os, signal, sys, nadi
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+with nadi.embedded(sys.argv[1]) as server, nadi.StreamManager(server.controller_uri) as manager:
+    manager.create_scope("sc")
+    manager.create_stream("sc", "st")
+    with manager.create_writer("sc", "st") as writer:
+        try:
+            os.killpg(0, signal.SIGINT)
+            signal.pause()
+        except KeyboardInterrupt:
+            writer.write_event(b"the last").result(10)
+            print("stored", end="")
+"""
+
+
+def test_ctrl_c_reaches_the_caller_and_not_its_server(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", _INTERRUPTED, str(tmp_path)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+    assert (done.stdout, done.stderr) == ("stored", "")

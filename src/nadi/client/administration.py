@@ -1,4 +1,4 @@
-"""What a StreamManager does with scopes and streams as a whole: make, change, look at, scale, truncate and end them."""
+"""What a StreamManager does with scopes and streams as a whole: make, change, look at, scale and end them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from nadi.client.controller import ControllerClient
 from nadi.client.patience import Backoff, TimeLimit
-from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
-from nadi.client.reader import check_cut, segment_ranges
+from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration, checked_tags
+from nadi.client.reader import check_cut
 from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
 from nadi.errors import StreamNotFoundError
@@ -77,7 +77,7 @@ class Administration:
         """
         check_name("stream", stream)
         config = StreamConfiguration(
-            scaling or ScalingPolicy.fixed(segments), retention, tuple(tags), timestamp_aggregation_timeout_ms
+            scaling or ScalingPolicy.fixed(segments), retention, checked_tags(tags), timestamp_aggregation_timeout_ms
         )
         return await self.controller.create_stream(scope, stream, config)
 
@@ -97,7 +97,7 @@ class Administration:
         config = StreamConfiguration(
             scaling or old.scaling,
             retention or old.retention,
-            old.tags if tags is None else tuple(tags),
+            old.tags if tags is None else checked_tags(tags),
             old.timestamp_aggregation_timeout_ms if timeout_ms is None else timeout_ms,
         )
         await self.controller.update_stream(scope, stream, config)
@@ -112,11 +112,6 @@ class Administration:
     async def seal_stream(self, scope: str, stream: str) -> None:
         """No more events can be written from now on."""
         await self.controller.seal_stream(scope, stream)
-
-    async def truncate_stream(self, cut: StreamCut) -> None:
-        """Forget what lies before the cut."""
-        await segment_ranges(self.stores, cut.scope, cut.stream, cut)
-        await self.controller.truncate_stream(cut)
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
         """Names of the scope's streams, without internal ones; only those with `tag` if given."""

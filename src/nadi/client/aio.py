@@ -31,6 +31,7 @@ from nadi.client.transactions import Transaction, TransactionalEventWriter
 from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueTransaction, ValueWriter
 from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import EventWriter
+from nadi.model.cutorder import CutOrder
 
 __all__ = [
     "ABSENT",
@@ -43,6 +44,7 @@ __all__ = [
     "ByteStreamReader",
     "ByteStreamWriter",
     "Checkpoint",
+    "CutOrder",
     "Event",
     "EventRead",
     "EventReader",

@@ -44,6 +44,7 @@ class Ack:
         return whole
 
     def done(self) -> bool:
+        """Whether it is known by now that they are stored, or that they are not."""
         return self._future.done()
 
     def result(self, timeout: float | None = None) -> None:

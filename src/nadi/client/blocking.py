@@ -32,6 +32,7 @@ class StreamManager(Administration, EventStreams, Structures):
         credentials: Credentials | None = None,
         trust_store: str | os.PathLike[str] | None = None,
         validate_host_name: bool = True,
+        timeout: float | None = None,
     ) -> None:
         self._thread = LoopThread(f"nadi client of {controller_uri}")
 
@@ -41,6 +42,7 @@ class StreamManager(Administration, EventStreams, Structures):
                 credentials=credentials,
                 trust_store=trust_store,
                 validate_host_name=validate_host_name,
+                timeout=timeout,
                 blocking=True,
             )
 

@@ -87,7 +87,7 @@ class Administration:
         self._thread.run(self._core.seal_stream(scope, stream))
 
     def truncate_stream(self, cut: StreamCut) -> None:
-        """Forget what lies before the cut."""
+        """Forget what lies before the cut; InvalidStreamCutError unless it is a boundary between events."""
         self._thread.run(self._core.truncate_stream(cut))
 
     def list_streams(self, scope: str, tag: str | None = None) -> list[str]:

@@ -59,11 +59,13 @@ class SliceReader:
 
         return self._thread.run(position())
 
-    def current_time_window(self) -> TimeWindow:
-        """In which event time `position()` stands; read from the stream's watermarks."""
-        return self._thread.run(self._core.current_time_window())
+    def current_time_window(self, position: StreamCut | None = None) -> TimeWindow:
+        """In which event time `position()`, or a position before it, stands; read from the stream's watermarks."""
+        return self._thread.run(self._core.current_time_window(position))
 
     def close(self) -> None:
+        """End at once; who waits in `next_block` gets ClosedError."""
+
         async def close() -> None:
             self._core.close()
 
@@ -88,16 +90,21 @@ class Table:
         self._thread, self._core = thread, core
 
     def create(self) -> bool:
+        """Make the table; False if it existed."""
         return self._thread.run(self._core.create())
 
     def delete(self) -> None:
+        """Delete it with all that it holds; SegmentNotFoundError if there is none."""
         self._thread.run(self._core.delete())
 
     def get(self, key: bytes) -> TableValue | None:
+        """The key's value and version, or None."""
         return self._thread.run(self._core.get(key))
 
     def put(self, key: bytes, value: bytes, version: int = ANY_VERSION) -> int:
+        """The new version; ConditionFailedError unless the key's version still is `version` (ABSENT: none)."""
         return self._thread.run(self._core.put(key, value, version))
 
     def remove(self, key: bytes, version: int = ANY_VERSION) -> None:
+        """Remove the key; ConditionFailedError unless its version still is `version`."""
         self._thread.run(self._core.remove(key, version))

@@ -200,6 +200,7 @@ class SharedMap(SharedState, Generic[V]):
         self._core = core
 
     def get(self, key: str, default: V | None = None) -> V | None:
+        """The value as far as is known here; `default` if the key has none."""
         return self._core.get(key, default)
 
     def __getitem__(self, key: str) -> V:
@@ -219,6 +220,7 @@ class SharedMap(SharedState, Generic[V]):
         return self._core.as_dict()
 
     def put(self, key: str, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+        """Give the key this value, whatever it had."""
         self._thread.run(self._core.put(key, value, timeout))
 
     def put_all(self, items: Mapping[str, V], timeout: float | None = UPDATE_TIMEOUT_S) -> None:
@@ -244,6 +246,7 @@ class SharedMap(SharedState, Generic[V]):
         return self._thread.run(self._core.remove(key, timeout))
 
     def clear(self, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+        """Remove all keys in one update."""
         self._thread.run(self._core.clear(timeout))
 
 

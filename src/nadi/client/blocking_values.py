@@ -60,6 +60,7 @@ class ValueTransaction(Values[T]):
         return self._core.txn_id
 
     def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored (and not yet part of the stream)."""
         self._thread.run(self._core.flush(timeout))
 
     def commit(self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None) -> None:
@@ -69,6 +70,10 @@ class ValueTransaction(Values[T]):
     def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
         """Forget the events."""
         self._thread.run(self._core.abort(wait=wait, timeout=timeout))
+
+    def ping(self, lease_ms: int | None = None) -> None:
+        """Extend the lease now; that is done in the background too, three times a lease."""
+        self._thread.run(self._core.ping(lease_ms))
 
     def status(self) -> str:
         """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
@@ -90,13 +95,15 @@ class TransactionalValueWriter(Generic[T]):
         self._thread, self._core = thread, core
 
     def begin_txn(self, lease_ms: int | None = None) -> ValueTransaction[T]:
+        """A new transaction, which times out if the controller hears nothing of it for the lease."""
         return ValueTransaction(self._thread, self._thread.run(self._core.begin_txn(lease_ms)))
 
-    def get_txn(self, txn_id: UUID) -> ValueTransaction[T]:
-        """A transaction begun elsewhere or earlier, by its id."""
+    def get_txn(self, txn_id: UUID | str) -> ValueTransaction[T]:
+        """A transaction begun elsewhere or earlier, by its id; see TransactionalEventWriter.get_txn."""
         return ValueTransaction(self._thread, self._thread.run(self._core.get_txn(txn_id)))
 
     def close(self) -> None:
+        """Let go of the open transactions; each ends with its lease."""
         self._thread.run(self._core.close())
 
     def __enter__(self) -> TransactionalValueWriter[T]:
@@ -135,6 +142,7 @@ class ValueReader(Generic[T]):
         return self._thread.run(self._core.current_time_window())
 
     def close(self) -> None:
+        """End at once; who waits in `next_events` gets ClosedError."""
         try:
             self._on_loop(self._core.close)
         except ClosedError:

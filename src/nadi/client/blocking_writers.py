@@ -68,26 +68,31 @@ class Transaction:
         return self._core.txn_id
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """As EventWriter.write_event; the event is seen by readers once the transaction is committed."""
         return self._core.write_event(event, routing_key)
 
     def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """As EventWriter.write_batch."""
         return self._core.write_batch(events, routing_keys)
 
     def flush(self, timeout: float | None = None) -> None:
+        """Return once everything written so far is stored (and not yet part of the stream)."""
         self._thread.run(self._core.flush(timeout))
 
     def commit(self, *, wait: bool = False, timeout: float | None = 120.0, timestamp_ms: int | None = None) -> None:
         """Make the events part of the stream; with `wait`, return once readers can see them.
 
-        timestamp_ms: the time that the transaction's writer notes with it.
+        timestamp_ms: the time that the transaction's writer notes with it. TransactionFailedError if it was aborted or
+        has timed out; RequestTimeoutError after `timeout` seconds: commit it again, or ask for its `status`.
         """
         self._thread.run(self._core.commit(wait=wait, timeout=timeout, timestamp_ms=timestamp_ms))
 
     def abort(self, *, wait: bool = False, timeout: float | None = 120.0) -> None:
-        """Forget the events."""
+        """Forget the events; TransactionFailedError if it was committed."""
         self._thread.run(self._core.abort(wait=wait, timeout=timeout))
 
     def ping(self, lease_ms: int | None = None) -> None:
+        """Extend the lease now; that is done in the background too, three times a lease."""
         self._thread.run(self._core.ping(lease_ms))
 
     def status(self) -> str:
@@ -110,13 +115,19 @@ class TransactionalEventWriter:
         self._thread, self._core = thread, core
 
     def begin_txn(self, lease_ms: int | None = None) -> Transaction:
+        """A new transaction, which times out if the controller hears nothing of it for the lease."""
         return Transaction(self._thread, self._thread.run(self._core.begin_txn(lease_ms)))
 
-    def get_txn(self, txn_id: UUID) -> Transaction:
-        """A transaction begun elsewhere or earlier, by its id."""
+    def get_txn(self, txn_id: UUID | str) -> Transaction:
+        """A transaction begun elsewhere or earlier, by its id or its text. TransactionNotFoundError if there is none.
+
+        One that was committed meanwhile can be committed again, without harm; one that has timed out says so when it
+        is used.
+        """
         return Transaction(self._thread, self._thread.run(self._core.get_txn(txn_id)))
 
     def close(self) -> None:
+        """Let go of the open transactions; each ends with its lease."""
         self._thread.run(self._core.close())
 
     def __enter__(self) -> TransactionalEventWriter:

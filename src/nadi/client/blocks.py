@@ -29,6 +29,7 @@ FEW_EVENTS = 32  # fewer in a block are written one by one: that costs less than
 _Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 _KINDS_OF_EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _KINDS_OF_KEYS = (pa.types.is_string, pa.types.is_large_string)
+_PLAIN = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string(), pa.null(): pa.string()}
 
 
 class Keys:
@@ -121,10 +122,15 @@ class Blocks:
     def __init__(self, events: Events, routing_keys: RoutingKeys, routes: Routes[Any]) -> None:
         self._blocks: Iterator[Block]
         if isinstance(events, pa.Array | pa.ChunkedArray):
-            self._blocks = self._cut(events, _sizes_of_array(events), routing_keys, routes)
+            array = _plain(events)
+            self._blocks = self._cut(array, _sizes_of_array(array), routing_keys, routes)
+        elif isinstance(events, pa.Table | pa.RecordBatch):
+            raise InvalidArgumentError("a table is no array of events: choose a column, as table['reading']")
         elif isinstance(events, Collection):
             listed, sizes = _checked(list(events))
             self._blocks = self._cut(listed, sizes, routing_keys, routes)
+        elif not isinstance(events, Iterable):
+            raise InvalidArgumentError(f"events are a list or an array of them, not {type(events).__name__}")
         else:
             self._blocks = self._cut_as_they_come(events, routing_keys, routes)
 
@@ -149,6 +155,12 @@ class Blocks:
             yield from self._cut(checked, sizes, keys, routes)
         if next(each, each) is not each:
             raise InvalidArgumentError("there are more routing keys than events: give one for each, or one for all")
+
+
+def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The same array in a form that Arrow's functions for binaries and strings take."""
+    plain = _PLAIN.get(array.type)
+    return array if plain is None else array.cast(plain)
 
 
 def _keys_as_iterable(routing_keys: Any) -> Iterable[str | None]:
@@ -203,7 +215,7 @@ def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | No
     if routing_keys is None or isinstance(routing_keys, str):
         return routing_keys
     if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
-        keys = _keys_of_array(routing_keys, routes)
+        keys = _keys_of_array(_plain(routing_keys), routes)
     elif isinstance(routing_keys, Iterable):
         keys = Keys(list(routing_keys), routes)
     else:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nadi.client.cuts import HEAD, TAIL
+from nadi.client.policy import checked_tags
 from nadi.client.reader import check_cut, segment_ranges
 from nadi.client.tables import ABSENT, Table, TableValue
 from nadi.errors import (
@@ -300,7 +301,7 @@ class NamedSlices:
 
 
 def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[_Stored], _Stored]:
-    more, less = _tags(add), set(remove)
+    more, less = _tags(add), set(_tags(remove))
 
     def change(stored: _Stored) -> _Stored:
         kept = [tag for tag in stored.tags if tag not in less]
@@ -310,7 +311,7 @@ def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[_Stored], _
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    found = list(dict.fromkeys(tags))
+    found = list(dict.fromkeys(checked_tags(tags)))
     if len(found) > BOOKMARK_MAX_TAGS:
         raise InvalidArgumentError(f"{len(found)} tags are too many: at most {BOOKMARK_MAX_TAGS}")
     for tag in found:

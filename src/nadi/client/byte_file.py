@@ -27,9 +27,11 @@ class ByteStreamReader(io.RawIOBase):
         self._thread, self._core = thread, core
 
     def readable(self) -> bool:
+        """True: it reads."""
         return True
 
     def seekable(self) -> bool:
+        """True: `seek` goes anywhere from the head on."""
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
@@ -52,6 +54,7 @@ class ByteStreamReader(io.RawIOBase):
         return self._thread.run(self._core.seek(offset, whence))
 
     def tell(self) -> int:
+        """The offset of the next byte, from the first that the stream ever had."""
         self._check_open()
         return self._core.tell()
 
@@ -64,6 +67,7 @@ class ByteStreamReader(io.RawIOBase):
         return self._thread.run(self._core.tail())
 
     def close(self) -> None:
+        """End at once, also for who waits in a read."""
         if not self.closed:
             _unless_closed(self._thread, self._core.close())
         super().close()
@@ -83,6 +87,7 @@ class ByteStreamWriter(io.RawIOBase):
         self._thread, self._core, self._timeout = thread, core, timeout
 
     def writable(self) -> bool:
+        """True: it writes."""
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:

@@ -186,6 +186,9 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             self.send(kind(request_id=request_id, **fields))
         except ProtocolError as error:
             future.set_exception(error)
+        except BaseException:
+            future.cancel()
+            raise
         return future
 
     async def call(self, kind: type[wire.Command], timeout_s: float | None, **fields: Any) -> wire.Command:

@@ -235,6 +235,8 @@ class ControllerClient(ControllerCalls):
                 f"{scope}/{stream} can't be scaled so: a segment to seal is not current, or too few remain"
             )
         if reply.status != reply.STARTED:
+            if not await self.stream_exists(scope, stream):
+                raise StreamNotFoundError(scope, stream)
             raise InvalidArgumentError(
                 f"{scope}/{stream} can't be scaled so: the new ranges must cover the sealed segments' exactly, "
                 "and no other scale may be running"

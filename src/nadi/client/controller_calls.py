@@ -36,15 +36,18 @@ _Reply = TypeVar("_Reply")
 
 
 class ControllerCalls:
-    """One controller, at `address` (host:port)."""
+    """One controller, at `address` (host:port). timeout_s: of every call, instead of what each kind of call takes."""
 
-    def __init__(self, address: str, security: Security | None = None) -> None:
-        self.address = address
+    def __init__(self, address: str, security: Security | None = None, timeout_s: float | None = None) -> None:
+        if timeout_s is not None and not timeout_s > 0:
+            raise InvalidArgumentError(f"a client waits for its server more than 0 s, not {timeout_s}")
+        self.address, self.timeout_s = address, timeout_s
         self.security = security or Security()
         self._channel: grpc.aio.Channel | None = None
         self._opening = asyncio.Lock()
         self._calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
+        self.trouble: NadiError | None = None  # what the last try of a call met, until one is answered
 
     async def close(self) -> None:
         self._closed = True
@@ -57,10 +60,12 @@ class ControllerCalls:
             return await self.call(rpc, stream_message(scope, stream), kind)
 
     async def call(self, rpc: str, request: Any, kind: type[_Reply], timeout_s: float | None = None) -> _Reply:
-        """An RPC by its name; tried again while the controller is away."""
+        """An RPC by its name; tried again while the controller is away, but no longer than what is usual for a call:
+        the longer time of some is for work, not for a server that is not there."""
         if self._closed:
             raise ClosedError("this client was closed")
-        deadline = time.monotonic() + (timeout_s or DEFAULT_TIMEOUT_S)
+        deadline = time.monotonic() + (self.timeout_s or timeout_s or DEFAULT_TIMEOUT_S)
+        away_since: float | None = None
         pause_s = 0.01
         while True:
             try:
@@ -68,11 +73,16 @@ class ControllerCalls:
             except UnavailableError as error:
                 if isinstance(error, RequestTimeoutError | ClosedError):
                     raise
-                if self._closed or time.monotonic() + pause_s >= deadline:
+                self.trouble = error
+                now = time.monotonic()
+                away_since = now if away_since is None else away_since
+                give_up = min(deadline, away_since + (self.timeout_s or DEFAULT_TIMEOUT_S))
+                if self._closed or now + pause_s >= give_up:
                     raise
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1.0)
                 continue
+            self.trouble = None
             assert isinstance(reply, kind)
             return reply
 

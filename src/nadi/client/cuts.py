@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nadi.client.frontier import Frontier
 from nadi.client.moments import is_moment, moment_ms, moment_of
-from nadi.client.reader import check_cut, read_segment_range, segment_ranges
+from nadi.client.reader import check_cut, checked_keys, read_segment_range, segment_ranges
 from nadi.client.segment_ranges import SegmentRange
 from nadi.client.watermarks import cut_after, cut_before
 from nadi.errors import (
@@ -99,7 +99,7 @@ class StreamCuts:
         They are taken in equal shares from the segments under way; what one has too few of, the others give,
         and successors come when all before them is taken. The same again while the stream has that many.
         """
-        if events < 0:
+        if not isinstance(events, int) or events < 0:
             raise InvalidArgumentError(f"a cut lies {events} events after no other: take an earlier cut to start at")
         frontier, offsets = await self._settle(cut)
         infos = await self._infos(offsets)
@@ -138,6 +138,9 @@ class StreamCuts:
         await self._frontier(cut)
         reached = [(segment, offset) for segment, offset in cut.positions.items() if offset >= 0]
         infos = await self._infos(segment for segment, _ in reached)
+        below = [offset for offset in cut.positions.values() if offset < -1]
+        if below:
+            raise InvalidStreamCutError(f"{below[0]:,} is no offset: a segment begins at 0, and -1 is one not begun")
         for segment, offset in reached:
             info, name = infos[segment], segment_name(self.scope, self.stream, segment)
             if offset < info.start_offset:
@@ -220,7 +223,7 @@ class StreamCuts:
         ranges = await segment_ranges(
             self.manager.stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids)
         )
-        wanted = list(keys)
+        wanted = checked_keys(keys)
         able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
         return [piece for piece in pieces if piece.segment_id in able]
 

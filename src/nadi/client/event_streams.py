@@ -132,7 +132,7 @@ class EventStreams:
             ack_timeout_s=ack_timeout,
             blocking=self._blocking,
         )
-        self._txn_writers.append(writer)
+        self._txn_writers = [*(known for known in self._txn_writers if not known.is_closed), writer]
         return TransactionalValueWriter(writer, encode) if encode else writer
 
     async def _encoder(self, scope: str, stream: str, serializer: Serializer[T] | None) -> Callable[[T], bytes] | None:

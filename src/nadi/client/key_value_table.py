@@ -21,6 +21,7 @@ from nadi.client.key_value_pages import KeyRange, Page, merged_pages
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
+from nadi.client.tables import table_bytes
 from nadi.errors import (
     ConditionFailedError,
     InvalidArgumentError,
@@ -288,7 +289,8 @@ class KeyValueTable:
             raise KeyValueTableNotFoundError(self.scope, self.name) from error
 
     def _key(self, key: TableKey | bytes) -> TableKey:
-        whole = key if isinstance(key, TableKey) else TableKey(bytes(key))
+        whole = key if isinstance(key, TableKey) else TableKey(table_bytes(key, "key"))
+        whole = TableKey(table_bytes(whole.primary, "key"), table_bytes(whole.secondary, "key"))
         config = self.configuration
         if (len(whole.primary), len(whole.secondary)) != (config.primary_key_bytes, config.secondary_key_bytes):
             raise InvalidArgumentError(
@@ -314,10 +316,11 @@ class KeyValueTable:
         segment_id, keys = self._place(puts)
         entries = []
         for key, each in zip(keys, puts, strict=True):
-            if len(each.value) > TABLE_VALUE_MAX_BYTES:
+            value = table_bytes(each.value, "value")
+            if len(value) > TABLE_VALUE_MAX_BYTES:
                 raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
             expected = NOT_EXISTS if isinstance(each, Insert) else self._expected(segment_id, each.version)
-            entries.append(fields.TableEntry(key, expected, each.value))
+            entries.append(fields.TableEntry(key, expected, value))
         if sum(len(key) + len(value) for key, _, value in entries) > _UPDATE_MAX_BYTES:
             raise InvalidArgumentError(f"one update has at most {_UPDATE_MAX_BYTES:,} bytes of keys and values")
         repeat = all(entry.version == NO_VERSION for entry in entries)
@@ -348,6 +351,7 @@ class KeyValueTable:
         if primary is not None:
             self._key(TableKey(primary, bytes(config.secondary_key_bytes)))
             head, room = primary, config.secondary_key_bytes
+        prefix, start, end = (table_bytes(given, "key") for given in (prefix, start, end))
         for given in (prefix, start, end):
             if len(given) > room:
                 raise InvalidArgumentError(f"{given!r} is longer than the {room} bytes of the keys it speaks of")
@@ -358,11 +362,19 @@ class KeyValueTable:
             high = min(high, (head + end).ljust(whole, b"\xff"))
         return KeyRange(low, high)
 
-    def _pages(self, span: KeyRange, page_size: int, timeout: float, *, keys_only: bool) -> AsyncGenerator[Page, None]:
+    async def _pages(
+        self, span: KeyRange, page_size: int, timeout: float, *, keys_only: bool
+    ) -> AsyncGenerator[Page, None]:
         primary = self.configuration.primary_key_bytes
         if span.low[:primary] == span.high[:primary]:
             segment_id = self._partition(span.low[:primary])
             names = {segment_id: self._names[segment_id]}
         else:
             names = self._names
-        return merged_pages(self._stores, names, span, page_size, timeout, keys_only=keys_only)
+        pages = merged_pages(self._stores, names, span, page_size, timeout, keys_only=keys_only)
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    yield page
+        except SegmentNotFoundError as error:
+            raise KeyValueTableNotFoundError(self.scope, self.name) from error

@@ -11,6 +11,7 @@ import msgspec
 
 from nadi.client.shared_state import SharedState
 from nadi.client.state_synchronizer import UPDATE_TIMEOUT_S, StateKind, StateSynchronizer
+from nadi.errors import InvalidArgumentError
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +49,10 @@ class LeaderElection(SharedState[Lease, Lease]):
         Who leads calls it again well before the lease ends. A name counts only together with the token that
         this object was given: another process of the same name waits like everybody else.
         """
+        if not isinstance(now_ms, int) or not isinstance(lease_ms, int) or lease_ms <= 0:
+            raise InvalidArgumentError(
+                f"a lease is a number of ms above 0, from a time in ms: not {lease_ms}, {now_ms!r}"
+            )
         token: int | None = None
 
         def generate(state: Lease) -> list[Lease]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -13,27 +15,36 @@ import uvloop
 
 from nadi.errors import ClosedError
 
+log = logging.getLogger("nadi.client")
+
+FORKED = "this client was made before the process forked, and its thread stayed behind: make another after the fork"
 _Result = TypeVar("_Result")
 
 
 class LoopThread:
-    """`run` from any other thread; `close` ends every wait with ClosedError."""
+    """`run` from any other thread; `close` ends every wait with ClosedError.
+
+    What is handed to the loop before it ends is ended with it: `_lock` keeps anything from coming after.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = uvloop.new_event_loop()
         self._closed = False
+        self._lock = threading.Lock()
+        self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """The coroutine's result; Ctrl-C ends the wait and the coroutine."""
-        if self._closed or sys.is_finalizing():  # at the program's end the thread stands still already
+        try:
+            self._check_process()
+            with self._lock:
+                self._check_usable()
+                future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except BaseException:
             work.close()
-            raise ClosedError("this client was closed")
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a blocking call in the client's own thread would wait for itself")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -44,24 +55,44 @@ class LoopThread:
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the loop call it soon; a third of what `run` costs."""
-        if self._closed or sys.is_finalizing():
-            raise ClosedError("this client was closed")
-        if threading.current_thread() is self._thread:
-            raise RuntimeError("a blocking call in the client's own thread would wait for itself")
-        self._loop.call_soon_threadsafe(function, *arguments)
+        self._check_process()
+        with self._lock:
+            self._check_usable()
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Run `last`, end everything that still runs, and stop the thread."""
-        if self._closed:
+        if os.getpid() != self._process_id:
             last.close()
             return
-        self._closed = True
-        asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
+        with self._lock:
+            if self._closed:
+                last.close()
+                return
+            if threading.current_thread() is self._thread:
+                last.close()
+                raise RuntimeError("a client can't be closed in its own thread, which would wait for itself")
+            self._closed = True
+            asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
         self._thread.join()
+
+    def _check_process(self) -> None:
+        """Without the lock, which another thread may have held when the process forked."""
+        if os.getpid() != self._process_id:
+            raise ClosedError(FORKED)
+
+    def _check_usable(self) -> None:
+        if self._closed or sys.is_finalizing():  # at the program's end the thread stands still already
+            raise ClosedError("this client was closed")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a blocking call in the client's own thread would wait for itself")
 
     async def _end(self, last: Coroutine[Any, Any, None]) -> None:
         try:
-            await last
+            try:
+                await last
+            except Exception:
+                log.exception("the client is closed, and this failed meanwhile:")
             tasks = asyncio.all_tasks(self._loop) - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nadi.errors import InvalidArgumentError
@@ -57,6 +58,14 @@ class RetentionPolicy:
     def by_size(cls, keep_bytes: int, most_bytes: int = NO_MAXIMUM) -> RetentionPolicy:
         """Keep the newest `keep_bytes`."""
         return cls(BY_SIZE, keep_bytes, most_bytes)
+
+
+def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Several tags; InvalidArgumentError for one text, whose letters would be taken for tags."""
+    found = () if isinstance(tags, str) else tuple(tags)
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in found):
+        raise InvalidArgumentError(f"tags are a list of texts, not {tags!r}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

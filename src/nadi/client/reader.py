@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -31,6 +31,10 @@ from nadi.errors import (
     NadiError,
     NotFoundError,
     RequestTimeoutError,
+    SegmentGoneError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+    TruncatedError,
 )
 from nadi.model.event import EventBlock
 from nadi.model.keyspace import key_position
@@ -88,7 +92,7 @@ class _Input:
         """A lent block was taken: it is given out."""
         self.lent -= 1
         self.ahead.make_room(block)
-        self.given = block.offset + block.size_bytes
+        self.given = max(self.given, block.offset + block.size_bytes)  # a gap behind it may be told already
 
 
 class SliceReader:
@@ -123,8 +127,9 @@ class SliceReader:
     async def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         """(segment id, events), or None at the end of the slice or of a sealed stream.
 
-        RequestTimeoutError if nothing came within `timeout` seconds: ask again. TruncatedError if
-        what was to be read next was truncated away.
+        RequestTimeoutError if nothing came within `timeout` seconds: ask again. TruncatedError, once, if what was
+        to be read next was truncated away: from its `offset` to its `start_offset`, or all of the segment
+        (SegmentGoneError). The next call goes on behind that.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -149,7 +154,11 @@ class SliceReader:
         self._tell()
 
     def nothing_for(self, timeout: float | None) -> RequestTimeoutError:
-        return RequestTimeoutError(f"nothing to read in {self.scope}/{self.stream} for {timeout} s")
+        """What `next_block` raises after that time-out."""
+        trouble = self._stores.waits_for()
+        return RequestTimeoutError(
+            f"nothing to read in {self.scope}/{self.stream} for {timeout} s" + (f": {trouble}" if trouble else "")
+        )
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, EventBlock]]:
         while True:
@@ -176,6 +185,7 @@ class SliceReader:
         return self._closed
 
     def close(self) -> None:
+        """End at once; who waits in `next_block` gets ClosedError."""
         self._closed = True
         for source in self._inputs.values():
             if source.task is not None:
@@ -202,8 +212,19 @@ class SliceReader:
             if source.blocks:
                 return source
             if source.error is not None:
-                raise source.error
+                error = source.error
+                if isinstance(error, TruncatedError):
+                    self._go_on_behind(source, error)
+                raise error
         return None
+
+    def _go_on_behind(self, source: _Input, error: TruncatedError) -> None:
+        source.error = None
+        if isinstance(error, SegmentGoneError):
+            source.task = asyncio.create_task(self._read(source, is_gone=True))
+            return
+        source.given = error.start_offset if source.end is None else min(error.start_offset, source.end)
+        source.task = asyncio.create_task(self._read(source))
 
     def _tell(self) -> None:
         """There is news: for whoever waits in `next_block`, and for another thread."""
@@ -266,18 +287,29 @@ class SliceReader:
             for piece in begun:
                 self._begin(piece, 0)
 
-    async def _read(self, source: _Input) -> None:
-        """Fill the queue of one segment."""
+    async def _read(self, source: _Input, *, is_gone: bool = False) -> None:
+        """Fill the queue of one segment, and find what follows it."""
+        segment_id = source.piece.segment_id
         try:
-            await source.ahead.fill(source.given, source.end, share_bytes(len(self._inputs) + 1))
+            if not is_gone:
+                await source.ahead.fill(source.given, source.end, share_bytes(len(self._inputs) + 1))
             if source.end is not None:
                 source.successors = []
             else:
-                segment_id = source.piece.segment_id
                 source.successors = await following(self._stores, self.scope, self.stream, segment_id)
+        except SegmentNotFoundError as error:
+            source.error = await self._gone(error)
         except NadiError as error:
             source.error = error
         self._tell()
+
+    async def _gone(self, error: SegmentNotFoundError) -> NadiError:
+        try:
+            if await self._stores.controller.stream_exists(self.scope, self.stream):
+                return SegmentGoneError(error.segment)
+            return StreamNotFoundError(self.scope, self.stream)
+        except NadiError as unknown:
+            return unknown
 
 
 async def open_reader(
@@ -312,12 +344,22 @@ async def open_reader(
     future = {segment_id for segment_id, offset in start.positions.items() if offset < 0}
     frontier = Frontier(ranges, future)
     if routing_keys is not None:
-        frontier.narrow([key_position(key) for key in routing_keys])
+        frontier.narrow([key_position(key) for key in checked_keys(routing_keys)])
     return SliceReader(stores, scope, stream, frontier, start, end, allowed)
+
+
+def checked_keys(routing_keys: Iterable[str]) -> list[str]:
+    """Several keys to read; InvalidArgumentError for one text, whose letters would be taken for keys."""
+    keys = [] if isinstance(routing_keys, str) else list(routing_keys)
+    if isinstance(routing_keys, str) or not all(isinstance(key, str) for key in keys):
+        raise InvalidArgumentError(f"routing keys to read are a list of texts, not {routing_keys!r}")
+    return keys
 
 
 def check_cut(cut: StreamCut | None, scope: str, stream: str) -> None:
     """InvalidStreamCutError unless the cut is one of this stream."""
+    if cut is not None and not isinstance(cut, StreamCut):
+        raise InvalidStreamCutError(f"{str(cut)[:60]!r} is no StreamCut: make one with the stream's `cuts`")
     if cut is not None and (cut.scope, cut.stream) != (scope, stream):
         raise InvalidStreamCutError(f"the cut belongs to stream {cut.scope}/{cut.stream}, not to {scope}/{stream}")
 

@@ -72,8 +72,8 @@ class RevisionedStream:
 
     @property
     def trouble(self) -> NadiError | None:
-        """What an append under way waits for."""
-        return self._appender.trouble
+        """What an append under way, or any other request, waits for."""
+        return self._appender.trouble or self._stores.waits_for()
 
     async def extent(self) -> Extent:
         """Where the stream's data begins and ends now."""

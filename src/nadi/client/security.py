@@ -35,6 +35,7 @@ class Basic:
     password: str = field(repr=False)
 
     def header(self) -> str:
+        """What goes into the `authorization` of each request."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
@@ -45,6 +46,7 @@ class Bearer:
     token: str | Callable[[], str] = field(repr=False)
 
     def header(self) -> str:
+        """What goes into the `authorization` of each request."""
         return _sendable("Bearer " + (self.token if isinstance(self.token, str) else self.token()))
 
 

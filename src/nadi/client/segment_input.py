@@ -76,14 +76,15 @@ async def read_bytes(
             except PermissionDeniedError:
                 stores.forget(segment)  # another token may do
                 raise
-            except UnavailableError:
+            except UnavailableError as error:
+                stores.trouble = error
                 _drop(reads)
                 asked = position
                 connection = None
                 stores.forget(segment)
                 await backoff.pause()
                 continue
-            backoff = Backoff()
+            backoff, stores.trouble = Backoff(), None
             if not isinstance(reply, wire.SegmentRead) or reply.offset != position:
                 raise UnavailableError(f"a read of {segment} was answered with {type(reply).__name__}")
             data = memoryview(reply.data)

@@ -96,6 +96,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
     """A mapping of text to values."""
 
     def get(self, key: str, default: V | None = None) -> V | None:
+        """The value as far as is known here; `default` if the key has none."""
         return self._state.get(key, default)
 
     def __getitem__(self, key: str) -> V:
@@ -116,6 +117,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         return dict(self._state)
 
     async def put(self, key: str, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+        """Give the key this value, whatever it had."""
         await self.put_all({key: value}, timeout)
 
     async def put_all(self, items: Mapping[str, V], timeout: float | None = UPDATE_TIMEOUT_S) -> None:
@@ -159,6 +161,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         return await self._change(lambda state: [_Remove([key])] if key in state else [], timeout)
 
     async def clear(self, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+        """Remove all keys in one update."""
         await self._change(lambda state: [_Clear()] if state else [], timeout)
 
 
@@ -208,10 +211,11 @@ class SharedSet(SharedState[set[Any], _Change], Generic[E]):
         self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = UPDATE_TIMEOUT_S
     ) -> bool:
         """Add some and remove others in one update; False if that changed nothing."""
-        plus, minus = set(added), set(removed)
-        for element in plus:
+        more, less = list(added), list(removed)
+        for element in (*more, *less):
             if not isinstance(element, str | int | bytes):
                 raise InvalidArgumentError(f"{element!r} can't be in a shared set: use text, integers or bytes")
+        plus, minus = set(more), set(less)
 
         def generate(state: set[Any]) -> list[_Change]:
             update = _Change(list(plus - state - minus), list(minus & state))
@@ -236,6 +240,8 @@ class SharedCounter(SharedState[int, int]):
 
     async def add(self, amount: int = 1, timeout: float | None = UPDATE_TIMEOUT_S) -> int:
         """The new value: nobody else gets the same by the same amount."""
+        if not isinstance(amount, int):
+            raise InvalidArgumentError(f"a counter goes on by an integer, not {amount!r}")
         found = 0
 
         def generate(state: int) -> list[int]:

@@ -12,10 +12,12 @@ from typing import Any
 
 from nadi.client.connection import Endpoint, SegmentStoreConnection
 from nadi.client.controller import ControllerClient
+from nadi.client.controller_calls import DEFAULT_TIMEOUT_S
 from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.tokens import DelegationTokens
 from nadi.errors import (
     ClosedError,
+    NadiError,
     PermissionDeniedError,
     StorageFullError,
     TokenExpiredError,
@@ -40,6 +42,11 @@ class SegmentStores:
         self._endpoints: dict[str, Endpoint] = {}
         self._connections: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
         self._closed = False
+        self.trouble: NadiError | None = None  # what the last try of a request met, until one is answered
+
+    def waits_for(self) -> NadiError | None:
+        """What keeps requests from being answered now, as far as is known; for messages of time-outs."""
+        return self.trouble or self.controller.trouble
 
     async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
         """An open connection to the store that has `segment`; UnavailableError if there is none now."""
@@ -59,7 +66,8 @@ class SegmentStores:
             self._connections[slot] = task
         try:
             connection = await asyncio.shield(task)
-        except UnavailableError:
+        except UnavailableError as error:
+            self.trouble = error
             self.forget(segment)
             raise
         if self._is_closed():
@@ -79,20 +87,21 @@ class SegmentStores:
         self,
         segment: str,
         kind: type[wire.Command],
-        timeout_s: float = 30.0,
+        timeout_s: float | None = None,
         /,
         *,
         repeat: bool = True,
         **fields: Any,
     ) -> wire.Command:
         """Send a request, with its token, to the store of `segment`; one that may be sent twice is, within
-        the time."""
+        the time (None: the client's)."""
+        timeout_s = timeout_s or self.controller.timeout_s or DEFAULT_TIMEOUT_S
         backoff = Backoff()
         trouble: UnavailableError | None = None
         async with TimeLimit(
             timeout_s,
             lambda: f"{kind.__name__} for segment {segment} had no answer within {timeout_s} s",
-            lambda: trouble,
+            lambda: trouble or self.waits_for(),
         ):
             while True:
                 try:
@@ -105,7 +114,9 @@ class SegmentStores:
                     await backoff.pause()
                     continue
                 try:
-                    return await connection.call(kind, None, token=token, **fields)
+                    reply = await connection.call(kind, None, token=token, **fields)
+                    self.trouble = None
+                    return reply
                 except TokenExpiredError as error:  # nothing was done
                     self.forget(segment)
                     trouble = error
@@ -120,7 +131,7 @@ class SegmentStores:
                         raise ClosedError("this client was closed") from error
                     if not repeat:
                         raise
-                    trouble = error
+                    self.trouble = trouble = error
                 await backoff.pause()
 
     def release(self, purpose: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 
 from nadi.client.administration import Administration
@@ -26,7 +27,8 @@ from nadi.client.stores import SegmentStores
 from nadi.client.structures import Structures
 from nadi.client.tables import Table
 from nadi.defaults import DEFAULT_URI
-from nadi.errors import UnavailableError
+from nadi.errors import TruncatedError, UnavailableError
+from nadi.model.streamcut import StreamCut
 
 _LEAVING_TIMEOUT_S = 2.0
 
@@ -41,6 +43,8 @@ class StreamManager(Administration, EventStreams, Structures):
 
     credentials: Basic or Bearer; None takes them from the environment, if they are there. trust_store: for
     tls:// addresses, the PEM file (or folder) of the certificates to trust; None for those of the system.
+    timeout: how many seconds one request waits for the server; a call's own `timeout` is for all of its requests
+    together. None is 30, and 130 for changes of streams and scopes, which may take the server long.
     """
 
     def __init__(
@@ -50,12 +54,13 @@ class StreamManager(Administration, EventStreams, Structures):
         credentials: Credentials | None = None,
         trust_store: str | os.PathLike[str] | None = None,
         validate_host_name: bool = True,
+        timeout: float | None = None,
         controller: ControllerClient | None = None,
         blocking: bool = False,
     ) -> None:
         if controller is None:
             security = security_of(controller_uri, credentials, trust_store, validate_host_name)
-            controller = ControllerClient(controller_address(controller_uri), security)
+            controller = ControllerClient(controller_address(controller_uri), security, timeout)
         self.controller = controller
         self.stores = SegmentStores(self.controller)
         EventStreams.__init__(self, blocking)
@@ -90,6 +95,12 @@ class StreamManager(Administration, EventStreams, Structures):
     def cuts(self, scope: str, stream: str) -> StreamCuts:
         """The stream's cuts: make, check, compare and measure them."""
         return StreamCuts(self, scope, stream)
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        """Forget what lies before the cut; InvalidStreamCutError unless it is a boundary between events."""
+        with suppress(TruncatedError):  # before the head: the controller refuses that
+            await self.cuts(cut.scope, cut.stream).check(cut)
+        await self.controller.truncate_stream(cut)
 
     def bookmarks(self, scope: str) -> Bookmarks:
         """The scope's bookmarks."""

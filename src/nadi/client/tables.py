@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nadi.client.stores import SegmentStores
-from nadi.errors import AlreadyExistsError
+from nadi.errors import AlreadyExistsError, InvalidArgumentError
 from nadi.naming import TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
@@ -24,6 +24,15 @@ class TableValue:
 
     value: bytes
     version: int
+
+
+def table_bytes(given: object, what: str) -> bytes:
+    """A key or a value as bytes; InvalidArgumentError if it is no bytes, which would end the whole connection."""
+    if isinstance(given, bytes):
+        return given
+    if isinstance(given, bytearray | memoryview):
+        return bytes(given)
+    raise InvalidArgumentError(f"a table's {what} is bytes, not {type(given).__name__}: encode it first")
 
 
 class Table:
@@ -42,11 +51,14 @@ class Table:
         return True
 
     async def delete(self) -> None:
+        """Delete it with all that it holds; SegmentNotFoundError if there is none."""
         await self._stores.call(self.segment, wire.DeleteTableSegment, segment=self.segment, must_be_empty=False)
 
     async def get(self, key: bytes) -> TableValue | None:
         """The value and its version, or None."""
-        reply = await self._stores.call(self.segment, wire.ReadTable, segment=self.segment, keys=(TableKey(key),))
+        reply = await self._stores.call(
+            self.segment, wire.ReadTable, segment=self.segment, keys=(TableKey(table_bytes(key, "key")),)
+        )
         assert isinstance(reply, wire.TableRead)
         entry = reply.entries[0]
         return None if entry.version == NOT_EXISTS else TableValue(entry.value, entry.version)
@@ -58,7 +70,7 @@ class Table:
             wire.UpdateTableEntries,
             repeat=version == ANY_VERSION,
             segment=self.segment,
-            entries=(TableEntry(key, version, value),),
+            entries=(TableEntry(table_bytes(key, "key"), version, table_bytes(value, "value")),),
         )
         assert isinstance(reply, wire.TableEntriesUpdated)
         return reply.versions[0]
@@ -70,5 +82,5 @@ class Table:
             wire.RemoveTableKeys,
             repeat=version == ANY_VERSION,
             segment=self.segment,
-            keys=(TableKey(key, version),),
+            keys=(TableKey(table_bytes(key, "key"), version),),
         )

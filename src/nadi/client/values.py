@@ -145,6 +145,10 @@ class ValueTransaction(Values[T]):
         """Forget the events."""
         await self.events.abort(wait=wait, timeout=timeout)
 
+    async def ping(self, lease_ms: int | None = None) -> None:
+        """Extend the lease now; that is done in the background too, three times a lease."""
+        await self.events.ping(lease_ms)
+
     async def status(self) -> str:
         """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED."""
         return await self.events.status()
@@ -168,8 +172,8 @@ class TransactionalValueWriter(Generic[T]):
         """A new transaction, which times out if the controller hears nothing of it for the lease."""
         return ValueTransaction(await self.events.begin_txn(lease_ms), self.encode)
 
-    async def get_txn(self, txn_id: UUID) -> ValueTransaction[T]:
-        """A transaction begun elsewhere or earlier, by its id."""
+    async def get_txn(self, txn_id: UUID | str) -> ValueTransaction[T]:
+        """A transaction begun elsewhere or earlier, by its id; see TransactionalEventWriter.get_txn."""
         return ValueTransaction(await self.events.get_txn(txn_id), self.encode)
 
     async def close(self) -> None:
@@ -219,4 +223,5 @@ class ValueReader(Generic[T]):
         return await self._reader.current_time_window(self.position())
 
     def close(self) -> None:
+        """End at once; who waits in `next_events` gets ClosedError."""
         self._reader.close()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
 import time
 from collections import defaultdict
@@ -28,6 +29,7 @@ from uuid import uuid4
 from nadi.client.batch import Ack, Batch
 from nadi.client.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.event_time import NotedTimes, check_writer_id
+from nadi.client.loop_thread import FORKED
 from nadi.client.patience import Backoff
 from nadi.client.routes import CACHED_KEYS, Routes
 from nadi.client.segment_output import SegmentOutput
@@ -69,6 +71,8 @@ class EventWriter:
         ack_timeout_s: float = ACK_TIMEOUT_S,
         blocking: bool = False,
     ) -> None:
+        if not ack_timeout_s > 0:
+            raise InvalidArgumentError(f"events get more than 0 s to be stored, not {ack_timeout_s}")
         self.name = name
         self.lock = threading.Lock()
         self.stores = stores
@@ -76,6 +80,7 @@ class EventWriter:
         self._find_successors = find_successors
         self._ack_timeout_s = ack_timeout_s
         self._blocking = blocking
+        self._process_id = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._room = threading.Condition(self.lock)
         self._room_waiters: list[asyncio.Future[None]] = []
@@ -120,7 +125,11 @@ class EventWriter:
                 if output is None or not output.current.entries:
                     output = self._keyless = next(self._cycle)
             else:
-                output = self._output_of_key.get(routing_key) or self._route(routing_key)
+                try:
+                    output = self._output_of_key.get(routing_key) or self._route(routing_key)
+                except TypeError:  # a list, say, which no dict takes for a key
+                    kind = type(routing_key).__name__
+                    raise InvalidArgumentError(f"a routing key is a str, not {kind}") from None
             if size > MAX_EVENT_BYTES + HEADER_BYTES:
                 output.cut()  # a large event is a batch of its own
             batch = output.current
@@ -206,7 +215,7 @@ class EventWriter:
                     except NadiError as error:
                         failure = failure or error
         except TimeoutError:
-            raise RequestTimeoutError(f"not everything was acknowledged within {timeout} s") from None
+            raise self._too_late(f"not everything was acknowledged within {timeout} s") from None
         if failure is not None:
             self._failure = None
             raise failure
@@ -241,6 +250,8 @@ class EventWriter:
     # --- what the outputs call; the loop's thread --------------------------------------------
 
     def schedule(self, call: Callable[[], None]) -> None:
+        if os.getpid() != self._process_id:
+            raise ClosedError(FORKED)
         try:
             if self._blocking:
                 self._loop.call_soon_threadsafe(call)
@@ -284,9 +295,15 @@ class EventWriter:
         deadline = time.monotonic() + self._ack_timeout_s
         while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
             if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                raise RequestTimeoutError(f"no room to write after {self._ack_timeout_s} s")
+                raise self._too_late(f"no room to write after {self._ack_timeout_s} s")
         if self._stopped is not None:
             raise self._stopped
+
+    def _too_late(self, what: str) -> RequestTimeoutError:
+        """With the reason, if one is known."""
+        outputs = list(self._outputs.values())
+        trouble = next((output.trouble for output in outputs if output.trouble), None) or self.stores.waits_for()
+        return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))
 
     def _make_room(self) -> None:
         if self._pending <= WRITER_PENDING_BYTES // 2 or self._stopped is not None:
@@ -416,9 +433,7 @@ class EventWriter:
                 if pending and now - output.progress_at > self._ack_timeout_s:
                     output.fail(
                         output.trouble
-                        or RequestTimeoutError(
-                            f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
-                        )
+                        or self._too_late(f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s")
                     )
 
 

@@ -27,9 +27,21 @@ async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
     head = stream.head or history.head_of_time()
     if not history.is_at_or_after(cut, head):
         raise InvalidStreamCutError(f"{name} is truncated beyond this stream cut already")
+    await _check_ends(flow, name, cut)
     delete = tuple(segment for segment in history.between(head, cut) if segment not in cut)
     truncated_bytes = stream.truncated_bytes + history.size_between(head, cut)
     return TruncateWork(dict(cut), delete, truncated_bytes)
+
+
+async def _check_ends(flow: Workflows, name: StreamName, cut: Cut) -> None:
+    """A head past the end of a segment would hide what is written there later, for ever."""
+
+    async def check(segment: str, offset: int) -> None:
+        length = await flow.segments.length(segment)
+        if offset > length:
+            raise InvalidStreamCutError(f"offset {offset:,} lies past the end of segment {segment}, at {length:,}")
+
+    await together(check(name.segment(segment), offset) for segment, offset in cut.items() if offset > 0)
 
 
 async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:

@@ -2,6 +2,7 @@
 
 It runs in a child process (docs/decisions/0001): the caller's interpreter lock is not shared with
 it, and a caller that is killed takes it along, for the child ends when its standard input closes.
+Ctrl-C in a terminal, and an interrupted notebook, reach the caller alone: it may have things to store yet.
 """
 
 from __future__ import annotations
@@ -60,10 +61,17 @@ class EmbeddedServer:
         command = [sys.executable, "-m", "nadi.standalone", *map(str, arguments)]
         command.append(msgspec.json.encode(security or ServerSecurity()).decode())
         settings = {**os.environ, **(environment or {})}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings)
-        ready = self._await_ready(timeout_s)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings, process_group=0
+        )
+        try:
+            ready = self._await_ready(timeout_s)
+        except BaseException:  # Ctrl-C, say
+            self.kill()
+            raise
         if ready.error:
             self._process.wait(STOP_TIMEOUT_S)
+            self._close_pipes()
             kinds = {"folder": DataFolderError, "full": StorageFullError, "argument": InvalidArgumentError}
             raise kinds.get(ready.error_kind, UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
@@ -81,7 +89,6 @@ class EmbeddedServer:
         if line:
             return msgspec.json.decode(line, type=Ready)
         if not readable:
-            self.kill()
             raise RequestTimeoutError(f"the server was not ready within {timeout_s:.0f} s; see its messages above")
         return Ready(error=f"the server ended at once with code {self._process.wait()}; see its messages above")
 

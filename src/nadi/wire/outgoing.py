@@ -38,7 +38,11 @@ class Outgoing:
         parts, self._parts = self._parts, []
         if not parts or self._transport.is_closing():
             return
-        if len(parts) < _PARTS_MAX and max(map(len, parts)) > _LARGE_PART_BYTES:
-            self._transport.writelines(parts)
-        else:
-            self._transport.write(b"".join(parts))
+        try:
+            if len(parts) < _PARTS_MAX and max(map(len, parts)) > _LARGE_PART_BYTES:
+                self._transport.writelines(parts)
+            else:
+                self._transport.write(b"".join(parts))
+        except BaseException:  # half a frame may be out, and others with it: nobody may wait for their answers
+            self._transport.abort()
+            raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,10 @@ def test_start_and_end_cuts(manager: StreamManager, groups: ReaderGroupManager) 
     assert group.unread_bytes() == 0
     with pytest.raises(InvalidStreamCutError):
         groups.create_reader_group("other", stream, starts=[manager.stream_info("sc", new_stream(manager)).head])
+    with pytest.raises(InvalidStreamCutError):
+        groups.create_reader_group("other", stream, starts=[end], ends=[start])
+    with pytest.raises(InvalidArgumentError):
+        groups.create_reader_group("other", f"sc/{stream}/0")
 
 
 @pytest.mark.parametrize("demanded_s", [60.0, pytest.param(2.0, marks=pytest.mark.slow)])  # 2 s on a quiet machine
@@ -366,3 +371,23 @@ def test_a_cut_that_is_no_boundary_starts_nothing(manager: StreamManager, groups
         with pytest.raises(InvalidStreamCutError, match="no boundary"):
             group.reset_reader_group([cut])
     assert "never" not in groups.list_reader_groups()
+
+
+def test_what_would_make_the_state_unreadable_is_refused(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1, 10)
+    group = new_group(groups, stream)
+    wrong: Any = 5
+    with pytest.raises(InvalidArgumentError):
+        group.create_reader(wrong)
+    with pytest.raises(InvalidArgumentError):
+        group.initiate_checkpoint(wrong)
+    with pytest.raises(InvalidArgumentError):
+        group.initiate_checkpoint("")
+    with pytest.raises(InvalidArgumentError):
+        group.reset_reader_group("evening")  # type: ignore[arg-type]
+    with group.create_reader("a") as reader:
+        until(lambda: reader.read_next_event(1) is not None)
+        halves: Any = {name: offset / 2 + 0.25 for name, offset in reader.positions().items()}
+        with pytest.raises(InvalidArgumentError):
+            group.reader_offline("a", halves)
+        assert group.online_readers() == ["a"]

@@ -160,6 +160,7 @@ class ReaderGroup:
         return GroupValueReader(self._thread, self._thread.run(of_values))
 
     def online_readers(self) -> list[str]:
+        """The ids of the readers that take part now, those too that died and were not found dead yet."""
         return self._thread.run(self._core.online_readers())
 
     def stream_names(self) -> list[str]:

@@ -98,8 +98,8 @@ class ReaderGroup:
 
         With a serializer, it gives values; conditions are given the bytes all the same.
         """
-        if not reader_id:
-            raise InvalidArgumentError("a reader needs an id, by which the others know it")
+        if not isinstance(reader_id, str) or not reader_id:
+            raise InvalidArgumentError(f"a reader needs an id, a text by which the others know it, not {reader_id!r}")
         decoders: dict[str, EventDecoder[T]] = {}
         if serializer is not None:
             for key in (await self._shared.read()).streams:
@@ -119,6 +119,7 @@ class ReaderGroup:
     # --- what there is ----------------------------------------------------------------------
 
     async def online_readers(self) -> list[str]:
+        """The ids of the readers that take part now, those too that died and were not found dead yet."""
         return sorted((await self._shared.read()).readers)
 
     async def stream_names(self) -> list[str]:
@@ -207,6 +208,8 @@ class ReaderGroup:
         RequestTimeoutError if one has not in time: it reads on slowly or is dead, see `reader_offline`; the
         checkpoint still becomes complete. AlreadyExistsError if there is one of that name.
         """
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(f"a checkpoint has a name, a text, not {name!r}")
         return await self._make_checkpoint(name, timeout, is_silent=False)
 
     async def generate_stream_cuts(self, *, timeout: float = 60.0) -> dict[str, StreamCut]:
@@ -228,6 +231,8 @@ class ReaderGroup:
     async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float = 30.0) -> None:
         """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
         cuts = list(to.stream_cuts.values() if isinstance(to, Checkpoint) else to)
+        if not all(isinstance(cut, StreamCut) for cut in cuts):
+            raise InvalidArgumentError("a group is reset to a Checkpoint (see `checkpoints`) or to stream cuts")
         given = {f"{cut.scope}/{cut.stream}" for cut in cuts}
         async with TimeLimit(
             timeout, lambda: f"resetting reader group {self.scope}/{self.name} took longer than {timeout:.1f} s"

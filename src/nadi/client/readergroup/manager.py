@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -31,6 +32,7 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
     ReaderGroupNotFoundError,
+    TruncatedError,
 )
 from nadi.limits import PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
@@ -74,12 +76,16 @@ class ReaderGroupManager:
             key if "/" in key else f"{self.scope}/{key}" for key in ([streams] if isinstance(streams, str) else streams)
         ]
         first, last = _by_stream(starts, keys), _by_stream(ends, keys)
-        if not keys or len(set(keys)) != len(keys):
-            raise InvalidArgumentError("a reader group needs at least one stream, and each once")
+        if not keys or len(set(keys)) != len(keys) or any(key.count("/") != 1 for key in keys):
+            raise InvalidArgumentError(
+                "a reader group needs at least one stream, each once, as `stream` or `scope/stream`"
+            )
         if refresh_ms <= 0 or dead_after_ms < 4 * refresh_ms or checkpoint_interval_ms < 0:
             raise InvalidArgumentError(
                 "refresh_ms must be above 0, dead_after_ms at least four times that, checkpoint_interval_ms not below 0"
             )
+        for key in first.keys() & last.keys():
+            await self._check_order(first[key], last[key])
         begins: list[tuple[KeyRange, int]] = []
         for key in keys:
             begins += await pieces_of(
@@ -106,6 +112,12 @@ class ReaderGroupManager:
         if retention is not StreamDataRetention.NONE:
             await release(self._stores, self.scope, name, group_id, cuts_of(state.positions()).values())
         return True
+
+    async def _check_order(self, start: StreamCut, end: StreamCut) -> None:
+        with suppress(TruncatedError):  # a start that was truncated away is read as a gap
+            order = await self._manager.cuts(start.scope, start.stream).compare(start, end)
+            if not order.is_at_or_before:
+                raise InvalidStreamCutError(f"the end cut of {start.scope}/{start.stream} lies before its start cut")
 
     async def get_reader_group(self, name: str) -> ReaderGroup:
         """ReaderGroupNotFoundError if there is none."""

@@ -130,8 +130,9 @@ class EventReader(Reading[EventRead]):
             raise
         except TimeoutError:
             if self._unanswered > 1:  # once may be this process's own sleep
+                why = self._stores.waits_for() or "is the server there?"
                 raise RequestTimeoutError(
-                    f"the state of the reader group can't be read for {self._silence_s:.0f} s: is the server there?"
+                    f"the state of the reader group can't be read for {self._silence_s:.0f} s: {why}"
                 ) from None
             return None
 

@@ -21,6 +21,8 @@ from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     InvalidArgumentError,
+    NadiError,
+    ProtocolError,
     ReaderGroupNotFoundError,
     SegmentNotFoundError,
     UnavailableError,
@@ -38,6 +40,7 @@ class SharedState:
 
     def __init__(self, stores: SegmentStores, scope: str, group: str) -> None:
         self.scope, self.group = scope, group
+        self._stores = stores
         self._table = Table(stores, scope, READER_GROUP_PREFIX + group)
 
     async def create(self, state: GroupState) -> bool:
@@ -71,11 +74,14 @@ class SharedState:
         trouble: UnavailableError | None = None
         backoff = Backoff(0.1)
 
+        def why() -> NadiError | None:
+            return trouble or self._stores.waits_for()
+
         def failed() -> str:
             what = f"the state of reader group {self.scope}/{self.group} could not be changed within {timeout_s} s"
-            return what if trouble else what + ": many readers change it at once"
+            return what if why() else what + ": many readers change it at once"
 
-        async with TimeLimit(timeout_s, failed, lambda: trouble):
+        async with TimeLimit(timeout_s, failed, why):
             while True:
                 state, version = await self._read()
                 changed, result = change(state)
@@ -106,6 +112,7 @@ def _encode(state: GroupState) -> bytes:
     """The record; old checkpoints go if it would be larger than a table value may be."""
     while True:
         data = _encoder.encode(state)
+        _check_readable(data)
         if len(data) <= TABLE_VALUE_MAX_BYTES:
             return data
         complete = [one for one in state.checkpoints if one.is_complete]
@@ -121,5 +128,20 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(GroupState)
 
 
+def _check_readable(data: bytes) -> None:
+    """A state that can't be read would end the group for all its readers."""
+    try:
+        _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        raise InvalidArgumentError(
+            f"this would make the reader group's state unreadable ({error}): ids and names are text, offsets integers"
+        ) from None
+
+
 def _decode(data: bytes) -> GroupState:
-    return _decoder.decode(data)
+    try:
+        return _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(
+            f"the reader group's state can't be read ({error}): use the nadi version that wrote it, or another group"
+        ) from error
