@@ -15,11 +15,12 @@ OTHER_FORM = {"ByteStreamReader", "ByteStreamWriter"}
 WAIT_FOR_ROOM = {"ready", "write", "write_many"}
 INSIDE = {  # what the parts of the client call of each other
     "adopt",
-    "ask",
     "block_in_hand",
     "end_event_streams",
     "end_structures",
     "is_closed",
+    "lend_to",
+    "look",
     "narrowed",
     "next_ready",
     "nothing_for",

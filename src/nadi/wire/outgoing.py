@@ -13,7 +13,7 @@ from nadi.wire.commands import Command
 from nadi.wire.fields import Buffer
 
 _LARGE_PART_BYTES = 64 * KIB  # is not copied to be joined with others
-_PARTS_MAX = 64  # past it one joined write is faster than that many buffers
+_BUFFERS_MAX = 64  # past it one joined write is faster than that many buffers
 
 
 class Outgoing:
@@ -22,27 +22,33 @@ class Outgoing:
     def __init__(self, transport: asyncio.WriteTransport) -> None:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
-        self._parts: list[Buffer] = []
+        self._buffers: list[Buffer] = []
+        self._is_large = False
         self._is_due = False
 
     def send(self, command: Command) -> None:
-        """Queue a command; ProtocolError for one that is too large."""
-        self._parts += encode_parts(command)
+        """Queue a command; nothing of it where this raises, as ProtocolError does for one that is too large."""
+        parts = encode_parts(command)
+        if max(map(len, parts)) > _LARGE_PART_BYTES:
+            self._buffers += parts
+            self._is_large = True
+        else:
+            self._buffers.append(b"".join(parts))
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Hand over to the transport what is queued, now."""
-        self._is_due = False
-        parts, self._parts = self._parts, []
-        if not parts or self._transport.is_closing():
+        buffers, is_large = self._buffers, self._is_large
+        self._buffers, self._is_large, self._is_due = [], False, False
+        if not buffers or self._transport.is_closing():
             return
         try:
-            if len(parts) < _PARTS_MAX and max(map(len, parts)) > _LARGE_PART_BYTES:
-                self._transport.writelines(parts)
+            if is_large and len(buffers) < _BUFFERS_MAX:
+                self._transport.writelines(buffers)
             else:
-                self._transport.write(b"".join(parts))
+                self._transport.write(b"".join(buffers))
         except BaseException:  # half a frame may be out, and others with it: nobody may wait for their answers
             self._transport.abort()
             raise
