@@ -180,15 +180,14 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._error is not None:
             future.set_exception(self._error)
             return future
-        self._replies[request_id] = future
-        future.add_done_callback(lambda _: self._replies.pop(request_id, None))
+        self._replies[request_id] = future  # until the reply comes, also if nobody waits for it any more
         try:
             self.send(kind(request_id=request_id, **fields))
-        except ProtocolError as error:
+        except BaseException as error:
+            self._replies.pop(request_id, None)
+            if not isinstance(error, ProtocolError):
+                raise
             future.set_exception(error)
-        except BaseException:
-            future.cancel()
-            raise
         return future
 
     async def call(self, kind: type[wire.Command], timeout_s: float | None, **fields: Any) -> wire.Command:

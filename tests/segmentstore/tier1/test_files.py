@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,8 +31,19 @@ from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader
 from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.pace import Pace
 
 FILE_BYTES = 64 * 1024
+
+
+@pytest.fixture(autouse=True, scope="module", params=["loop's thread", "writer thread"])
+def thread(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Small frames are written in the one or the other, as the disk is quick or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pace, "is_quick", lambda _, size: size < FILE_BYTES and request.param == "loop's thread")
+        yield
+
+
 NOW = datetime(2026, 11, 21, 6, 0, tzinfo=UTC)
 
 

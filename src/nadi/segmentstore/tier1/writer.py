@@ -76,6 +76,10 @@ class FrameWriter:
         file.end = offset + size
         return LogAddress(sequence, file.number, offset + FRAME_HEADER_BYTES)
 
+    def has_room(self, payload_bytes: int) -> bool:
+        """Whether a frame of so many bytes goes into the current file: `write` waits for nothing but the disk then."""
+        return self._file is not None and self._file.end + frame_bytes(payload_bytes) <= self._file_bytes
+
     def prepare(self) -> None:
         """Have the first file made ready."""
         self._supply.request(self._next_number)
