@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,6 +74,25 @@ def test_what_is_written_is_read(manager: StreamManager) -> None:
         assert reader.read(5) == whole[2:7]
     with pytest.raises(ClosedError):
         reader.read(1)
+
+
+@pytest.mark.parametrize("wrong", [5, True, [1, 2], "text", None])
+def test_only_buffers_are_written(uri: str, manager: StreamManager, wrong: Any) -> None:
+    manager.create_stream("sc", "buffers")
+
+    async def write() -> None:
+        async with aio.StreamManager(uri) as manager:
+            writer = await manager.create_byte_writer("sc", "buffers")
+            with pytest.raises(TypeError):
+                await writer.write(wrong)
+            assert writer.tell() == 0
+            await writer.close()
+
+    asyncio.run(write())
+    with manager.create_byte_writer("sc", "buffers") as writer, pytest.raises(TypeError):
+        writer.write(wrong)
+    with manager.create_byte_reader("sc", "buffers") as reader:
+        assert reader.readall() == b""
 
 
 def test_a_writer_goes_on_at_the_end_and_a_reader_sees_it(manager: StreamManager) -> None:

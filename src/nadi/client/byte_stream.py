@@ -74,9 +74,9 @@ class ByteStreamWriter:
         """Take all of `data`, waiting while too much is not stored yet; its length.
 
         Up to 8 MiB are stored as a whole or not at all, more in parts of so many. A buffer that may change is
-        copied. Raises what kept earlier bytes from being stored.
+        copied; TypeError for what is no buffer. Raises what kept earlier bytes from being stored.
         """
-        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        view = memoryview(data if isinstance(data, bytes) else memoryview(data).tobytes())
         await self._until(lambda: self._pending_bytes <= WRITER_PENDING_BYTES, timeout)
         for start in range(0, len(view), BYTE_APPEND_BYTES):
             self._pieces.append(view[start : start + BYTE_APPEND_BYTES])
