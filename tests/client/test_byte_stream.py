@@ -27,6 +27,7 @@ from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     InvalidArgumentError,
+    PastEndError,
     RequestTimeoutError,
     StreamSealedError,
     TruncatedError,
@@ -189,6 +190,12 @@ def test_following_the_tail(manager: StreamManager) -> None:
             writer.write(b"new")
             writer.flush()
             assert reader.read(10) == b"new"
+            reader.seek(1, os.SEEK_END)
+            with pytest.raises(PastEndError, match=r"offset 7 .* is at 6"):
+                reader.read(1)
+            reader.seek(-1, os.SEEK_CUR)
+            with pytest.raises(RequestTimeoutError):
+                reader.read(1)
         reader = manager.create_byte_reader("sc", "followed", follow=True, timeout=None)
         writer.close_and_seal()
     assert reader.readall() == b"oldnew"

@@ -261,8 +261,9 @@ class ByteStreamReader:
     async def fill(self) -> bool:
         """Have something at hand; False at the end: of a sealed stream, or of one that is not followed.
 
-        TruncatedError if the position was truncated away: seek to its `start_offset`. RequestTimeoutError if
-        nothing came within the reader's timeout: ask again.
+        TruncatedError if the position was truncated away: seek to its `start_offset`. PastEndError if the tail is
+        followed and lies before the position. RequestTimeoutError if nothing came within the reader's timeout: ask
+        again.
         """
         if self._closed:
             raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed")
