@@ -37,11 +37,12 @@ class EventStreams:
         """What is not stored by now fails with ClosedError."""
         for writer in self._writers:
             writer.stop(ClosedError(f"the client was closed, and with it the writer of {writer.name}"))
-        await asyncio.gather(*(writer.times.leave() for writer in self._writers if writer.times is not None))
-        for txn_writer in self._txn_writers:
-            await txn_writer.close()
         for reader in self._readers:
             reader.close()
+        await asyncio.gather(
+            *(writer.times.leave() for writer in self._writers if writer.times is not None),
+            *(writer.close() for writer in self._txn_writers),
+        )
 
     # --- writers ----------------------------------------------------------------------------
 
