@@ -179,6 +179,20 @@ def test_a_server_that_is_killed_while_a_writer_writes(tmp_path: Path) -> None:
     server.stop()
 
 
+def test_a_reader_whose_server_is_gone_says_so(tmp_path: Path) -> None:
+    server = nadi.embedded(tmp_path)
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "st")
+        readers = [manager.create_byte_reader("sc", "st", follow=follow, timeout=1) for follow in (True, False)]
+        with pytest.raises(RequestTimeoutError, match=r"at 0 for 1 s$"):
+            readers[0].read(1)
+        server.kill()
+        for reader in readers:
+            with pytest.raises(RequestTimeoutError, match="can't be reached"):
+                reader.read(1)
+
+
 def test_following_the_tail(manager: StreamManager) -> None:
     manager.create_stream("sc", "followed")
     with manager.create_byte_writer("sc", "followed") as writer:

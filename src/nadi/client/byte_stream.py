@@ -25,7 +25,6 @@ from nadi.errors import (
     ConditionFailedError,
     InvalidArgumentError,
     NadiError,
-    RequestTimeoutError,
     StreamSealedError,
 )
 from nadi.limits import (
@@ -271,7 +270,11 @@ class ByteStreamReader:
             return True
         self._waiting = waiting = asyncio.current_task()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with TimeLimit(
+                self._timeout,
+                lambda: f"nothing to read in {self.scope}/{self.stream} at {self._position:,} for {self._timeout} s",
+                self._stores.waits_for,
+            ):
                 if self._chunks is not None and self._in_order == _BLOCKS_BEFORE_READING_AHEAD:
                     await self._forget()
                 if self._chunks is None:
@@ -280,20 +283,13 @@ class ByteStreamReader:
                 if not self._block and not self._follow:  # at what was the tail: there may be more by now
                     self._chunks = await self._begin()
                     self._block = await anext(self._chunks, memoryview(b""))
-        except TimeoutError as error:
-            self._chunks = None  # its wait was cancelled, and that ended it
-            if isinstance(error, NadiError):
-                raise
-            raise RequestTimeoutError(
-                f"nothing to read in {self.scope}/{self.stream} at {self._position:,} for {self._timeout} s"
-            ) from None
         except asyncio.CancelledError:
             self._chunks = None
             if self.is_closed and waiting is not None and waiting.uncancel() == 0:
                 raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed") from None
             raise
         except BaseException:
-            self._chunks = None
+            self._chunks = None  # it has ended, also where its wait took too long and was cancelled
             raise
         finally:
             self._waiting = None
