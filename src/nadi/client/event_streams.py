@@ -123,6 +123,12 @@ class EventStreams:
         lease_ms: int = DEFAULT_LEASE_MS,
         ack_timeout: float = ACK_TIMEOUT_S,
     ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
+        """A writer whose events become part of the stream by transactions: all of one together, or none.
+
+        writer_id: under which its commits' times are known. lease_ms: after so long without word from this client, in
+        milliseconds, a transaction is aborted. ack_timeout: events that are not stored within so many seconds fail.
+        A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
+        """
         encode = await self._encoder(scope, stream, serializer)
         writer = TransactionalEventWriter(
             self.stores,
