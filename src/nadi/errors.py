@@ -6,6 +6,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     ├── InvalidArgumentError        the call can't be right as it stands: change the arguments
     │   ├── InvalidNameError        a scope, stream or group name breaks the naming rule
     │   ├── InvalidStreamCutError   a stream cut of another stream, or one that is no boundary of this stream
+    │   │   └── PastEndError        an offset that its segment has not reached: start at its end or before
     │   └── EventTooLargeError      an event over the size limit
     ├── NotFoundError               nothing of that name is stored
     │   ├── ScopeNotFoundError
@@ -69,6 +70,15 @@ class InvalidNameError(InvalidArgumentError):
 
 class InvalidStreamCutError(InvalidArgumentError):
     """The stream cut doesn't belong to this stream, or its text can't be read."""
+
+
+class PastEndError(InvalidStreamCutError):
+    def __init__(self, segment: str, offset: int, length: int) -> None:
+        super().__init__(
+            f"offset {offset:,} of segment {segment} lies past its end, which is at {length:,}: start there or before, "
+            "and if the stream was made anew, forget the positions of the old one"
+        )
+        self.segment, self.offset, self.length = segment, offset, length
 
 
 class EventTooLargeError(InvalidArgumentError):

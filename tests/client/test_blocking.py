@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from nadi.client import StreamManager
+from nadi.client import StreamManager, aio
 from nadi.client.loop_thread import LoopThread
+from nadi.client.serializers import Text
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
 
 
@@ -58,6 +59,34 @@ def test_write_and_read(manager: StreamManager) -> None:
         with pytest.raises(RequestTimeoutError):
             reader.next_block(0.05)
         assert reader.position() == end
+
+
+def test_iterators_end_after_their_timeout_without_anything_new(uri: str, manager: StreamManager) -> None:
+    start = manager.stream_info("sc", "st4").tail
+    kinds: list[tuple[str, dict[str, Any]]] = [
+        ("read_events", {}),
+        ("read_events", {"serializer": Text()}),
+        ("read_batches", {}),
+    ]
+    with manager.create_writer("sc", "st4") as writer:
+        for name, options in kinds:
+            found = getattr(manager, name)("sc", "st4", start=start, timeout=1, **options)
+            writer.write_event(b"now").result(5)
+            assert next(found)
+            with pytest.raises(RequestTimeoutError, match="nothing to read in sc/st4 for 1 s"):
+                list(found)
+            assert list(found) == []
+
+    async def run() -> None:
+        async with aio.StreamManager(uri) as manager:
+            for name, options in kinds:
+                found = getattr(manager, name)("sc", "st4", start=start, timeout=1, **options)
+                assert await anext(found)
+                with pytest.raises(RequestTimeoutError, match="nothing to read in sc/st4 for 1 s"):
+                    [_ async for _ in found]
+                assert [_ async for _ in found] == []
+
+    asyncio.run(run())
 
 
 def test_a_hundred_thousand_events_through_the_limit_of_memory(manager: StreamManager) -> None:

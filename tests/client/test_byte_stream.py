@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +27,7 @@ from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     InvalidArgumentError,
+    PastEndError,
     RequestTimeoutError,
     StreamSealedError,
     TruncatedError,
@@ -73,6 +75,25 @@ def test_what_is_written_is_read(manager: StreamManager) -> None:
         assert reader.read(5) == whole[2:7]
     with pytest.raises(ClosedError):
         reader.read(1)
+
+
+@pytest.mark.parametrize("wrong", [5, True, [1, 2], "text", None])
+def test_only_buffers_are_written(uri: str, manager: StreamManager, wrong: Any) -> None:
+    manager.create_stream("sc", "buffers")
+
+    async def write() -> None:
+        async with aio.StreamManager(uri) as manager:
+            writer = await manager.create_byte_writer("sc", "buffers")
+            with pytest.raises(TypeError):
+                await writer.write(wrong)
+            assert writer.tell() == 0
+            await writer.close()
+
+    asyncio.run(write())
+    with manager.create_byte_writer("sc", "buffers") as writer, pytest.raises(TypeError):
+        writer.write(wrong)
+    with manager.create_byte_reader("sc", "buffers") as reader:
+        assert reader.readall() == b""
 
 
 def test_a_writer_goes_on_at_the_end_and_a_reader_sees_it(manager: StreamManager) -> None:
@@ -158,6 +179,20 @@ def test_a_server_that_is_killed_while_a_writer_writes(tmp_path: Path) -> None:
     server.stop()
 
 
+def test_a_reader_whose_server_is_gone_says_so(tmp_path: Path) -> None:
+    server = nadi.embedded(tmp_path)
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("sc")
+        manager.create_stream("sc", "st")
+        readers = [manager.create_byte_reader("sc", "st", follow=follow, timeout=1) for follow in (True, False)]
+        with pytest.raises(RequestTimeoutError, match=r"at 0 for 1 s$"):
+            readers[0].read(1)
+        server.kill()
+        for reader in readers:
+            with pytest.raises(RequestTimeoutError, match="can't be reached"):
+                reader.read(1)
+
+
 def test_following_the_tail(manager: StreamManager) -> None:
     manager.create_stream("sc", "followed")
     with manager.create_byte_writer("sc", "followed") as writer:
@@ -169,6 +204,12 @@ def test_following_the_tail(manager: StreamManager) -> None:
             writer.write(b"new")
             writer.flush()
             assert reader.read(10) == b"new"
+            reader.seek(1, os.SEEK_END)
+            with pytest.raises(PastEndError, match=r"offset 7 .* is at 6"):
+                reader.read(1)
+            reader.seek(-1, os.SEEK_CUR)
+            with pytest.raises(RequestTimeoutError):
+                reader.read(1)
         reader = manager.create_byte_reader("sc", "followed", follow=True, timeout=None)
         writer.close_and_seal()
     assert reader.readall() == b"oldnew"

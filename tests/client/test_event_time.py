@@ -192,6 +192,30 @@ def test_writers_of_a_client_that_ends_are_removed(server: RestartableServer, ma
         reached(manager, stream, 30)
 
 
+def test_a_client_whose_server_is_gone_ends_within_seconds(
+    server: RestartableServer, manager: StreamManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = new_stream(manager)
+    groups = manager.reader_group_manager("sc")
+    groups.create_reader_group("left", stream, dead_after_ms=60_000)
+    other = StreamManager(server.controller_uri)
+    writers = [f"writer {number}" for number in range(6)]
+    for name in writers[:3]:
+        other.create_writer("sc", stream, writer_id=name).note_time(1).result(10)
+    for name in writers[3:]:
+        with other.create_transaction_writer("sc", stream, writer_id=name).begin_txn() as txn:
+            txn.commit(wait=True, timestamp_ms=1)
+    reader = other.reader_group_manager("sc").get_reader_group("left").create_reader("r")
+    assert reader.read_next_event(0.1) is None
+    server.kill()
+    began = time.monotonic()
+    other.close()
+    assert time.monotonic() - began < 9
+    assert sorted(name for name in writers if f"{name} of" in caplog.text) == writers
+    with pytest.raises(ClosedError):
+        reader.read_next_event(1)
+
+
 def test_a_silent_writer_is_waited_for_as_long_as_the_stream_says(manager: StreamManager) -> None:
     stream = new_stream(manager, timestamp_aggregation_timeout_ms=1_000)
     manager.update_stream("sc", stream, tags=["timed"])

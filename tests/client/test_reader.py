@@ -18,6 +18,7 @@ from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
+    PastEndError,
     RequestTimeoutError,
     StreamNotFoundError,
     TruncatedError,
@@ -233,6 +234,31 @@ def test_truncated_data_and_foreign_cuts_are_named() -> None:
             early, late = StreamCut("sc", "st", {0: 9}), StreamCut("sc", "st", {0: 18})
             with pytest.raises(InvalidStreamCutError):
                 await w.manager.create_reader("sc", "st", start=late, end=early)
+
+    asyncio.run(run())
+
+
+def test_a_start_past_the_end_is_named() -> None:
+    async def run() -> None:
+        async with world(2) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            await writer.write_batch([b"%d" % i for i in range(10)], [str(i) for i in range(10)])
+            end = len(w.store.segments["sc/st/1.#epoch.0"].data)
+            before = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end}))
+            assert await before.next_block(5)
+            past = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end + 1}))
+            given: list[int] = []
+            told: list[tuple[str, int, int]] = []
+            while not given or len(told) < 2:  # told as often as it is asked, and beside what there is
+                try:
+                    found = await past.next_block(5)
+                    assert found is not None
+                    given.append(found[0])
+                except PastEndError as error:
+                    told.append((error.segment, error.offset, error.length))
+                    await asyncio.sleep(0)
+            assert set(given) == {0}
+            assert set(told) == {("sc/st/1.#epoch.0", end + 1, end)}
 
     asyncio.run(run())
 

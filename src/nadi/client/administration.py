@@ -56,6 +56,7 @@ class Administration:
         return await self.controller.delete_scope(scope, recursive=recursive)
 
     async def list_scopes(self) -> list[str]:
+        """The names of all scopes."""
         return await self.controller.list_scopes()
 
     # --- streams ----------------------------------------------------------------------------
@@ -103,6 +104,7 @@ class Administration:
         await self.controller.update_stream(scope, stream, config)
 
     async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        """Its scaling, retention and tags; StreamNotFoundError if there is no such stream."""
         return await self.controller.stream_configuration(scope, stream)
 
     async def delete_stream(self, scope: str, stream: str) -> bool:

@@ -27,6 +27,7 @@ class Administration:
         return self._thread.run(self._core.delete_scope(scope, recursive=recursive))
 
     def list_scopes(self) -> list[str]:
+        """The names of all scopes."""
         return self._thread.run(self._core.list_scopes())
 
     def create_stream(
@@ -76,6 +77,7 @@ class Administration:
         )
 
     def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        """Its scaling, retention and tags; StreamNotFoundError if there is no such stream."""
         return self._thread.run(self._core.stream_configuration(scope, stream))
 
     def delete_stream(self, scope: str, stream: str) -> bool:
@@ -91,6 +93,7 @@ class Administration:
         self._thread.run(self._core.truncate_stream(cut))
 
     def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
+        """Names of the scope's streams, without internal ones; only those with `tag` if given."""
         return self._thread.run(self._core.list_streams(scope, tag))
 
     def stream_info(self, scope: str, stream: str) -> StreamInfo:

@@ -115,6 +115,12 @@ class EventStreams:
         lease_ms: int = DEFAULT_LEASE_MS,
         ack_timeout: float = ACK_TIMEOUT_S,
     ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
+        """A writer whose events become part of the stream by transactions: all of one together, or none.
+
+        writer_id: under which its commits' times are known. lease_ms: after so long without word from this client, in
+        milliseconds, a transaction is aborted. ack_timeout: events that are not stored within so many seconds fail.
+        A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
+        """
         create = self._core.create_transaction_writer
         if serializer is not None:
             made = create(
@@ -180,6 +186,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        timeout: float | None = ...,
     ) -> Iterator[Event]: ...
     @overload
     def read_events(
@@ -191,6 +198,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        timeout: float | None = ...,
     ) -> Iterator[ValueEvent[T]]: ...
     def read_events(
         self,
@@ -201,11 +209,16 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        timeout: float | None = None,
     ) -> Iterator[Event] | Iterator[ValueEvent[T]]:
-        """The events one by one, for ever unless `end` is given or the stream is sealed."""
+        """The events one by one, for ever unless `end` is given or the stream is sealed.
+
+        timeout: after so many seconds without anything new, once the reader is open, RequestTimeoutError, which ends
+        the iterator; None waits on.
+        """
         if serializer is None:
-            return self._read_events(scope, stream, start, end, routing_keys)
-        return self._read_values(scope, stream, start, end, routing_keys, serializer)
+            return self._read_events(scope, stream, start, end, routing_keys, timeout)
+        return self._read_values(scope, stream, start, end, routing_keys, timeout, serializer)
 
     def read_batches(
         self,
@@ -215,11 +228,15 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        timeout: float | None = None,
     ) -> Iterator[list[bytes]]:
-        """The events as lists, one for each block read: several times as fast as one by one."""
+        """The events as lists, one for each block read: several times as fast as one by one.
+
+        timeout: as of `read_events`.
+        """
         with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
-            for _, block in reader:
-                yield block.events()
+            while (found := reader.next_block(timeout)) is not None:
+                yield found[1].events()
 
     def _read_events(
         self,
@@ -228,10 +245,11 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        timeout: float | None,
     ) -> Iterator[Event]:
         with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
-            for segment_id, block in reader:
-                yield from events_of(segment_id, block)
+            while (found := reader.next_block(timeout)) is not None:
+                yield from events_of(*found)
 
     def _read_values(
         self,
@@ -240,12 +258,13 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        timeout: float | None,
         serializer: Serializer[T],
     ) -> Iterator[ValueEvent[T]]:
         with self.create_reader(
             scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
         ) as reader:
-            for events in reader:
+            while (events := reader.next_events(timeout)) is not None:
                 yield from events
 
     def read_segment_range(self, segment: str, start: int, end: int) -> Iterator[EventBlock]:

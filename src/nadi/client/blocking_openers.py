@@ -63,9 +63,11 @@ class Structures:
         return self._thread.run(self._core.delete_key_value_table(scope, table))
 
     def list_key_value_tables(self, scope: str) -> list[str]:
+        """The names of the scope's key-value tables."""
         return self._thread.run(self._core.list_key_value_tables(scope))
 
     def key_value_table_configuration(self, scope: str, table: str) -> KeyValueTableConfiguration:
+        """What it was created with; KeyValueTableNotFoundError if there is none."""
         return self._thread.run(self._core.key_value_table_configuration(scope, table))
 
     def key_value_table(self, scope: str, table: str) -> faces.KeyValueTable:
@@ -89,13 +91,16 @@ class Structures:
         return faces.SharedMap(self._thread, core)
 
     def shared_set(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> faces.SharedSet[Any]:
+        """A set of texts, integers or bytes, kept in a stream of one segment."""
         return faces.SharedSet(self._thread, self._thread.run(self._core.shared_set(scope, stream, as_of=as_of)))
 
     def shared_counter(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> faces.SharedCounter:
+        """An integer of 64 bits that many add to, kept in a stream of one segment."""
         core = self._thread.run(self._core.shared_counter(scope, stream, as_of=as_of))
         return faces.SharedCounter(self._thread, core)
 
     def journal(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> faces.Journal:
+        """Entries in one order for everybody, with indexes that never change, kept in a stream of one segment."""
         return faces.Journal(self._thread, self._thread.run(self._core.journal(scope, stream, as_of=as_of)))
 
     def leader_election(

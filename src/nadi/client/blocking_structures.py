@@ -32,6 +32,7 @@ class KeyValueTable:
 
     @property
     def configuration(self) -> KeyValueTableConfiguration:
+        """What the table was created with."""
         return self._core.configuration
 
     def get(self, key: TableKey | bytes, timeout: float = TABLE_TIMEOUT_S) -> TableEntry | None:
@@ -292,6 +293,7 @@ class SharedCounter(SharedState):
 
     @property
     def value(self) -> int:
+        """The sum as far as is known here: as of the last `refresh` or change."""
         return self._core.value
 
     def add(self, amount: int = 1, timeout: float | None = UPDATE_TIMEOUT_S) -> int:

@@ -57,6 +57,7 @@ class ValueTransaction(Values[T]):
 
     @property
     def txn_id(self) -> UUID:
+        """By which `get_txn` finds it, here or elsewhere."""
         return self._core.txn_id
 
     def flush(self, timeout: float | None = None) -> None:

@@ -65,6 +65,7 @@ class Transaction:
 
     @property
     def txn_id(self) -> UUID:
+        """By which `get_txn` finds it, here or elsewhere."""
         return self._core.txn_id
 
     def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:

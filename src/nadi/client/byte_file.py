@@ -91,7 +91,7 @@ class ByteStreamWriter(io.RawIOBase):
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Take all of `data`, waiting while too much is not stored yet."""
+        """Take all of `data`, waiting while too much is not stored yet; TypeError for what is no buffer."""
         self._check_open()
         taken = data if isinstance(data, bytes) else memoryview(data).tobytes()
         return self._thread.run(self._core.write(taken, self._timeout))

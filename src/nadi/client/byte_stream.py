@@ -25,7 +25,6 @@ from nadi.errors import (
     ConditionFailedError,
     InvalidArgumentError,
     NadiError,
-    RequestTimeoutError,
     StreamSealedError,
 )
 from nadi.limits import (
@@ -74,9 +73,9 @@ class ByteStreamWriter:
         """Take all of `data`, waiting while too much is not stored yet; its length.
 
         Up to 8 MiB are stored as a whole or not at all, more in parts of so many. A buffer that may change is
-        copied. Raises what kept earlier bytes from being stored.
+        copied; TypeError for what is no buffer. Raises what kept earlier bytes from being stored.
         """
-        view = memoryview(data if isinstance(data, bytes) else bytes(data))
+        view = memoryview(data if isinstance(data, bytes) else memoryview(data).tobytes())
         await self._until(lambda: self._pending_bytes <= WRITER_PENDING_BYTES, timeout)
         for start in range(0, len(view), BYTE_APPEND_BYTES):
             self._pieces.append(view[start : start + BYTE_APPEND_BYTES])
@@ -261,8 +260,9 @@ class ByteStreamReader:
     async def fill(self) -> bool:
         """Have something at hand; False at the end: of a sealed stream, or of one that is not followed.
 
-        TruncatedError if the position was truncated away: seek to its `start_offset`. RequestTimeoutError if
-        nothing came within the reader's timeout: ask again.
+        TruncatedError if the position was truncated away: seek to its `start_offset`. PastEndError if the tail is
+        followed and lies before the position. RequestTimeoutError if nothing came within the reader's timeout: ask
+        again.
         """
         if self._closed:
             raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed")
@@ -270,7 +270,11 @@ class ByteStreamReader:
             return True
         self._waiting = waiting = asyncio.current_task()
         try:
-            async with asyncio.timeout(self._timeout):
+            async with TimeLimit(
+                self._timeout,
+                lambda: f"nothing to read in {self.scope}/{self.stream} at {self._position:,} for {self._timeout} s",
+                self._stores.waits_for,
+            ):
                 if self._chunks is not None and self._in_order == _BLOCKS_BEFORE_READING_AHEAD:
                     await self._forget()
                 if self._chunks is None:
@@ -279,20 +283,13 @@ class ByteStreamReader:
                 if not self._block and not self._follow:  # at what was the tail: there may be more by now
                     self._chunks = await self._begin()
                     self._block = await anext(self._chunks, memoryview(b""))
-        except TimeoutError as error:
-            self._chunks = None  # its wait was cancelled, and that ended it
-            if isinstance(error, NadiError):
-                raise
-            raise RequestTimeoutError(
-                f"nothing to read in {self.scope}/{self.stream} at {self._position:,} for {self._timeout} s"
-            ) from None
         except asyncio.CancelledError:
             self._chunks = None
             if self.is_closed and waiting is not None and waiting.uncancel() == 0:
                 raise ClosedError(f"the reader of {self.scope}/{self.stream} was closed") from None
             raise
         except BaseException:
-            self._chunks = None
+            self._chunks = None  # it has ended, also where its wait took too long and was cancelled
             raise
         finally:
             self._waiting = None

@@ -22,6 +22,7 @@ from nadi.client.watermarks import cut_after, cut_before
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
+    PastEndError,
     SegmentGoneError,
     SegmentNotFoundError,
     StreamNotFoundError,
@@ -146,7 +147,7 @@ class StreamCuts:
             if offset < info.start_offset:
                 raise TruncatedError(name, offset, info.start_offset)
             if offset > info.write_offset:
-                raise InvalidStreamCutError(f"offset {offset:,} of segment {name} lies past its end")
+                raise PastEndError(name, offset, info.write_offset)
             found = await self.manager.stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
             assert isinstance(found, wire.OffsetLocated)
             if found.offset != offset:

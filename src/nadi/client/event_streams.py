@@ -37,11 +37,12 @@ class EventStreams:
         """What is not stored by now fails with ClosedError."""
         for writer in self._writers:
             writer.stop(ClosedError(f"the client was closed, and with it the writer of {writer.name}"))
-        await asyncio.gather(*(writer.times.leave() for writer in self._writers if writer.times is not None))
-        for txn_writer in self._txn_writers:
-            await txn_writer.close()
         for reader in self._readers:
             reader.close()
+        await asyncio.gather(
+            *(writer.times.leave() for writer in self._writers if writer.times is not None),
+            *(writer.close() for writer in self._txn_writers),
+        )
 
     # --- writers ----------------------------------------------------------------------------
 
@@ -122,6 +123,12 @@ class EventStreams:
         lease_ms: int = DEFAULT_LEASE_MS,
         ack_timeout: float = ACK_TIMEOUT_S,
     ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
+        """A writer whose events become part of the stream by transactions: all of one together, or none.
+
+        writer_id: under which its commits' times are known. lease_ms: after so long without word from this client, in
+        milliseconds, a transaction is aborted. ack_timeout: events that are not stored within so many seconds fail.
+        A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
+        """
         encode = await self._encoder(scope, stream, serializer)
         writer = TransactionalEventWriter(
             self.stores,
@@ -190,6 +197,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        timeout: float | None = ...,
     ) -> AsyncIterator[Event]: ...
     @overload
     def read_events(
@@ -201,6 +209,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        timeout: float | None = ...,
     ) -> AsyncIterator[ValueEvent[T]]: ...
     def read_events(
         self,
@@ -211,11 +220,16 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[Event] | AsyncIterator[ValueEvent[T]]:
-        """The events one by one; use `create_reader` for blocks and for the position."""
+        """The events one by one; use `create_reader` for blocks and for the position.
+
+        timeout: after so many seconds without anything new, once the reader is open, RequestTimeoutError, which ends
+        the iterator; None waits on.
+        """
         if serializer is None:
-            return self._read_events(scope, stream, start, end, routing_keys)
-        return self._read_values(scope, stream, start, end, routing_keys, serializer)
+            return self._read_events(scope, stream, start, end, routing_keys, timeout)
+        return self._read_values(scope, stream, start, end, routing_keys, timeout, serializer)
 
     async def read_batches(
         self,
@@ -225,12 +239,16 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        timeout: float | None = None,
     ) -> AsyncIterator[list[bytes]]:
-        """The events as lists, one for each block read: several times as fast as one by one."""
+        """The events as lists, one for each block read: several times as fast as one by one.
+
+        timeout: as of `read_events`.
+        """
         reader = await self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
         try:
-            async for _, block in reader:
-                yield block.events()
+            while (found := await reader.next_block(timeout)) is not None:
+                yield found[1].events()
         finally:
             reader.close()
 
@@ -241,11 +259,12 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        timeout: float | None,
     ) -> AsyncIterator[Event]:
         reader = await self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
         try:
-            async for segment_id, block in reader:
-                for event in readers.events_of(segment_id, block):
+            while (found := await reader.next_block(timeout)) is not None:
+                for event in readers.events_of(*found):
                     yield event
         finally:
             reader.close()
@@ -257,13 +276,14 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        timeout: float | None,
         serializer: Serializer[T],
     ) -> AsyncIterator[ValueEvent[T]]:
         reader = await self.create_reader(
             scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
         )
         try:
-            async for events in reader:
+            while (events := await reader.next_events(timeout)) is not None:
                 for event in events:
                     yield event
         finally:

@@ -63,6 +63,7 @@ class Version:
 
     @classmethod
     def from_text(cls, text: str) -> Version:
+        """The version whose text (`str`) this is; InvalidArgumentError if it is none."""
         segment_id, _, number = text.partition(":")
         try:
             return cls(int(segment_id), int(number))

@@ -60,8 +60,8 @@ class ReadAhead:
     async def fill(self, start: int, end: int | None, most_bytes: int) -> None:
         """Read from an event boundary to `end` or the segment's end, `most_bytes` ahead.
 
-        TruncatedError and SegmentNotFoundError for what is gone. A server that is away is waited for: how long
-        is for those to say who take.
+        TruncatedError and SegmentNotFoundError for what is gone, PastEndError for what never was. A server that is
+        away is waited for: how long is for those to say who take.
         """
         self.reached, self._most_bytes = start, most_bytes
         backoff = Backoff()

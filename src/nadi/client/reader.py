@@ -129,7 +129,7 @@ class SliceReader:
 
         RequestTimeoutError if nothing came within `timeout` seconds: ask again. TruncatedError, once, if what was
         to be read next was truncated away: from its `offset` to its `start_offset`, or all of the segment
-        (SegmentGoneError). The next call goes on behind that.
+        (SegmentGoneError). The next call goes on behind that. PastEndError if the start lies past a segment's end.
         """
         try:
             async with asyncio.timeout(timeout):

@@ -18,7 +18,7 @@ from nadi.client.connection import SegmentStoreConnection
 from nadi.client.patience import Backoff
 from nadi.client.stores import SegmentStores
 from nadi.client.tokens import NO_TOKEN
-from nadi.errors import ClosedError, PermissionDeniedError, StreamSealedError, UnavailableError
+from nadi.errors import ClosedError, PastEndError, PermissionDeniedError, StreamSealedError, UnavailableError
 from nadi.limits import READ_AHEAD_BYTES, READ_REPLY_MAX_BYTES
 from nadi.wire import commands as wire
 
@@ -41,12 +41,14 @@ async def read_bytes(
 ) -> AsyncGenerator[memoryview, None]:
     """The bytes from `start` to `end`, or to the segment's end, waiting at the tail while it has none.
 
-    Raises TruncatedError and SegmentNotFoundError; what is unavailable is tried again for ever, so
-    give it a timeout from outside.
+    Raises TruncatedError, SegmentNotFoundError and, without an `end`, PastEndError; what is unavailable is tried again
+    for ever, so give it a timeout from outside.
     """
     known = end
     if known is None:
         known = await _length(stores, segment)
+        if start > known:  # no reader was ever there, and a read would wait until writers come so far
+            raise PastEndError(segment, start, known)
     position = start  # of what is given out next
     asked = start  # up to where reads are under way
     reads: deque[_Read] = deque()

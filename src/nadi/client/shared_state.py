@@ -236,6 +236,7 @@ class SharedCounter(SharedState[int, int]):
 
     @property
     def value(self) -> int:
+        """The sum as far as is known here: as of the last `refresh` or change."""
         return self._state
 
     async def add(self, amount: int = 1, timeout: float | None = UPDATE_TIMEOUT_S) -> int:

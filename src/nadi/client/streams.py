@@ -31,6 +31,7 @@ from nadi.errors import TruncatedError, UnavailableError
 from nadi.model.streamcut import StreamCut
 
 _LEAVING_TIMEOUT_S = 2.0
+_CLOSING_TIMEOUT_S = 6.0  # a writer gives up leaving after 5 s, and says so
 
 
 def controller_address(uri: str) -> str:
@@ -76,13 +77,20 @@ class StreamManager(Administration, EventStreams, Structures):
         await self.close()
 
     async def close(self) -> None:
-        """End everything that this client made; what is not stored by now fails with ClosedError."""
-        await self.end_event_streams()
-        await asyncio.gather(*(self._leave(reader) for reader in self._group_readers))
-        await self.end_structures()
-        self.stores.close()
-        await self.controller.close()
-        await asyncio.sleep(0)  # let what was ended run out
+        """End everything that this client made; what is not stored by now fails with ClosedError.
+
+        Writers that noted times and readers of groups tell the server that they go. One that isn't there is waited for
+        no longer than 6 s, however many they are.
+        """
+        try:
+            with suppress(TimeoutError):  # who could not say that it goes is taken for dead in time
+                async with asyncio.timeout(_CLOSING_TIMEOUT_S):
+                    await asyncio.gather(self.end_event_streams(), *map(self._leave, self._group_readers))
+        finally:
+            await self.end_structures()
+            self.stores.close()
+            await self.controller.close()
+            await asyncio.sleep(0)  # let what was ended run out
 
     async def _leave(self, reader: EventReader) -> None:
         try:

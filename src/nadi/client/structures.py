@@ -83,9 +83,11 @@ class Structures:
         return await registry.delete(self.stores.controller, scope, table)
 
     async def list_key_value_tables(self, scope: str) -> list[str]:
+        """The names of the scope's key-value tables."""
         return await registry.tables(self.stores.controller, scope)
 
     async def key_value_table_configuration(self, scope: str, table: str) -> KeyValueTableConfiguration:
+        """What it was created with; KeyValueTableNotFoundError if there is none."""
         return await registry.configuration(self.stores.controller, scope, table)
 
     async def key_value_table(self, scope: str, table: str) -> KeyValueTable:
@@ -123,12 +125,15 @@ class Structures:
         return SharedMap(await self.state_synchronizer(scope, stream, kind, as_of=as_of))
 
     async def shared_set(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> SharedSet[Any]:
+        """A set of texts, integers or bytes, kept in a stream of one segment."""
         return SharedSet(await self.state_synchronizer(scope, stream, shared.set_kind(), as_of=as_of))
 
     async def shared_counter(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> SharedCounter:
+        """An integer of 64 bits that many add to, kept in a stream of one segment."""
         return SharedCounter(await self.state_synchronizer(scope, stream, shared.counter_kind(), as_of=as_of))
 
     async def journal(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> Journal:
+        """Entries in one order for everybody, with indexes that never change, kept in a stream of one segment."""
         return Journal(await self.state_synchronizer(scope, stream, shared.journal_kind(), as_of=as_of))
 
     async def leader_election(

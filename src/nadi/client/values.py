@@ -121,6 +121,7 @@ class ValueTransaction(Values[T]):
 
     @property
     def txn_id(self) -> UUID:
+        """By which `get_txn` finds it, here or elsewhere."""
         return self.events.txn_id
 
     async def ready(self) -> None:

@@ -41,10 +41,12 @@ class CutOrder(Enum):
 
     @property
     def is_at_or_after(self) -> bool:
+        """No part of it lies before."""
         return self in (CutOrder.EQUAL, CutOrder.AFTER)
 
     @property
     def is_at_or_before(self) -> bool:
+        """No part of it lies after."""
         return self in (CutOrder.EQUAL, CutOrder.BEFORE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     InvalidStreamCutError,
+    PastEndError,
     ReaderGroupNotFoundError,
     ReaderOfflineError,
     RequestTimeoutError,
@@ -352,6 +354,27 @@ def test_a_start_cut_that_waits_for_one_segment_alone(manager: StreamManager, gr
     assert sorted(int(e.data) for e in manager.read_events("sc", stream, start=start, end=end)) == list(range(10, 20))
     assert manager.cuts("sc", stream).events_between(start, end) == 10
     assert manager.cuts("sc", stream).settled(start).positions == {merged: 0}
+
+
+def test_a_start_past_the_end_is_named(manager: StreamManager, groups: ReaderGroupManager) -> None:
+    stream = new_stream(manager, 1)
+    write(manager, stream, 0, 10)
+    end = manager.stream_info("sc", stream).tail.positions[0]
+    group = new_group(groups, stream, starts=[StreamCut("sc", stream, {0: end + 1})])
+    with group.create_reader("r") as reader:
+        with pytest.raises(PastEndError, match=rf"offset {end + 1} .* is at {end}"):
+            reader.read_next_event(10)
+        group.reset_reader_group([StreamCut("sc", stream, {0: end})])
+
+        def is_reset() -> bool:
+            with suppress(PastEndError):  # until it has heard of it
+                read = reader.read_next_event(10)
+                return read is not None and read.is_reset
+            return False
+
+        until(is_reset)
+        write(manager, stream, 10, 20)
+        assert numbers(read_all(reader)) == list(range(10, 20))
 
 
 def test_a_cut_that_is_no_boundary_starts_nothing(manager: StreamManager, groups: ReaderGroupManager) -> None:

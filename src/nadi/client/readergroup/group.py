@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LOOK_EVERY_S = 0.05
-_FORGETTING_S = 1.0
+_FORGETTING_S = 1.0  # of the time that is given for stream cuts, at most a tenth
 _UNREAD_AT_ONCE = 100  # segments whose length is asked for at one time
 
 
@@ -213,16 +213,26 @@ class ReaderGroup:
         return await self._make_checkpoint(name, timeout, is_silent=False)
 
     async def generate_stream_cuts(self, *, timeout: float = 60.0) -> dict[str, StreamCut]:
-        """Where the group is now, to the event: all that readers have returned lies before these cuts."""
+        """Where the group is now, to the event: all that readers have returned lies before these cuts.
+
+        RequestTimeoutError if a reader has not passed in `timeout` seconds, as of `initiate_checkpoint`.
+        """
         name = f"cuts-{uuid4().hex}"
-        try:
-            cuts = dict((await self._make_checkpoint(name, timeout, is_silent=True)).stream_cuts)
-        except RequestTimeoutError:
+        ends = time.monotonic() + timeout
+
+        async def forget() -> None:
             with suppress(UnavailableError):  # then it stays until newer ones take its place, and tells nobody anything
-                await self._shared.change(lambda state: (_without(state, name), None), _FORGETTING_S)
+                await self._shared.change(
+                    lambda state: (_without(state, name), None), max(ends - time.monotonic(), 0.0)
+                )
+
+        try:
+            made = await self._make_checkpoint(name, timeout - min(_FORGETTING_S, timeout / 10), is_silent=True)
+        except RequestTimeoutError:
+            await forget()
             raise
-        await self._shared.change(lambda state: (_without(state, name), None))
-        return cuts
+        await forget()
+        return dict(made.stream_cuts)
 
     async def stream_cuts_on_condition(self, name: str, *, timeout: float = 60.0) -> dict[str, StreamCut]:
         """The stream cuts made where the readers' condition `name` first held; waits for that."""
@@ -235,7 +245,9 @@ class ReaderGroup:
             raise InvalidArgumentError("a group is reset to a Checkpoint (see `checkpoints`) or to stream cuts")
         given = {f"{cut.scope}/{cut.stream}" for cut in cuts}
         async with TimeLimit(
-            timeout, lambda: f"resetting reader group {self.scope}/{self.name} took longer than {timeout:.1f} s"
+            timeout,
+            lambda: f"resetting reader group {self.scope}/{self.name} took longer than {timeout:.1f} s",
+            self._stores.waits_for,
         ):
             state = await self._shared.read()
             if given != set(state.streams) or len(cuts) != len(given):
@@ -263,7 +275,9 @@ class ReaderGroup:
     async def _complete(self, name: str, timeout: float) -> Checkpoint:
         missing = "the group's state can't be read"
         async with TimeLimit(
-            timeout, lambda: f"waiting for checkpoint {name} ({missing}) took longer than {timeout:.1f} s"
+            timeout,
+            lambda: f"waiting for checkpoint {name} ({missing}) took longer than {timeout:.1f} s",
+            self._stores.waits_for,
         ):
             while True:
                 held = (await self._shared.read()).checkpoint(name)
