@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
+
+# Files that take longest, by what is in their path: they begin first, so that two processes end together.
+LONG = (
+    "test_spark.py",
+    "test_documents.py",
+    "test_disk_full.py",
+    "compatibility/",
+    "crash/",
+    "access/",
+    "test_written_guides.py",
+    "readergroup/",
+    "test_event_time.py",
+    "soak/",
+    "spark/",
+    "fuzz/",
+    "examples/",
+    "rest/",
+    "testing/",
+)
 
 # No deadline for an example: a shared machine may stop for longer than any useful one.
 settings.register_profile("nadi", deadline=None)
 settings.load_profile("nadi")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return next((rank for rank, part in enumerate(LONG) if part in item.nodeid), len(LONG))
+
+    items.sort(key=rank)
