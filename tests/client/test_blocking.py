@@ -69,20 +69,21 @@ def test_iterators_end_after_their_timeout_without_anything_new(uri: str, manage
         ("read_batches", {}),
     ]
     with manager.create_writer("sc", "st4") as writer:
-        for name, options in kinds:
-            found = getattr(manager, name)("sc", "st4", start=start, timeout=1, **options)
-            writer.write_event(b"now").result(5)
-            assert next(found)
-            with pytest.raises(RequestTimeoutError, match="nothing to read in sc/st4 for 1 s"):
-                list(found)
-            assert list(found) == []
+        writer.write_event(b"now").result(5)
+    end = manager.stream_info("sc", "st4").tail
+    for name, options in kinds:
+        assert next(getattr(manager, name)("sc", "st4", start=start, timeout=60, **options))
+        found = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
+        with pytest.raises(RequestTimeoutError, match=r"nothing to read in sc/st4 for 0\.2 s"):
+            list(found)
+        assert list(found) == []
 
     async def run() -> None:
         async with aio.StreamManager(uri) as manager:
             for name, options in kinds:
-                found = getattr(manager, name)("sc", "st4", start=start, timeout=1, **options)
-                assert await anext(found)
-                with pytest.raises(RequestTimeoutError, match="nothing to read in sc/st4 for 1 s"):
+                assert await anext(getattr(manager, name)("sc", "st4", start=start, timeout=60, **options))
+                found = getattr(manager, name)("sc", "st4", start=end, timeout=0.2, **options)
+                with pytest.raises(RequestTimeoutError, match=r"nothing to read in sc/st4 for 0\.2 s"):
                     [_ async for _ in found]
                 assert [_ async for _ in found] == []
 

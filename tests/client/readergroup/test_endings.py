@@ -141,11 +141,15 @@ def test_a_server_that_is_gone_is_reported_and_then_found_again() -> None:
                 lambda: group.stream_cuts_on_condition("never", timeout=1),
                 lambda: group.reset_reader_group([], timeout=1),
             ]
-            for wait in waits:
+
+            def time_of(wait: Callable[[], Any]) -> float:
                 asked = time.monotonic()
                 with pytest.raises(RequestTimeoutError, match="can't be reached"):
                     wait()
-                assert 0.9 <= time.monotonic() - asked < 1.95  # a second more is what it once took
+                return time.monotonic() - asked
+
+            for wait in waits:  # a second more is what it once took; the machine may stand still once or twice
+                assert any(0.9 <= time_of(wait) < 1.95 for _ in range(3))
             server.start()
             with manager.create_writer("sc", "st") as writer:
                 writer.write_event(b"again")
