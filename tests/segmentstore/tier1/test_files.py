@@ -400,14 +400,16 @@ def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
 def test_an_owner_fenced_while_it_writes_does_not_acknowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fdatasync, owners = os.fdatasync, []
 
-    def take_over(fd: int) -> None:
-        fdatasync(fd)
-        owners.append(open_log(tmp_path))
-
     async def life() -> None:
         former = open_log(tmp_path)
         assert list(former.replay(0)) == []
         await former.append([b"1"])
+
+        def take_over(fd: int) -> None:
+            fdatasync(fd)
+            if fd == former._writer._fd:  # and not of a file that is made ready meanwhile
+                owners.append(open_log(tmp_path))
+
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", take_over)
             with pytest.raises(ClosedError):
