@@ -471,7 +471,7 @@ def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate
         async with asyncio.timeout(30):
             while True:
                 for connection in server.store._connections:
-                    if not connection._writable.is_set():
+                    if not connection.writable.is_set():
                         return connection
                 await asyncio.sleep(0.01)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import uvloop
 
+from nadi.errors import UnavailableError
+from nadi.limits import STORAGE_WRITER_RUNS
 from nadi.model.framing import frame_events
 from nadi.segmentstore import state as state_module
 from nadi.segmentstore.tier2 import writer as storage_writer
+from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
+from nadi.wire.fields import Buffer
 from tests.segmentstore.harness import WRITER, open_store
 
 LARGE, SMALL = "scope/large/0.#epoch.0", "scope/small/0.#epoch.0"
@@ -64,5 +70,91 @@ def test_what_was_merged_is_moved_with_its_new_segment(tmp_path: Path) -> None:
                 pass
             assert not state.frames
             assert await peer.read_all(SMALL) == frame_events([b"newer", b"older"])
+
+    uvloop.run(run())
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_several_runs_are_moved_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, segments: int) -> None:
+    """Of one segment too; no more of them than may be in memory, and each byte stays where it was."""
+    monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 10_000)
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 10_000)
+    monkeypatch.setattr(storage_writer, "FLUSH_MAX_BYTES", 20_000)
+    monkeypatch.setattr(storage_writer, "COMPACT_FROM", 1_000)
+    put, under_way, most = ChunkStore.put, 0, 0
+
+    async def slow_put(chunks: ChunkStore, name: str, parts: Sequence[Buffer]) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.02)
+        await put(chunks, name, parts)
+        under_way -= 1
+
+    monkeypatch.setattr(ChunkStore, "put", slow_put)
+
+    async def run() -> None:
+        async with open_store(tmp_path, 2) as (store, peer):
+            for tier2 in store.storage_writers:
+                await tier2.stop()
+            names = [f"scope/stream/{number}.#epoch.0" for number in range(segments)]
+            written = dict.fromkeys(names, b"")
+            for number, name in enumerate(names):
+                await peer.create(name)
+                await peer.setup(name, bytes([number]) * 16)
+                for last in range(1, 100):
+                    event = bytes([last, number]) * 2_000
+                    await peer.append([event], last, bytes([number]) * 16)
+                    written[name] += frame_events([event])
+            for tier2 in store.storage_writers:
+                tier2.start()
+            records = [store.container_of(name).state.find(name) for name in names]
+            for _ in range(500):
+                if all(record is not None and record.log_bytes < 10_000 for record in records):
+                    break
+                await asyncio.sleep(0.02)
+            assert 1 < most <= STORAGE_WRITER_RUNS
+            for name, record in zip(names, records, strict=True):
+                assert record is not None
+                assert record.log_bytes < 10_000
+                ends = [extent.end for extent in record.extents]
+                assert [0, *ends[:-1]] == [extent.offset for extent in record.extents]
+                assert await peer.read_all(name) == written[name]
+
+    uvloop.run(run())
+
+
+def test_one_run_that_fails_is_told_and_moved_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_module, "CHUNK_FLUSH_BYTES", 1_000)
+    monkeypatch.setattr(storage_writer, "CHUNK_FLUSH_BYTES", 1_000)
+    put, failures = ChunkStore.put, ["once"]
+
+    async def failing_put(chunks: ChunkStore, name: str, parts: Sequence[Buffer]) -> None:
+        if failures:
+            failures.pop()
+            raise UnavailableError("tier 2 is away")
+        await put(chunks, name, parts)
+
+    monkeypatch.setattr(ChunkStore, "put", failing_put)
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            tier2 = store.storage_writers[0]
+            await tier2.stop()
+            for number, segment in enumerate((SMALL, LARGE)):
+                await peer.create(segment)
+                await peer.setup(segment, bytes([number]) * 16)
+                await peer.append([bytes(2_000)], 1, bytes([number]) * 16)
+            tier2.start()
+            said = []
+            for _ in range(500):
+                await asyncio.sleep(0.01)
+                said.append(str(tier2.error))
+                if said[-1] == "None" and len(set(said)) > 1:
+                    break
+            assert sorted(set(said)) == ["None", "tier 2 is away"]
+            records = [store.containers[0].state.find(segment) for segment in (SMALL, LARGE)]
+            assert [record is not None and record.log_bytes for record in records] == [0, 0]
+            assert [await peer.read_all(segment) for segment in (SMALL, LARGE)] == [frame_events([bytes(2_000)])] * 2
 
     uvloop.run(run())

@@ -36,7 +36,7 @@ def up(
         int | None, typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or any with --port 0]")
     ] = None,
     containers: Annotated[
-        int | None, typer.Option(help="Segment containers of a new folder; fixed from then on. [default: 4]")
+        int | None, typer.Option(help="Segment containers of a new folder; fixed from then on. [default: 1]")
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what goes on.")] = False,
     advertised_host: Annotated[

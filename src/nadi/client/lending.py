@@ -20,7 +20,7 @@ Found = tuple[int, EventBlock] | NadiError | None
 
 
 class Lending(Generic[_Source]):
-    """`lend`, `end` and `returned` are for the loop's thread, `take` for the other; `is_open` is the loop's."""
+    """`take` is for the other thread, `is_open` and all else for the loop's."""
 
     def __init__(self) -> None:
         self.is_open = True  # until an end or an error was put in; whoever takes that opens it again
@@ -38,6 +38,10 @@ class Lending(Generic[_Source]):
         """The error, or None at the end; nothing more before the taker has asked again."""
         self.is_open = False
         self._found.put(error)
+
+    def sources(self) -> Iterator[_Source]:
+        """Of the blocks that are lent."""
+        return (source for source, _ in self._lent)
 
     def returned(self) -> Iterator[tuple[_Source, EventBlock]]:
         """The blocks that were taken since the last time."""

@@ -66,6 +66,7 @@ class _Input:
         self.end = end
         self.ahead, self.blocks = ahead, ahead.blocks
         self.lent = 0  # blocks that another thread has, or can take
+        self.is_due = False  # it has its place among those with something to give
         self.successors: list[SegmentRange] | None = None  # known once it was read to its end
         self.error: NadiError | None = None
         self.task: asyncio.Task[None] | None = None
@@ -115,7 +116,8 @@ class SliceReader:
         self._end = end
         self._allowed = allowed
         self._inputs: dict[int, _Input] = {}
-        self._turn: deque[_Input] = deque()  # whose block is given out next
+        self._due: deque[_Input] = deque()  # those with a block or an error, in their turn
+        self._drained = False  # one may have been given out to its end since `_follow` last looked
         self._stopped: dict[int, int] = {}  # segments read up to the end cut
         self._news = asyncio.Event()
         self._lending: Lending[_Input] | None = None
@@ -137,7 +139,7 @@ class SliceReader:
                     self._news.clear()
                     if self._is_ready():
                         source = self._next()
-                        return None if source is None else (source.piece.segment_id, source.give())
+                        return None if source is None else (source.piece.segment_id, self._give(source))
                     await self._news.wait()
         except TimeoutError:
             raise self.nothing_for(timeout) from None
@@ -199,24 +201,46 @@ class SliceReader:
         """Whether there is a block to give, an error, or the end."""
         if self._closed:
             return True
-        self._follow()
-        return not self._inputs or any(source.blocks or source.error is not None for source in self._turn)
+        if self._drained:
+            self._follow()
+        return bool(self._due) or not self._inputs
 
     def _next(self) -> _Input | None:
-        """Which has the next block, once there is one, an error, or the end."""
+        """Which has the next block, once there is one, an error, or the end; one block must be taken of it."""
         if self._closed:
             raise ClosedError("this reader was closed")
-        for _ in range(len(self._turn)):
-            source = self._turn[0]
-            self._turn.rotate(-1)
-            if source.blocks:
-                return source
-            if source.error is not None:
-                error = source.error
-                if isinstance(error, TruncatedError):
-                    self._go_on_behind(source, error)
-                raise error
-        return None
+        if not self._due:
+            return None
+        source = self._due.popleft()
+        source.is_due = False
+        if source.blocks:
+            if len(source.blocks) > 1 or source.error is not None:
+                self._queue(source)
+            return source
+        error = source.error
+        assert error is not None, "else it would not be due"
+        if isinstance(error, TruncatedError):
+            self._go_on_behind(source, error)
+        else:
+            self._queue(source)  # it will be told again
+        raise error
+
+    def _queue(self, source: _Input) -> None:
+        if not source.is_due:
+            source.is_due = True
+            self._due.append(source)
+
+    def _give(self, source: _Input) -> EventBlock:
+        block = source.give()
+        self._drained = self._drained or source.is_drained
+        return block
+
+    def _news_of(self, source: _Input) -> None:
+        """It has another block, an error, or its end."""
+        if source.blocks or source.error is not None:
+            self._queue(source)
+        self._drained = self._drained or source.is_drained
+        self._tell()
 
     def _go_on_behind(self, source: _Input, error: TruncatedError) -> None:
         source.error = None
@@ -234,7 +258,7 @@ class SliceReader:
             return
         lending.wants_word = False
         self._lend(lending)
-        if any(source.waits for source in self._turn):
+        if any(source.waits for source in lending.sources()):
             lending.wants_word = True
             self._lend(lending)  # what was taken before this was said
 
@@ -256,6 +280,7 @@ class SliceReader:
         if self._lending is not None:
             for source, block in self._lending.returned():
                 source.take_back(block)
+                self._drained = self._drained or source.is_drained
 
     def _begin(self, piece: SegmentRange, start: int) -> None:
         segment_id = piece.segment_id
@@ -265,13 +290,13 @@ class SliceReader:
             self._stopped[segment_id] = start if end != -1 else -1
             return
         name = segment_name(self.scope, self.stream, segment_id)
-        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=self._tell)
+        ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=lambda: self._news_of(source))
         source = self._inputs[segment_id] = _Input(piece, start, end, ahead)
-        self._turn.append(source)
         source.task = asyncio.create_task(self._read(source))
 
     def _follow(self) -> None:
         """Replace the segments that were given out to their end by those that may follow."""
+        self._drained = False
         for segment_id, source in list(self._inputs.items()):
             if not source.is_drained or source.error is not None:
                 continue
@@ -283,7 +308,6 @@ class SliceReader:
             else:
                 begun = self._frontier.complete(segment_id, source.successors)
             del self._inputs[segment_id]
-            self._turn.remove(source)
             for piece in begun:
                 self._begin(piece, 0)
 
@@ -301,7 +325,7 @@ class SliceReader:
             source.error = await self._gone(error)
         except NadiError as error:
             source.error = error
-        self._tell()
+        self._news_of(source)
 
     async def _gone(self, error: SegmentNotFoundError) -> NadiError:
         try:

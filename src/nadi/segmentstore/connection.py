@@ -1,7 +1,7 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
 Appends are put into the container's queue as they are decoded, without a task or a future for each;
-reads have a task each, for they may wait at the tail; other commands are handled one after another.
+reads go past it (`connection_reads`), for they may wait at the tail; other commands are handled one after another.
 A peer that breaks the protocol loses this connection, and nobody else notices.
 """
 
@@ -21,8 +21,9 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import CONNECTION_READS_WAITING, CONNECTION_SEND_HIGH_WATER_BYTES, KIB
+from nadi.limits import CONNECTION_SEND_HIGH_WATER_BYTES
 from nadi.naming import TRANSIENT_DELIMITER
+from nadi.segmentstore.connection_reads import ConnectionReads
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
@@ -38,7 +39,6 @@ log = logging.getLogger(__name__)
 
 HELLO = wire.Hello(17, 5)
 _COMMANDS_WAITING = 1_000
-_LARGE_READ_BYTES = 64 * KIB
 
 
 class _Session:
@@ -203,7 +203,6 @@ class Connection(asyncio.BufferedProtocol):
         self._container_of = container_of
         self._service = service
         self._access = service.access
-        self._reader = reader
         self._connections = connections
         self._report = report
         self._decoder = Decoder()
@@ -211,13 +210,13 @@ class Connection(asyncio.BufferedProtocol):
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads = ConnectionReads(self, container_of, reader, service.access)
         self._commands: asyncio.Queue[wire.Command] = asyncio.Queue(_COMMANDS_WAITING)
         self._worker: asyncio.Task[None] | None = None
         self._throttle: asyncio.Task[None] | None = None
         self._transients: list[str] = []
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     # --- transport -------------------------------------------------------------------------------------
 
@@ -230,8 +229,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = self._outgoing = None
         self._connections.discard(self)
-        self._writable.set()
-        for task in (*self._reads, self._worker, self._throttle):
+        self.writable.set()
+        self._reads.close()
+        for task in (self._worker, self._throttle):
             if task is not None:
                 task.cancel()
         if self._transients:
@@ -250,12 +250,12 @@ class Connection(asyncio.BufferedProtocol):
                 log.warning("transient segment %s stays for now: %s", name, error)
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self.writable.clear()
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self.writable.set()
         if self._transport is not None and self._throttle is None:
             self._transport.resume_reading()
 
@@ -279,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         if self._transport is not None:
-            self._flush()
+            self.flush()
             self._transport.close()
 
     # --- replies -----------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             self._outgoing.send(command)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         if self._outgoing is not None:
             self._outgoing.flush()
 
@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
         elif kind is wire.AppendBlock:
             self._block = command  # type: ignore[assignment]
         elif kind is wire.ReadSegment:
-            self._read(command)  # type: ignore[arg-type]
+            self._reads.start(command)  # type: ignore[arg-type]
         elif kind is wire.SetupAppend:
             self._setup(command)  # type: ignore[arg-type]
         elif isinstance(command, wire.ConditionalAppend):
@@ -397,41 +397,8 @@ class Connection(asyncio.BufferedProtocol):
     async def _resume_when_room(self, container: Container) -> None:
         await container.room()
         self._throttle = None
-        if self._transport is not None and self._writable.is_set():
+        if self._transport is not None and self.writable.is_set():
             self._transport.resume_reading()
-
-    def _read(self, command: wire.ReadSegment) -> None:
-        if len(self._reads) >= CONNECTION_READS_WAITING:
-            raise ProtocolError(f"more than {CONNECTION_READS_WAITING} reads wait on one connection")
-        task = asyncio.create_task(self._serve_read(command))
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
-
-    async def _serve_read(self, command: wire.ReadSegment) -> None:
-        segment, offset, request_id = command.segment, command.offset, command.request_id
-        try:
-            self._access.check(command)
-            record, data = await self._reader.read(
-                self._container_of(segment), segment, offset, command.suggested_length
-            )
-            end = offset + len(data)
-            if not data and offset > record.durable_length:
-                self.send(
-                    wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)
-                )
-                return
-            ended = end == record.durable_length and record.durable_sealed
-            at_tail = end == record.durable_length and not ended
-            while not self._writable.is_set():
-                await self._writable.wait()
-            self.send(wire.SegmentRead(segment, offset, at_tail, ended, data, request_id))
-            if len(data) > _LARGE_READ_BYTES:
-                self._flush()  # now, so that the next read knows whether there is room for it
-        except NadiError as error:
-            self.fail(error, request_id, segment, offset)
-        except Exception as error:
-            log.error("a read of %s failed", segment, exc_info=error)
-            self.close()
 
     def _enqueue_command(self, command: wire.Command) -> None:
         try:

@@ -98,6 +98,7 @@ class Container:
         self.cache = cache
         self._now_ms = now_ms
         self.queue_bytes = 0
+        self.log_full = False  # at its limit, because tier 2 takes no data; looked at for each frame
         self._folder = folder
         self._queue: deque[Request] = deque()
         self._wake = asyncio.Event()
@@ -210,17 +211,17 @@ class Container:
         """Whether whoever sends appends must wait."""
         return self.queue_bytes > QUEUE_MAX_BYTES
 
-    @property
-    def log_full(self) -> bool:
-        """Whether the log is at its limit because tier 2 does not take data."""
-        return self.log.size_bytes > LOG_MAX_BYTES
-
     async def room(self) -> None:
         """Wait until the queue has room again."""
         while self.full:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._room.append(future)
             await future
+
+    def make_room(self) -> None:
+        """Let records of idle segments leave memory; for callers that hold none."""
+        if self._failure is None:
+            self.state.make_room()
 
     @property
     def failure(self) -> Exception | None:
@@ -277,6 +278,7 @@ class Container:
         frame = FrameBuilder(ref, self._now_ms(), self.state)
         answers: list[tuple[Request, Any, Exception | None]] = []
         self._in_flight = answers
+        self.log_full = self.log.size_bytes > LOG_MAX_BYTES
         self._prepare(frame, answers)
         if not frame.empty:
             parts, blocks = frame.finish()

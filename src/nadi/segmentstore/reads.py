@@ -33,25 +33,16 @@ class SegmentReader:
 
         Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError.
         """
-        length = min(READ_REPLY_MAX_BYTES, max(8, length))
         while True:
-            if container.failure is not None:
-                raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
+            container.make_room()
+            record, data = self.at_hand(container, name, offset, length)
+            if data is not None:
+                return record, data
             state = container.state
-            state.make_room()
-            record = state.find(name)
-            if record is None or not record.exists or record.deleted:
-                raise SegmentNotFoundError(name)
-            if record.kind == Kind.TABLE:
-                raise InvalidArgumentError(f"{name} is a table segment: read its keys")
-            if offset < record.start_offset:
-                raise TruncatedError(name, offset, record.start_offset)
-            if offset >= record.durable_length and record.durable_sealed:
-                return record, b""
             state.residents.hold(record)
             try:
                 if offset < record.durable_length:
-                    return record, await self._fetch(container, record, offset, length)
+                    return record, await self._load(container, record, offset, _bounded(length))
                 await _growth(record)
             except NotFoundError:
                 if state.find(name) is record and _unchanged(record, offset):
@@ -59,9 +50,24 @@ class SegmentReader:
             finally:
                 state.residents.release(record)
 
-    async def _fetch(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer:
+    def at_hand(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer | None]:
+        """`read` as far as it goes without waiting: None for what must be fetched, and at the tail."""
+        if container.failure is not None:
+            raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
+        record = container.state.find(name)
+        if record is None or not record.exists or record.deleted:
+            raise SegmentNotFoundError(name)
+        if record.kind == Kind.TABLE:
+            raise InvalidArgumentError(f"{name} is a table segment: read its keys")
+        if offset < record.start_offset:
+            raise TruncatedError(name, offset, record.start_offset)
+        if offset >= record.durable_length:
+            return record, b"" if record.durable_sealed else None
+        return record, self._in_memory(container, record, offset, _bounded(length))
+
+    def _in_memory(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer | None:
+        """What follows `offset` in the cache, or None; blocks of chunks that come next are fetched meanwhile."""
         parts: list[Buffer] = []
-        got = 0
         end = min(offset + length, record.durable_length)
         index = record.extent_index(offset)
         if record.extents[index].chunk:
@@ -69,16 +75,14 @@ class SegmentReader:
         while offset < end and index < len(record.extents):
             extent = record.extents[index]
             within = offset - extent.offset
-            count = min(extent.length - within, end - offset)
-            block = self._cached(container, extent, within, count)
+            block = self._cached(container, extent, within, min(extent.length - within, end - offset))
             if block is None:
-                if parts:
-                    break
-                return await self._load(container, extent, within, count)
+                break
             parts.append(block)
             offset += len(block)
-            got += len(block)
             index += offset >= extent.end
+        if not parts:
+            return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:
@@ -103,7 +107,11 @@ class SegmentReader:
                 ahead -= 1
             index, number = index + 1, 0
 
-    async def _load(self, container: Container, extent: Extent, within: int, count: int) -> Buffer:
+    async def _load(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer:
+        """What one extent has there, from where it lies."""
+        extent = record.extents[record.extent_index(offset)]
+        within = offset - extent.offset
+        count = min(extent.length - within, length, record.durable_length - offset)
         if extent.frame is not None:
             assert extent.frame.address is not None
             return await container.log.read_at(extent.frame.address, extent.position + within, count)
@@ -151,12 +159,22 @@ class SegmentReader:
 async def _growth(record: SegmentRecord) -> None:
     """Wait until something durable happened to the segment."""
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    record.waiters.append(waiter)
+
+    def grew() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    record.waiters.append(grew)
     try:
         await waiter
     finally:
-        if waiter in record.waiters:
-            record.waiters.remove(waiter)
+        if grew in record.waiters:
+            record.waiters.remove(grew)
+
+
+def _bounded(length: int) -> int:
+    """Of a reply, whatever was asked for."""
+    return min(READ_REPLY_MAX_BYTES, max(8, length))
 
 
 def _unchanged(record: SegmentRecord, offset: int) -> bool:

@@ -6,8 +6,8 @@ Moving bytes to tier 2, merging and compacting only exchange extents; no byte ch
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
+from collections.abc import Callable
 from enum import IntEnum
 from operator import attrgetter
 
@@ -111,7 +111,7 @@ class SegmentRecord:
         self.moments: dict[int, int] = {}  # entries of its time index since the last checkpoint
         self.changed_attributes: set[bytes] = set()
         self.changed_extents: dict[int, Extent | None] = {}  # by offset; None: gone
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiters: list[Callable[[], None]] = []  # each is called once
         self.holders = 0  # of whoever needs this very object across an await
 
     def extent_index(self, offset: int) -> int:
@@ -122,5 +122,4 @@ class SegmentRecord:
         """Let everybody who waits for this segment's tail look again."""
         waiters, self.waiters = self.waiters, []
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            waiter()

@@ -99,15 +99,16 @@ class StateMachine:
                 return record
             frame.segments.pop()  # deleted, truncated, merged, or in a chunk by now
 
-    def largest(self) -> SegmentRecord | None:
-        """A segment that has enough in the log for a chunk, the one that was first to."""
-        while self.large:
-            segment = next(iter(self.large))
+    def largest(self) -> list[SegmentRecord]:
+        """The segments that have enough in the log for a chunk, in the order in which they came to it."""
+        found = []
+        for segment in list(self.large):
             record = self.residents.known(segment)
             if record is not None and record.log_bytes >= CHUNK_FLUSH_BYTES:
-                return record
-            del self.large[segment]
-        return None
+                found.append(record)
+            else:
+                del self.large[segment]
+        return found
 
     # --- operations --------------------------------------------------------------------------------
 

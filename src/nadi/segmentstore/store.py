@@ -25,7 +25,7 @@ import msgspec
 
 from nadi.access.tokens import TokenKey
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError, NadiError, StorageFullError
-from nadi.limits import TLS_HANDSHAKE_S
+from nadi.limits import STORAGE_WRITER_RUNS, TLS_HANDSHAKE_S
 from nadi.naming import container_key
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
@@ -42,7 +42,7 @@ from nadi.wire.commands import Command
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-DEFAULT_CONTAINERS = 4
+DEFAULT_CONTAINERS = 1
 
 
 class _Format(msgspec.Struct):
@@ -143,7 +143,10 @@ class SegmentStore:
         cache = BlockCache()
         self.containers = [Container(n, folder / f"container-{n}", cache, now_ms) for n in range(count)]
         self._reader = SegmentReader(chunks, cache)
-        self.storage_writers = [StorageWriter(container, chunks, self._reader) for container in self.containers]
+        at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
+        self.storage_writers = [
+            StorageWriter(container, chunks, self._reader, at_once) for container in self.containers
+        ]
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()

@@ -19,7 +19,7 @@ from tests.controller.rest.test_resources import error_of
 
 
 def new_server(folder: Path) -> Server:
-    return Server(folder, store_port=0, controller_port=0, rest_port=0)
+    return Server(folder, store_port=0, controller_port=0, rest_port=0, containers=2)
 
 
 def test_every_health_path(rest: httpx.Client) -> None:
@@ -109,7 +109,7 @@ def test_a_taken_port_is_said_and_the_folder_is_free_again(tmp_path: Path) -> No
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-            server = Server(tmp_path, store_port=0, controller_port=0, rest_port=port)
+            server = Server(tmp_path, store_port=0, controller_port=0, rest_port=port, containers=2)
             with pytest.raises(UnavailableError, match="--rest-port"):
                 await server.start()
         async with new_server(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nadi.limits import LOG_QUICK_FRAME_BYTES, LOG_QUICK_PAUSE_S, LOG_QUICK_WRITE_S
+import pytest
+
+from nadi.limits import LOG_QUICK_FRAME_BYTES, LOG_QUICK_LONGEST_PAUSE_S, LOG_QUICK_PAUSE_S, LOG_QUICK_WRITE_S
 from nadi.segmentstore.tier1.pace import Pace
 
 QUICK_S = LOG_QUICK_WRITE_S / 3
@@ -23,33 +25,58 @@ def test_small_frames_on_a_quick_disk() -> None:
     assert not pace.is_quick(LOG_QUICK_FRAME_BYTES + 1)
 
 
+def until_slow(pace: Pace, clock: Clock, write_s: float = 0.005) -> int:
+    """Writes here of so many seconds until the writer thread has them."""
+    count = 0
+    while pace.is_quick(100):
+        clock.now += write_s
+        pace.took(write_s)
+        count += 1
+    return count
+
+
 def test_a_slow_disk_holds_the_loop_up_once_in_a_while() -> None:
     clock = Clock()
     pace = Pace(clock)
-    here = 0
-    for _ in range(1000):
-        if pace.is_quick(100):
-            here += 1
-            pace.took(0.005)
-        clock.now += LOG_QUICK_PAUSE_S / 100
-    assert here == 10
+    began, here = clock.now, 0.0
+    while clock.now < began + 120:
+        here += 0.005 * until_slow(pace, clock)
+        clock.now += 0.005  # in the writer thread
+    assert 0.01 < here < 0.3
 
 
-def test_a_disk_that_stands_still_is_tried_again_later() -> None:
+def test_a_disk_that_stands_still_is_tried_again_soon() -> None:
     clock = Clock()
     pace = Pace(clock)
-    for _ in range(50):
-        pace.took(QUICK_S)
-    pace.took(0.1)
-    assert not pace.is_quick(100)
+    assert until_slow(pace, clock) < 5
     clock.now += LOG_QUICK_PAUSE_S
     assert pace.is_quick(100)
-    pace.took(QUICK_S)
-    assert pace.is_quick(100)
+    for _ in range(1000):
+        pace.took(QUICK_S)
+    clock.now += 1  # it was quick for longer than the pause
+    for _ in range(3):
+        until_slow(pace, clock)
+        clock.now += LOG_QUICK_PAUSE_S
+        assert pace.is_quick(100)
+        clock.now += 2 * LOG_QUICK_PAUSE_S
+
+
+def test_the_pause_grows_while_the_disk_is_found_slow() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    pauses = []
+    for _ in range(12):
+        until_slow(pace, clock)
+        began = clock.now
+        while not pace.is_quick(100):
+            clock.now += 0.01
+        pauses.append(clock.now - began)
+    assert pauses[:3] == pytest.approx([0.1, 0.2, 0.4], abs=0.02)
+    assert pauses[-2:] == pytest.approx([LOG_QUICK_LONGEST_PAUSE_S] * 2, abs=0.02)
 
 
 def test_a_single_slower_write_among_quick_ones_changes_nothing() -> None:
     pace = Pace(Clock())
     for number in range(1000):
-        pace.took(3 * LOG_QUICK_WRITE_S if number % 50 == 0 else QUICK_S)
+        pace.took(0.1 if number % 50 == 0 else QUICK_S)
         assert pace.is_quick(100)

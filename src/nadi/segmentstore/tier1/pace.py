@@ -2,7 +2,8 @@
 
 To hand a frame to the writer thread and to be told of its end wakes two threads, each of which waits for the
 interpreter besides; a good disk has written and synced the frame meanwhile. On a slow one, or while a quick one stands
-still, the loop must not wait: after a write that took long the writer thread has all frames for a while.
+still, the loop must not wait: after several writes that took long the writer thread has all frames for a while, and for
+longer each time that the disk is found slow again.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from nadi.limits import LOG_QUICK_FRAME_BYTES, LOG_QUICK_PAUSE_S, LOG_QUICK_WRITE_S
+from nadi.limits import LOG_QUICK_FRAME_BYTES, LOG_QUICK_LONGEST_PAUSE_S, LOG_QUICK_PAUSE_S, LOG_QUICK_WRITE_S
 
-_WEIGHT = 1 / 8  # of the latest write in the average
+_WEIGHT = 1 / 16  # of the latest write in the average
+_MOST_S = 4 * LOG_QUICK_WRITE_S  # what a write counts at most: one that stood still says little of the next
 
 
 class Pace:
@@ -22,14 +24,18 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._average_s = LOG_QUICK_WRITE_S / 2
-        self._pause_until = -LOG_QUICK_PAUSE_S
+        self._pause_s = 0.0  # the last one
+        self._pause_until = clock()
 
     def is_quick(self, payload_bytes: int) -> bool:
         """The frame may be written here and now."""
         return payload_bytes <= LOG_QUICK_FRAME_BYTES and self._clock() >= self._pause_until
 
     def took(self, seconds: float) -> None:
-        self._average_s += (seconds - self._average_s) * _WEIGHT
+        self._average_s += (min(seconds, _MOST_S) - self._average_s) * _WEIGHT
         if self._average_s > LOG_QUICK_WRITE_S:
-            self._pause_until = self._clock() + LOG_QUICK_PAUSE_S
+            now = self._clock()
+            is_slow_again = now - self._pause_until < self._pause_s
+            self._pause_s = min(self._pause_s * 2, LOG_QUICK_LONGEST_PAUSE_S) if is_slow_again else LOG_QUICK_PAUSE_S
+            self._pause_until = now + self._pause_s
             self._average_s = LOG_QUICK_WRITE_S / 2

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections.abc import Iterator
 from itertools import islice
 
 from nadi.errors import NadiError
@@ -19,6 +20,7 @@ from nadi.limits import (
     CHUNK_GARBAGE_DELAY_S,
     CHUNK_MAX_BYTES,
     LOG_MAX_BYTES,
+    STORAGE_WRITER_RUNS,
     STORAGE_WRITER_TICK_S,
 )
 from nadi.segmentstore.container import Container
@@ -34,15 +36,24 @@ COMPACT_FROM = 8  # this many small chunks in a row become one
 FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # what one chunk takes in memory while it is built
 SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
 GARBAGE_AT_ONCE = 1_000
+FRAMES_LOOKED_AT = 100
+FLUSH_ROUND_S = 5.0  # then compaction and garbage have a turn, however much there is to move
 
 
 class StorageWriter:
-    """One task that works through what waits; errors are logged and tried again with a growing pause."""
+    """One task that works through what waits; errors are logged and tried again with a growing pause.
 
-    def __init__(self, container: Container, chunks: ChunkStore, reader: SegmentReader) -> None:
+    at_once: how many runs may be on their way, each in memory as a whole; shared by all storage writers of a store.
+    """
+
+    def __init__(
+        self, container: Container, chunks: ChunkStore, reader: SegmentReader, at_once: asyncio.Semaphore
+    ) -> None:
         self._container = container
         self._chunks = chunks
         self._reader = reader
+        self._at_once = at_once
+        self._moving: dict[Extent, int] = {}  # the extents on their way, with their segments
         self._task: asyncio.Task[None] | None = None
         self._planned_here: set[str] = set()
         self._fresh: set[int] = set()  # segments with a new chunk
@@ -70,8 +81,7 @@ class StorageWriter:
             await asyncio.sleep(pause)
             try:
                 await self._drop_lost_plans()
-                while await self.flush_once():
-                    pass
+                await self._flush()
                 await self._compact_once()
                 await self._collect_garbage()
                 pause = STORAGE_WRITER_TICK_S
@@ -86,40 +96,78 @@ class StorageWriter:
 
     # --- from the log to chunks -----------------------------------------------------------------------
 
+    async def _flush(self) -> None:
+        """Move what is due, several runs at a time, for a while; a failure is told once the others have ended."""
+        ends_at = time.monotonic() + FLUSH_ROUND_S
+
+        async def one_after_another() -> None:
+            while time.monotonic() < ends_at:
+                if not await self.flush_once():
+                    if not self._moving:
+                        return
+                    await asyncio.sleep(STORAGE_WRITER_TICK_S)
+
+        outcomes = await asyncio.gather(
+            *(one_after_another() for _ in range(STORAGE_WRITER_RUNS)), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
     async def flush_once(self, *, everything: bool = False) -> bool:
         """Move one run of the log to a chunk, if one is due; whether it did."""
-        if self._container.failure is not None:
-            return False
-        found = self._most_urgent(everything)
-        if found is None:
-            return False
-        record, extents = found
-        await self._store(record, extents)
-        return True
+        async with self._at_once:
+            if self._container.failure is not None:
+                return False
+            found = self._most_urgent(everything)
+            if found is None:
+                return False
+            record, extents = found
+            self._moving |= dict.fromkeys(extents, record.id)
+            try:
+                await self._store(record, extents)
+            finally:
+                for extent in extents:
+                    del self._moving[extent]
+            return True
 
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, list[Extent]] | None:
-        """The segment in the log's oldest frame, if that is due; else one that fills a chunk."""
+        """The first run that is due."""
+        moving = set(self._moving.values())
+        for record in self._due(everything):
+            run, size = self._next_run(record)
+            if run and (record.id not in moving or size >= CHUNK_FLUSH_BYTES):
+                return record, run
+        return None
+
+    def _due(self, everything: bool) -> Iterator[SegmentRecord]:
+        """Segments that have bytes in the log's oldest frames, if those are due; else those that fill a chunk."""
         state = self._container.state
-        oldest = next(iter(state.frames.values()), None)
         pressed = everything or self._container.log.size_bytes > LOG_MAX_BYTES // 2
-        if oldest is not None and (pressed or oldest.at < time.monotonic() - CHUNK_FLUSH_AGE_S):
-            record = state.logged_in(oldest)
-        else:
-            largest = state.largest()
-            if largest is None:
-                return None
-            record = largest
+        old = time.monotonic() - CHUNK_FLUSH_AGE_S
+        seen: dict[int, None] = {}
+        for frame in islice(state.frames.values(), FRAMES_LOOKED_AT):
+            if not pressed and frame.at >= old:
+                break
+            record = state.logged_in(frame)
+            if record.id not in seen:
+                seen[record.id] = None
+                yield record
+        yield from state.largest()
+
+    def _next_run(self, record: SegmentRecord) -> tuple[list[Extent], int]:
+        """The segment's first extents in a row that can be moved, and their size."""
         run: list[Extent] = []
         size = 0
         for extent in record.extents:
-            durable = extent.frame is not None and extent.frame.address is not None
-            if not durable or (run and size + extent.length > FLUSH_MAX_BYTES):
+            is_durable = extent.frame is not None and extent.frame.address is not None
+            if not is_durable or extent in self._moving or (run and size + extent.length > FLUSH_MAX_BYTES):
                 if run:
                     break
                 continue
             run.append(extent)
             size += extent.length
-        return (record, run) if run else None
+        return run, size
 
     async def _store(self, record: SegmentRecord, extents: list[Extent]) -> None:
         offset, length = extents[0].offset, sum(extent.length for extent in extents)

@@ -1,0 +1,156 @@
+"""The reads that one connection has asked for.
+
+What memory holds is answered at once, and at a segment's tail as soon as something comes, without a task for either;
+a task is for what must be fetched, and for a peer that doesn't take what it asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from nadi.errors import NadiError, ProtocolError
+from nadi.limits import CONNECTION_READS_WAITING, KIB
+from nadi.segmentstore.access import TokenCheck
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.records import SegmentRecord
+from nadi.wire import commands as wire
+from nadi.wire.fields import Buffer
+
+log = logging.getLogger(__name__)
+
+_LARGE_READ_BYTES = 64 * KIB
+
+
+class Peer(Protocol):
+    """The connection, as its reads see it."""
+
+    writable: asyncio.Event
+
+    def send(self, command: wire.Command) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Wait:
+    """A read at the tail; called when its segment has changed."""
+
+    __slots__ = ("_again", "_container", "_record", "_state", "command")
+
+    def __init__(
+        self,
+        container: Container,
+        record: SegmentRecord,
+        command: wire.ReadSegment,
+        again: Callable[[_Wait, Container], None],
+    ) -> None:
+        self._container, self._record, self.command, self._again = container, record, command, again
+        self._state = container.state
+        self._state.residents.hold(record)
+        record.waiters.append(self)
+
+    def __call__(self) -> None:
+        self._let_go()
+        self._again(self, self._container)
+
+    def cancel(self) -> None:
+        """Wait no longer."""
+        self._record.waiters.remove(self)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._state.residents.release(self._record)
+
+
+class ConnectionReads:
+    """`start` a read; `close` ends those under way."""
+
+    def __init__(
+        self, peer: Peer, container_of: Callable[[str], Container], reader: SegmentReader, access: TokenCheck
+    ) -> None:
+        self._peer = peer
+        self._container_of = container_of
+        self._reader = reader
+        self._access = access
+        self._waits: set[_Wait] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, command: wire.ReadSegment) -> None:
+        """Answer it, now or later; ProtocolError if too many are under way."""
+        if len(self._waits) + len(self._tasks) >= CONNECTION_READS_WAITING:
+            raise ProtocolError(f"more than {CONNECTION_READS_WAITING} reads wait on one connection")
+        segment = command.segment
+        try:
+            self._access.check(command)
+        except NadiError as error:
+            self._peer.fail(error, command.request_id, segment, command.offset)
+            return
+        container = self._container_of(segment)
+        container.make_room()
+        self._answer(container, command)
+
+    def close(self) -> None:
+        """Nobody waits for them any more."""
+        waits, self._waits = self._waits, set()
+        for wait in waits:
+            wait.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    def _answer(self, container: Container, command: wire.ReadSegment) -> None:
+        """With what is in memory; else wait, or fetch it."""
+        segment, offset = command.segment, command.offset
+        try:
+            record, data = self._reader.at_hand(container, segment, offset, command.suggested_length)
+            if data is not None and self._peer.writable.is_set():
+                self._reply(command, record, data)
+            elif data is None and offset >= record.durable_length:
+                self._waits.add(_Wait(container, record, command, self._wake))
+            else:
+                task = asyncio.create_task(self._fetch(container, command))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+        except NadiError as error:
+            self._peer.fail(error, command.request_id, segment, offset)
+
+    def _wake(self, wait: _Wait, container: Container) -> None:
+        self._waits.discard(wait)
+        try:
+            self._answer(container, wait.command)
+        except Exception as error:  # the container calls, which has others to serve
+            log.error("a read of %s failed", wait.command.segment, exc_info=error)
+            self._peer.close()
+
+    async def _fetch(self, container: Container, command: wire.ReadSegment) -> None:
+        segment, offset = command.segment, command.offset
+        try:
+            record, data = await self._reader.read(container, segment, offset, command.suggested_length)
+            while not self._peer.writable.is_set():
+                await self._peer.writable.wait()
+            self._reply(command, record, data)
+        except NadiError as error:
+            self._peer.fail(error, command.request_id, segment, offset)
+        except Exception as error:
+            log.error("a read of %s failed", segment, exc_info=error)
+            self._peer.close()
+
+    def _reply(self, command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> None:
+        segment, offset, request_id = command.segment, command.offset, command.request_id
+        if not data and offset > record.durable_length:
+            self._peer.send(
+                wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)
+            )
+            return
+        end = offset + len(data)
+        ended = end == record.durable_length and record.durable_sealed
+        at_tail = end == record.durable_length and not ended
+        self._peer.send(wire.SegmentRead(segment, offset, at_tail, ended, data, request_id))
+        if len(data) > _LARGE_READ_BYTES:
+            self._peer.flush()  # now, so that the next read knows whether there is room for it

@@ -1,0 +1,170 @@
+"""Reads that wait at a segment's tail: each is answered once, whatever happens to the segment or to who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from nadi.limits import CONNECTION_READS_WAITING
+from nadi.model.framing import frame_events
+from nadi.segmentstore.connection_reads import ConnectionReads
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from tests.segmentstore.harness import Peer, connect, open_store
+
+S = "scope/stream/0.#epoch.0"
+HELD = frame_events([b"held"])
+
+
+def read(offset: int, request: int, length: int = 1000) -> wire.ReadSegment:
+    return wire.ReadSegment(S, offset, length, "", request)
+
+
+async def another(store: SegmentStore) -> Peer:
+    assert store._server is not None
+    return await connect(store._server.sockets[0].getsockname()[:2])
+
+
+async def until_waiting(store: SegmentStore, count: int) -> Any:
+    record = store.container_of(S).state.find(S)
+    assert record is not None
+    for _ in range(500):
+        if len(record.waiters) == count:
+            return record
+        await asyncio.sleep(0.01)
+    pytest.fail(f"{len(record.waiters)} reads wait, not {count}")
+
+
+def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            await peer.setup(S)
+            readers = [await another(store) for _ in range(5)]
+            offset = 0
+            for last in range(1, 20):
+                for reader in readers:
+                    reader.send(read(offset, last), read(offset, 1000 + last))
+                record = await until_waiting(store, 2 * len(readers))
+                assert record.holders == 2 * len(readers)
+                await peer.append([bytes(last)], last)
+                for reader in readers:
+                    for request in (last, 1000 + last):
+                        found = await reader.receive()
+                        assert (found.request_id, found.offset, found.at_tail) == (request, offset, True)
+                        assert bytes(found.data) == frame_events([bytes(last)])
+                offset += 8 + last
+            assert (record.waiters, record.holders) == ([], 0)
+
+    uvloop.run(run())
+
+
+@pytest.mark.parametrize("what", ["seal", "delete", "truncate"])
+def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            await peer.setup(S)
+            await peer.append([b"held"], 1)
+            reader = await another(store)
+            reader.send(read(len(HELD), 1), read(len(HELD), 2))
+            record = await until_waiting(store, 2)
+            commands = {
+                "seal": wire.SealSegment(7, S, ""),
+                "delete": wire.DeleteSegment(7, S, ""),
+                "truncate": wire.TruncateSegment(7, S, len(HELD), ""),
+            }
+            await peer.ask(commands[what])
+            if what == "truncate":  # to where they wait: they go on waiting
+                await until_waiting(store, 2)
+                await peer.append([b"next"], 2)
+            found = [await reader.receive() for _ in range(2)]
+            assert [reply.request_id for reply in found] == [1, 2]
+            expected = {"seal": wire.SegmentRead, "delete": wire.NoSuchSegment, "truncate": wire.SegmentRead}
+            assert {type(reply) for reply in found} == {expected[what]}
+            if what == "seal":
+                assert all(reply.end_of_segment and not len(reply.data) for reply in found)
+            assert (record.waiters, record.holders) == ([], 0)
+
+    uvloop.run(run())
+
+
+def test_who_leaves_waits_no_longer(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            await peer.setup(S)
+            stays, leaves = await another(store), await another(store)
+            stays.send(read(0, 1))
+            leaves.send(*(read(0, number) for number in range(50)))
+            await until_waiting(store, 51)
+            leaves.close()
+            record = await until_waiting(store, 1)
+            assert record.holders == 1
+            await peer.append([b"held"], 1)
+            assert bytes((await stays.receive()).data) == HELD
+            assert (record.waiters, record.holders) == ([], 0)
+
+    uvloop.run(run())
+
+
+def test_too_many_waits_end_that_connection_alone(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            greedy = await another(store)
+            greedy.send(*(read(0, number) for number in range(CONNECTION_READS_WAITING + 1)))
+            assert await greedy.closed()
+            await until_waiting(store, 0)
+            await peer.setup(S)
+            assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)
+
+    uvloop.run(run())
+
+
+def test_a_container_that_recovers_ends_the_wait(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            reader = await another(store)
+            reader.send(read(0, 1))
+            await until_waiting(store, 1)
+            store.container_of(S)._fail(OSError("the disk is gone"))
+            assert await reader.closed()
+
+    uvloop.run(run())
+
+
+def test_a_fault_in_one_read_ends_its_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            await peer.setup(S)
+            good, bad = await another(store), await another(store)
+            good.send(read(0, 1))
+            await until_waiting(store, 1)
+            bad.send(read(0, 13))
+            await until_waiting(store, 2)
+            good.send(read(0, 2))
+            await until_waiting(store, 3)
+            answer = ConnectionReads._answer
+
+            def faulty(reads: ConnectionReads, container: Container, command: wire.ReadSegment) -> None:
+                if command.request_id == 13:
+                    raise ZeroDivisionError
+                answer(reads, container, command)
+
+            monkeypatch.setattr(ConnectionReads, "_answer", faulty)
+            assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)
+            assert [(await good.receive()).request_id for _ in range(2)] == [1, 2]
+            assert await bad.closed()
+
+    uvloop.run(run())
+    assert "a read of scope/stream/0.#epoch.0 failed" in caplog.text
