@@ -2,7 +2,8 @@
 
 What must hold after each restart: nothing acknowledged is lost, nothing is there twice, each key's
 events are in order, transactions are whole or absent, and a slice that was read before reads the same.
-NADI_CRASH_KILLS and NADI_CRASH_SEED repeat or lengthen a run.
+NADI_CRASH_KILLS and NADI_CRASH_SEED repeat or lengthen a run: half of the kills are of a server with one container,
+the others of one with four.
 """
 
 from __future__ import annotations
@@ -98,10 +99,10 @@ class Scaler:
 class Run:
     """One run: a server, its load, and all that is checked between two kills."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, containers: int) -> None:
         self.random = random.Random(seed)
         self.folder, self.port = folder, free_port()
-        self.server = nadi.embedded(folder, port=self.port)
+        self.server = nadi.embedded(folder, port=self.port, containers=containers)
         uri = self.server.controller_uri
         self.manager = StreamManager(uri)
         self.manager.create_scope(SCOPE)
@@ -200,8 +201,8 @@ class Run:
 
 
 @contextlib.contextmanager
-def running(folder: Path, seed: int) -> Iterator[Run]:
-    run = Run(folder, seed)
+def running(folder: Path, seed: int, containers: int) -> Iterator[Run]:
+    run = Run(folder, seed, containers)
     try:
         for worker in run.workers:
             worker.start()
@@ -215,11 +216,14 @@ def running(folder: Path, seed: int) -> Iterator[Run]:
 
 @pytest.mark.crash
 @pytest.mark.timeout(120 + 15 * KILLS)
-def test_a_server_killed_again_and_again_keeps_its_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("containers", [1, 4])
+def test_a_server_killed_again_and_again_keeps_its_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int
+) -> None:
     monkeypatch.setenv("NADI_LIMITS", SMALL_LIMITS)
     seed = int(os.environ.get("NADI_CRASH_SEED", random.randrange(1 << 32)))
-    with running(tmp_path / "data", seed) as run:
-        for number in range(KILLS):
+    with running(tmp_path / "data", seed, containers) as run:
+        for number in range((KILLS + 1) // 2):  # the other half with the other number of containers
             if number % 3 == 0:
                 run.scaler.start()
             time.sleep(run.random.uniform(0.0, 0.1) if run.random.random() < 0.25 else run.random.uniform(0.2, 1.0))
@@ -227,7 +231,7 @@ def test_a_server_killed_again_and_again_keeps_its_word(tmp_path: Path, monkeypa
             run.kill_and_restart()
             run.check(promised, promised_count)
         run.finish()
-        print(run.figures())
+        print(f"{containers} containers: {run.figures()}")
         if KILLS >= 20:  # a slow machine may not get as far in the quick form
             assert run.scaler.done > 0, "no scale was made"
             assert run.cycle.done > 0, "no stream was truncated and deleted"
