@@ -122,6 +122,7 @@ TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a 
 BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
 READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segments
+READ_JOINED_BYTES = 64 * KIB  # small blocks that wait are given together, up to this
 READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nadi.client import read_ahead
 from nadi.client.aio import SliceReader
 from nadi.client.assemble import EventAssembler
 from nadi.client.frontier import Frontier
@@ -139,6 +140,46 @@ def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
                 assert StreamCut.from_text(position.as_text()) == position
                 reader.close()
             assert in_order(resumed) == expected
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("most_bytes", [0, 300, 1 << 16])
+def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "READ_JOINED_BYTES", most_bytes)
+    written = [f"k:{number}".encode() for number in range(50)]
+
+    async def run() -> None:
+        async with world(1, Chaos(1, largest_read=60)) as w:
+            writer = await w.manager.create_writer("sc", "st")
+            for event in written:
+                await writer.write_event(event, "k")
+            end = (await w.manager.stream_info("sc", "st")).tail
+            reader = await w.manager.create_reader("sc", "st", end=end)
+            ahead = next(iter(reader._inputs.values())).ahead
+            for _ in range(500):
+                if ahead.reached == end.positions[0]:
+                    break
+                await asyncio.sleep(0.01)
+            assert len(ahead.blocks) > 10
+            sizes: list[int] = []
+            events: list[bytes] = []
+            positions: list[int] = []
+            while (found := await reader.next_block(5)) is not None:
+                _, block = found
+                assert block.offset == (positions[-1] if positions else 0)
+                positions.append(reader.position().positions[0])
+                assert positions[-1] == block.offset + block.size_bytes
+                sizes.append(block.size_bytes)
+                events += list(block)
+            assert events == written
+            assert ahead._size_bytes == 0
+            if most_bytes == 0:
+                assert max(sizes) <= 60
+            elif most_bytes == 300:
+                assert 200 < max(sizes) <= 300
+            else:
+                assert len(sizes) == 1
 
     asyncio.run(run())
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_LARGE_EVENT_BYTES
-from nadi.model.event import whole_events
+from nadi.model.event import joined, whole_events
 from nadi.model.framing import HEADER_BYTES, event_header, frame_events
 
 mixed = st.lists(st.binary(max_size=40), max_size=60)
@@ -44,6 +44,23 @@ def test_a_list_of_events_is_what_was_framed(events: list[bytes]) -> None:
     block, _ = whole_events(memoryview(frame_events(events)))
     assert block.events() == events == list(block)
     assert all(type(event) is bytes for event in block.events())
+
+
+@given(st.lists(event_lists, min_size=1, max_size=5), st.integers(0, 1 << 40))
+def test_joined_blocks_are_the_block_of_all_their_bytes(lists: list[list[bytes]], offset: int) -> None:
+    blocks, end = [], offset
+    for events in lists:
+        block, size = whole_events(memoryview(frame_events(events)), end)
+        blocks.append(block)
+        end += size
+    whole, _ = whole_events(memoryview(b"".join(map(frame_events, lists))), offset)
+    found = joined(blocks)
+    assert (found.offset, bytes(found.data), found.starts.tolist()) == (
+        offset,
+        bytes(whole.data),
+        whole.starts.tolist(),
+    )
+    assert list(found) == [event for events in lists for event in events]
 
 
 @given(event_lists, st.data())

@@ -17,8 +17,8 @@ from nadi.client.segment_input import read_bytes
 from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
 from nadi.errors import ClosedError, ProtocolError, RequestTimeoutError, UnavailableError
-from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_REPLY_MAX_BYTES
-from nadi.model.event import EventBlock
+from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_JOINED_BYTES, READ_REPLY_MAX_BYTES
+from nadi.model.event import EventBlock, joined
 
 
 def share_bytes(segments: int) -> int:
@@ -37,7 +37,16 @@ class ReadAhead:
         self._most_bytes = READ_AHEAD_BYTES
         self._room = asyncio.Event()
 
+    def peek(self) -> EventBlock | None:
+        """The next block. Small ones that wait behind it come with it: whoever is late catches up."""
+        blocks = self.blocks
+        if len(blocks) > 1 and blocks[0].size_bytes < READ_JOINED_BYTES:
+            self._join()
+        return blocks[0] if blocks else None
+
     def take(self) -> EventBlock:
+        """What `peek` gives, which must be something."""
+        self.peek()
         block = self.blocks.popleft()
         self.make_room(block)
         return block
@@ -56,6 +65,18 @@ class ReadAhead:
         """The rest of a block that was taken."""
         self.blocks.appendleft(block)
         self._size_bytes += block.size_bytes
+
+    def _join(self) -> None:
+        """Make one block of the first ones, as far as they follow each other and are small."""
+        blocks = self.blocks
+        parts = [blocks.popleft()]
+        size = parts[0].size_bytes
+        while blocks and blocks[0].offset == parts[0].offset + size:
+            if size + blocks[0].size_bytes > READ_JOINED_BYTES:
+                break
+            parts.append(blocks.popleft())
+            size += parts[-1].size_bytes
+        blocks.appendleft(joined(parts) if len(parts) > 1 else parts[0])
 
     async def fill(self, start: int, end: int | None, most_bytes: int) -> None:
         """Read from an event boundary to `end` or the segment's end, `most_bytes` ahead.

@@ -139,7 +139,11 @@ class SliceReader:
                     self._news.clear()
                     if self._is_ready():
                         source = self._next()
-                        return None if source is None else (source.piece.segment_id, self._give(source))
+                        if source is None:
+                            return None
+                        block = source.give()
+                        self._look_at(source)
+                        return source.piece.segment_id, block
                     await self._news.wait()
         except TimeoutError:
             raise self.nothing_for(timeout) from None
@@ -214,8 +218,6 @@ class SliceReader:
         source = self._due.popleft()
         source.is_due = False
         if source.blocks:
-            if len(source.blocks) > 1 or source.error is not None:
-                self._queue(source)
             return source
         error = source.error
         assert error is not None, "else it would not be due"
@@ -230,16 +232,15 @@ class SliceReader:
             source.is_due = True
             self._due.append(source)
 
-    def _give(self, source: _Input) -> EventBlock:
-        block = source.give()
-        self._drained = self._drained or source.is_drained
-        return block
-
-    def _news_of(self, source: _Input) -> None:
-        """It has another block, an error, or its end."""
+    def _look_at(self, source: _Input) -> None:
+        """Give it its place if it has something, and note if it was given out to its end."""
         if source.blocks or source.error is not None:
             self._queue(source)
         self._drained = self._drained or source.is_drained
+
+    def _news_of(self, source: _Input) -> None:
+        """It has another block, an error, or its end."""
+        self._look_at(source)
         self._tell()
 
     def _go_on_behind(self, source: _Input, error: TruncatedError) -> None:
@@ -274,6 +275,7 @@ class SliceReader:
                 lending.end(None)
             else:
                 lending.lend(source.piece.segment_id, source.lend(), source)
+                self._look_at(source)
 
     def _hear(self) -> None:
         """Of the lent blocks that were taken."""

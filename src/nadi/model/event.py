@@ -7,7 +7,7 @@ each event, or as a list of bytes objects that Arrow makes. `nadi.model.framing`
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -75,6 +75,13 @@ class EventBlock:
         borders[-1] = len(self.data)
         both = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(borders), pa.py_buffer(self.data)])
         return both.take(int_array(np.arange(1, 2 * count, 2)))
+
+
+def joined(blocks: Sequence[EventBlock]) -> EventBlock:
+    """Blocks that follow each other in a segment as one, in a copy."""
+    data = memoryview(b"".join([block.data for block in blocks]))
+    first = blocks[0].offset
+    return EventBlock(data, np.concatenate([block.starts + (block.offset - first) for block in blocks]), first)
 
 
 def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = None) -> tuple[EventBlock, int]:

@@ -56,10 +56,10 @@ class SegmentSource:
 
     def peek(self) -> EventBlock | Gap | None:
         """What comes next, if it is here: of blocks and gaps the one that lies first."""
-        blocks, gaps = self._ahead.blocks, self._gaps
-        if gaps and not (blocks and blocks[0].offset < gaps[0].from_offset):
+        block, gaps = self._ahead.peek(), self._gaps
+        if gaps and not (block is not None and block.offset < gaps[0].from_offset):
             return gaps[0]
-        return blocks[0] if blocks else None
+        return block
 
     def pass_gap(self) -> None:
         """Go on behind the gap that comes next."""
