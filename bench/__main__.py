@@ -34,6 +34,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "write-1k-batch": events.write_large_batch,
     "round-trip": events.round_trip,
     "tail": events.tail,
+    "tail-group": events.tail_group,
     "latency": measure.latency,
     "read": measure.read,
     "read-bytes": events.read_bytes,

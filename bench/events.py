@@ -6,17 +6,19 @@ which all its processes share.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 import nadi
 from bench.measure import KEYS, SCOPE, STREAM, Figure, fill, open_stream
+from nadi.model.event import EventBlock
 
 SMALL, LARGE = 100, 1_000  # bytes of an event
 BATCH = 10_000  # events given to one write_batch
@@ -102,20 +104,35 @@ def round_trip(folder: Path) -> list[Figure]:
 
 def tail(folder: Path) -> list[Figure]:
     """From write to read by another process, at 10,000 events/s."""
+    p50, p99 = _tail(folder, "slice")
+    return [
+        Figure("written to read by another process, 10,000 events/s, p50", p50, "ms", 2, at_most=True),
+        Figure("written to read by another process, 10,000 events/s, p99", p99, "ms", 10, at_most=True),
+    ]
+
+
+def tail_group(folder: Path) -> list[Figure]:
+    """The same, read by the one reader of a group."""
+    p50, p99 = _tail(folder, "group")
+    return [
+        Figure("written to read by a group's reader, 10,000 events/s, p50", p50, "ms"),
+        Figure("written to read by a group's reader, 10,000 events/s, p99", p99, "ms"),
+    ]
+
+
+def _tail(folder: Path, kind: str) -> tuple[float, float]:
+    """p50 and p99."""
     rate, count = 10_000, 60_000
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         open_stream(manager)
-        command = [sys.executable, "-m", "bench.events", server.controller_uri, str(count)]
+        command = [sys.executable, "-m", "bench.events", server.controller_uri, str(count), kind]
         reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert reader.stdout is not None
         assert reader.stdout.readline() == "reading\n"
         with manager.create_writer(SCOPE, STREAM) as writer:
             at_rate(rate, count, lambda number, event: writer.write_event(event, KEYS[number % 1000]))
         p50, p99 = map(float, reader.communicate(timeout=60)[0].split())
-    return [
-        Figure("written to read by another process, 10,000 events/s, p50", p50, "ms", 2, at_most=True),
-        Figure("written to read by another process, 10,000 events/s, p99", p99, "ms", 10, at_most=True),
-    ]
+    return p50, p99
 
 
 def at_rate(rate: int, count: int, write: Callable[[int, bytes], object]) -> None:
@@ -130,20 +147,32 @@ def at_rate(rate: int, count: int, write: Callable[[int, bytes], object]) -> Non
         write(number, time.monotonic_ns().to_bytes(8) + padding)
 
 
-def read_tail(uri: str, count: int) -> None:
+def read_tail(uri: str, count: int, kind: str) -> None:
     """In the reader's process: print p50 and p99 of the waits of `count` events, in milliseconds."""
     waits: list[float] = []
-    with nadi.StreamManager(uri) as manager:
-        end = manager.stream_info(SCOPE, STREAM).tail
-        with manager.create_reader(SCOPE, STREAM, start=end) as reader:
-            print("reading", flush=True)
-            while len(waits) < count:
-                found = reader.next_block(60)
-                assert found is not None
-                now = time.monotonic_ns()
-                waits += [(now - int.from_bytes(event[:8])) / 1e9 for event in found[1]]
+    with nadi.StreamManager(uri) as manager, _blocks(manager, kind) as blocks:
+        print("reading", flush=True)
+        for block in blocks:
+            now = time.monotonic_ns()
+            waits += [(now - int.from_bytes(event[:8])) / 1e9 for event in block]
+            if len(waits) >= count:
+                break
     waits = sorted(waits[count // 10 :])
     print(percentile(waits, 50), percentile(waits, 99))
+
+
+@contextlib.contextmanager
+def _blocks(manager: nadi.StreamManager, kind: str) -> Iterator[Iterator[EventBlock]]:
+    """What comes from now on."""
+    end = manager.stream_info(SCOPE, STREAM).tail
+    if kind == "slice":
+        with manager.create_reader(SCOPE, STREAM, start=end) as reader:
+            yield (block for _, block in reader)
+        return
+    groups = manager.reader_group_manager(SCOPE)
+    groups.create_reader_group("bench", STREAM, starts=[end])
+    with groups.get_reader_group("bench").create_reader("reader") as group_reader:
+        yield (read.block for read in group_reader.blocks() if read.block is not None)
 
 
 def read_bytes(folder: Path) -> list[Figure]:
@@ -173,4 +202,4 @@ def read_bytes(folder: Path) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    read_tail(sys.argv[1], int(sys.argv[2]))
+    read_tail(sys.argv[1], int(sys.argv[2]), sys.argv[3])

@@ -21,7 +21,8 @@ from nadi.model.framing import HEADER, HEADER_BYTES
 
 _LENGTH = struct.Struct(">Q")  # a good header's first half is 0, so the whole of it is the length
 _LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before whole_events looks for equal lengths
-_FEW = 16  # payloads that are cut out one by one sooner than Arrow has begun
+_FEW = 128  # payloads that are cut out one by one sooner than Arrow has begun
+_SMALL_BYTES = 64 * KIB  # copied whole sooner than a view is made for each slice
 
 
 def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
@@ -56,7 +57,7 @@ class EventBlock:
         if len(self.starts) > _FEW:
             events: list[bytes] = self.payloads().to_pylist()
             return events
-        data = self.data
+        data = bytes(self.data) if len(self.data) <= _SMALL_BYTES else self.data  # no view for each slice of bytes
         borders = pairwise([*self.starts.tolist(), len(data)])
         return [bytes(data[start + HEADER_BYTES : end]) for start, end in borders]
 

@@ -140,7 +140,8 @@ class Cursor:
         self.source, self.block, self.is_whole = source, block, is_whole
         self.count = 0 if is_whole else len(block)
         self.offsets: list[int] = [] if is_whole else block.offsets().tolist()
-        self.reads = map(EventRead, block, repeat(None), repeat(source.segment), self.offsets)
+        events = () if is_whole else block
+        self.reads = map(EventRead, events, repeat(None), repeat(source.segment), self.offsets)
         self.taken = 0
 
     def next(self) -> EventRead | None:
