@@ -11,7 +11,9 @@ import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.ReaderConfig;
 import io.pravega.client.stream.ReaderGroup;
 import io.pravega.client.stream.ReaderGroupConfig;
+import io.pravega.client.stream.ScalingPolicy;
 import io.pravega.client.stream.Stream;
+import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.TimeWindow;
 import io.pravega.client.stream.impl.WriterPosition;
 import java.util.concurrent.CompletionException;
@@ -64,7 +66,12 @@ class EventTimeTest {
 
     @Test
     void aWritersTimesOnlyGrow() {
-        Stream stream = scope.create("noted", 1);
+        Stream stream = Stream.of(scope.name, "noted");
+        StreamConfiguration patient = StreamConfiguration.builder()
+                .scalingPolicy(ScalingPolicy.fixed(1))
+                .timestampAggregationTimeout(60_000) // else a watermark between two calls forgets a writer behind it
+                .build();
+        assertTrue(scope.streams.createStream(scope.name, "noted", patient));
         scope.write("noted", Event.numbered(1, 0, 10));
         WriterPosition position = new WriterPosition(scope.tail("noted").asImpl().getPositions());
         scope.controller.noteTimestampFromWriter("writer", stream, 2_000, position).join();
