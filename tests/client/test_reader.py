@@ -24,6 +24,7 @@ from nadi.errors import (
     StreamNotFoundError,
     TruncatedError,
 )
+from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id
@@ -180,6 +181,19 @@ def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch: pyte
                 assert 200 < max(sizes) <= 300
             else:
                 assert len(sizes) == 1
+
+    asyncio.run(run())
+
+
+def test_blocks_on_both_sides_of_a_gap_stay_apart() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            ahead = read_ahead.ReadAhead(w.manager.stores, "sc/st/0.#epoch.0", purpose="test", news=lambda: None)
+            data = memoryview(frame_events([b"a", b"b"]))
+            blocks = [whole_events(data, offset)[0] for offset in (0, 18, 100, 118)]  # 36 to 100 was truncated away
+            ahead.blocks.extend(blocks)
+            assert [(block.offset, block.size_bytes) for block in (ahead.take(), ahead.take())] == [(0, 36), (100, 36)]
+            assert ahead.peek() is None
 
     asyncio.run(run())
 

@@ -142,15 +142,17 @@ class ConnectionReads:
             self._peer.close()
 
     def _reply(self, command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> None:
-        segment, offset, request_id = command.segment, command.offset, command.request_id
-        if not data and offset > record.durable_length:
-            self._peer.send(
-                wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)
-            )
-            return
-        end = offset + len(data)
-        ended = end == record.durable_length and record.durable_sealed
-        at_tail = end == record.durable_length and not ended
-        self._peer.send(wire.SegmentRead(segment, offset, at_tail, ended, data, request_id))
+        self._peer.send(reply_to(command, record, data))
         if len(data) > _LARGE_READ_BYTES:
             self._peer.flush()  # now, so that the next read knows whether there is room for it
+
+
+def reply_to(command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> wire.Command:
+    """What a read is answered that found this."""
+    segment, offset, request_id = command.segment, command.offset, command.request_id
+    if not data and offset > record.durable_length:
+        return wire.ErrorMessage(request_id, segment, f"offset {offset} is past the sealed segment's end", 0)
+    end = offset + len(data)
+    ended = end == record.durable_length and record.durable_sealed
+    at_tail = end == record.durable_length and not ended
+    return wire.SegmentRead(segment, offset, at_tail, ended, data, request_id)

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 
 from nadi.errors import InvalidArgumentError, NadiError, StorageFullError, StreamSealedError
+from nadi.segmentstore.connection_reads import reply_to
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
@@ -90,9 +91,6 @@ class InnerDoor:
 
     async def _read(self, command: wire.ReadSegment) -> wire.Command:
         self._service.access.check(command)
-        segment, offset = command.segment, command.offset
-        record, data = await self._reader.read(self._container_of(segment), segment, offset, command.suggested_length)
-        end = offset + len(data)
-        ended = end == record.durable_length and record.durable_sealed
-        at_tail = end == record.durable_length and not ended
-        return wire.SegmentRead(segment, offset, at_tail, ended, data, command.request_id)
+        container = self._container_of(command.segment)
+        record, data = await self._reader.read(container, command.segment, command.offset, command.suggested_length)
+        return reply_to(command, record, data)

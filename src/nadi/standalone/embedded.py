@@ -148,10 +148,9 @@ def embedded(
     """Start a server in a child process and wait until it takes clients.
 
     folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
-    0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, 1 if not
-    given. environment: variables for the
-    server's process. host: where to listen; advertised_host: what clients are told, if not that.
-    security: TLS and who may log in.
+    0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, 1 if
+    not given. environment: variables for the server's process. host: where to listen; advertised_host:
+    what clients are told, if not that. security: TLS and who may log in.
     Raises DataFolderError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile

@@ -145,13 +145,13 @@ class StorageWriter:
         state = self._container.state
         pressed = everything or self._container.log.size_bytes > LOG_MAX_BYTES // 2
         old = time.monotonic() - CHUNK_FLUSH_AGE_S
-        seen: dict[int, None] = {}
+        seen: set[int] = set()
         for frame in islice(state.frames.values(), FRAMES_LOOKED_AT):
             if not pressed and frame.at >= old:
                 break
             record = state.logged_in(frame)
             if record.id not in seen:
-                seen[record.id] = None
+                seen.add(record.id)
                 yield record
         yield from state.largest()
 
