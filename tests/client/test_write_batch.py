@@ -44,7 +44,8 @@ KEYS = st.one_of(st.none(), st.sampled_from([f"key{i}" for i in range(12)] + [""
 @contextmanager
 def small_blocks(block_bytes: int = 300, few: int = 3) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nadi.client.blocks.WRITER_BLOCK_BYTES", block_bytes)
+        patch.setattr("nadi.client.blocks.BLOCK_BYTES", block_bytes)
+        patch.setattr("nadi.client.blocks.SMALL_BYTES", 10)
         patch.setattr("nadi.client.writer.FEW_EVENTS", few)
         yield
 

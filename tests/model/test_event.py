@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_LARGE_EVENT_BYTES
 from nadi.model.event import joined, whole_events
-from nadi.model.framing import HEADER_BYTES, event_header, frame_events
+from nadi.model.framing import HEADER_BYTES, event_header, event_headers, frame_events
 
 mixed = st.lists(st.binary(max_size=40), max_size=60)
 # Long runs of equally long events with odd ones between them; zeros look like headers.
@@ -121,3 +121,10 @@ def test_headers(size: int) -> None:
 
 def test_framing_is_that_of_the_protocol() -> None:
     assert frame_events([b"hi", b""]).hex() == "0000000000000002686900000000" + "00000000"
+
+
+@given(st.lists(st.integers(0, 9_000), min_size=1), st.booleans())
+def test_headers_of_many_events_are_those_of_each(sizes: list[int], short: bool) -> None:
+    sizes = [size % 4_100 for size in sizes] if short else sizes
+    assert list(event_headers(sizes)) == [event_header(size) for size in sizes]
+    assert [int.from_bytes(header, "big") for header in event_headers(sizes)] == sizes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -174,6 +174,13 @@ def test_modified_utf_8_of_java() -> None:
     payload = (9).to_bytes(8, "big") + len(raw).to_bytes(2, "big") + raw
     frame = (21).to_bytes(4, "big") + len(payload).to_bytes(4, "big") + payload
     assert Decoder().receive(frame) == [wire.SegmentCreated(9, "\0\U0001f600")]
+
+
+@given(st.lists(st.binary(max_size=9)))
+def test_parts_are_sent_as_one_view(pieces: list[bytes]) -> None:
+    joined = b"".join(pieces)
+    in_parts = wire.AppendBlockEnd(W, len(joined), cast("bytes", f.Parts(pieces)), 1, 1)
+    assert encode(in_parts) == encode(wire.AppendBlockEnd(W, len(joined), joined, 1, 1))
 
 
 def test_append_blocks_are_put_together() -> None:

@@ -12,6 +12,7 @@ from nadi.client.blocks import Piece
 from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.model.framing import HEADER_BYTES
+from nadi.wire.fields import Parts
 
 _SETTLING = threading.Lock()
 
@@ -124,15 +125,20 @@ class Batch:
     def __len__(self) -> int:
         return len(self.entries) // 3 + self._more
 
-    def data(self) -> bytes | memoryview:
+    def data(self) -> bytes:
         """The events as they lie in the segment."""
         entries: list[Any] = self.entries
-        if len(entries) == 3 and isinstance(entries[2], Piece):
-            return entries[2].framed
         parts: list[Any] = [b""] * (len(entries) // 3 * 2)
         parts[0::2] = entries[0::3]
         parts[1::2] = entries[1::3]
         return b"".join(parts)
+
+    def data_to_send(self) -> Parts:
+        """`data`, in which pieces are not copied where there is nothing else."""
+        entries: list[Any] = self.entries
+        if all(isinstance(key, Piece) for key in entries[2::3]):
+            return Parts(entries[1::3])
+        return Parts([self.data()])
 
     def parts(self) -> Iterator[tuple[bytes, bytes, str | Piece | None]]:
         """(header, payload, routing key) of each event, (empty, bytes, piece) of each piece, in order."""

@@ -1,16 +1,19 @@
 """Many events at once: checked, framed and sorted by segment without a step of Python for each.
 
 `Blocks` takes what write_batch was given and checks, before anything is written, all that can be known of it. It
-gives blocks of at most WRITER_BLOCK_BYTES (or one event), so that a huge list waits for room block by block. A block
-becomes pieces, one for each segment that it has events for: bytes as they will lie in the segment, in order. A piece
-remembers its routing keys, so that it can be divided again when its segment is sealed before it was stored.
+gives blocks of about BLOCK_BYTES (or one event), so that a huge list waits for room block by block. A block becomes
+pieces, one for each segment that it has events for: bytes as they will lie in the segment, in order. A piece remembers
+its routing keys, so that it can be divided again when its segment is sealed before it was stored.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,12 +24,16 @@ from nadi.client.routes import NO_KEY, Codes, Routes
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
 from nadi.model.event import int_array, whole_events
-from nadi.model.framing import HEADER_BYTES, event_header
+from nadi.model.framing import HEADER_BYTES, event_header, event_headers
 
 Events: TypeAlias = Iterable[bytes] | pa.Array | pa.ChunkedArray
 RoutingKeys: TypeAlias = str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None
+BLOCK_BYTES = WRITER_BLOCK_BYTES // 2  # what is made of a block stays in a core's cache from step to step
+SMALL_BYTES = 256  # of an event, up to which copying it is less work than finding it
 FEW_EVENTS = 32  # fewer in a block are written one by one: that costs less than the calls that work on arrays
 _Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+# framed events from the first number to the second; a copy, for a piece that waits long must not keep other pieces
+_Framed: TypeAlias = Callable[[int, int], bytes | memoryview]
 _KINDS_OF_EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _KINDS_OF_KEYS = (pa.types.is_string, pa.types.is_large_string)
 _PLAIN = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string(), pa.null(): pa.string()}
@@ -74,8 +81,8 @@ class Piece:
         assert self.events is not None, "keys of a batch come with the events' places in it"
         block, size = whole_events(memoryview(self.framed))
         assert size == len(self.framed), "a piece is whole events"
-        ends = np.append(block.starts[1:], size)
-        return _pieces(self.framed, ends, self.keys, self.events, routes, spare)
+        events = _binary(np.append(block.starts, size), self.framed)
+        return _pieces(self.keys, self.events, routes, spare, lambda order: _taken(events, order))
 
 
 class Block:
@@ -94,26 +101,14 @@ class Block:
 
     def pieces(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
         """A piece for each segment, with the segment's code; `spare` is that of events without a key."""
-        framed = self._framed()
+        count = len(self)
+        framed = _framed_list if isinstance(self._events, list) else _framed_array
+        sorted_by = partial(framed, self._events, self._sizes)
         if not isinstance(self._keys, Keys):
-            return [(_one_code(self._keys, routes, spare), Piece(framed, len(self), self._keys, None))]
-        ends = np.cumsum(self._sizes + HEADER_BYTES)
-        places = np.arange(self._first, self._first + len(self), dtype=np.int64)
-        return _pieces(framed, ends, self._keys, places, routes, spare)
-
-    def _framed(self) -> bytes:
-        events, sizes = self._events, self._sizes
-        if not isinstance(events, list):
-            headers = _binary(np.arange(0, HEADER_BYTES * len(sizes) + 1, HEADER_BYTES), sizes.astype(">u8"))
-            joined = pc.binary_join_element_wise(headers, events, b"").buffers()[2]
-            framed: bytes = joined.slice(0, int(sizes.sum()) + HEADER_BYTES * len(sizes)).to_pybytes()
-            return framed
-        if (sizes == sizes[0]).all():
-            return event_header(int(sizes[0])).join([b"", *events])
-        parts = [b""] * (2 * len(events))
-        parts[0::2] = map(event_header, sizes.tolist())
-        parts[1::2] = events
-        return b"".join(parts)
+            whole = Piece(sorted_by(None)(0, count), count, self._keys, None)
+            return [(_one_code(self._keys, routes, spare), whole)]
+        places = np.arange(self._first, self._first + count)
+        return _pieces(self._keys, places, routes, spare, sorted_by)
 
 
 class Blocks:
@@ -127,8 +122,8 @@ class Blocks:
         elif isinstance(events, pa.Table | pa.RecordBatch):
             raise InvalidArgumentError("a table is no array of events: choose a column, as table['reading']")
         elif isinstance(events, Collection):
-            listed, sizes = _checked(list(events))
-            self._blocks = self._cut(listed, sizes, routing_keys, routes)
+            checked, sizes = _checked(list(events))
+            self._blocks = self._cut(checked, sizes, routing_keys, routes)
         elif not isinstance(events, Iterable):
             raise InvalidArgumentError(f"events are a list or an array of them, not {type(events).__name__}")
         else:
@@ -171,13 +166,13 @@ def _keys_as_iterable(routing_keys: Any) -> Iterable[str | None]:
 
 
 def _lists(events: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lists of about WRITER_BLOCK_BYTES."""
+    """Lists of about BLOCK_BYTES."""
     taken: list[bytes] = []
     size = 0
     for event in events:
         taken.append(event)
         size += HEADER_BYTES + len(as_bytes(event))
-        if size >= WRITER_BLOCK_BYTES:
+        if size >= BLOCK_BYTES:
             yield taken
             taken, size = [], 0
     if taken:
@@ -195,11 +190,12 @@ def as_bytes(event: object) -> bytes:
 
 def _checked(events: list[Any]) -> tuple[list[bytes], _Positions]:
     """The events as bytes, and their sizes."""
-    try:
-        return events, np.fromiter(map(bytes.__len__, events), np.int64, len(events))
-    except TypeError:  # not all are bytes
-        copied = [as_bytes(event) for event in events]
-        return copied, np.fromiter(map(len, copied), np.int64, len(copied))
+    if list(map(type, events)).count(bytes) < len(events):
+        events = [as_bytes(event) for event in events]
+    sizes = list(map(len, events))
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        return events, np.full(len(sizes), sizes[0])
+    return events, np.frombuffer(struct.pack(f"{len(sizes)}q", *sizes), np.int64)
 
 
 def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> _Positions:
@@ -245,7 +241,9 @@ def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Ke
 def _cut(events: Any, sizes: _Positions, ends: _Positions, keys: Keys | str | None) -> Iterator[Block]:
     start = written = 0
     while start < len(sizes):
-        stop = max(start + 1, int(np.searchsorted(ends, written + WRITER_BLOCK_BYTES, "right")))
+        stop = len(sizes)
+        if ends[-1] - written > BLOCK_BYTES * 3 // 2:  # a small last block would cost as much as a large one
+            stop = max(start + 1, int(np.searchsorted(ends, written + BLOCK_BYTES, "right")))
         taken = events[start:stop]
         if not isinstance(taken, list):
             if isinstance(taken, pa.ChunkedArray):
@@ -260,25 +258,65 @@ def _one_code(key: str | None, routes: Routes[Any], spare: int) -> int:
 
 
 def _pieces(
-    framed: bytes | memoryview, ends: _Positions, keys: Keys, places: _Positions, routes: Routes[Any], spare: int
+    keys: Keys, places: _Positions, routes: Routes[Any], spare: int, sorted_by: Callable[[_Positions], _Framed]
 ) -> list[tuple[int, Piece]]:
-    """Framed events sorted by segment. ends: where each event ends; places: where it is among `keys`."""
+    """Events sorted by segment. places: where each is among `keys`; sorted_by: the events, given their order."""
     codes = keys.codes(places, routes)
-    codes[codes == NO_KEY] = spare
-    if (codes == codes[0]).all():
-        return [(int(codes[0]), Piece(framed, len(codes), keys, places))]
-    order = np.argsort(codes, kind="stable")
-    events = _binary(np.concatenate(([0], ends)), framed)
+    codes = np.where(codes == NO_KEY, np.uint16(spare), codes)
+    order = codes.argsort(kind="stable")
+    framed = sorted_by(order)
     pieces = []
     first = 0
     for code, count in enumerate(np.bincount(codes).tolist()):
         if count:
-            taken = order[first : first + count]
-            # taken by themselves: a piece that waits long must not keep the bytes of the others
-            data = memoryview(events.take(int_array(taken)).buffers()[2])
-            pieces.append((code, Piece(data, count, keys, places[taken])))
-            first += count
+            stop = first + count
+            pieces.append((code, Piece(framed(first, stop), count, keys, places[order[first:stop]])))
+            first = stop
     return pieces
+
+
+def _framed_list(events: list[bytes], sizes: _Positions, order: _Positions | None) -> _Framed:
+    """References are sorted, then each event is copied; small ones of one size are copied, then sorted."""
+    size = int(sizes[0])
+    header = event_header(size)
+    even = bool((sizes == size).all())
+    if even and size <= SMALL_BYTES and order is not None:
+        return _taken_rows(header.join((b"", *events)), HEADER_BYTES + size, order)
+    in_order: Sequence[bytes] = events if order is None else itemgetter(*order.tolist())(events)
+    if even:
+        return lambda first, stop: header.join((b"", *in_order[first:stop]))
+    parts: list[bytes] = [b""] * (2 * len(events))
+    parts[0::2] = event_headers((sizes if order is None else sizes[order]).tolist())
+    parts[1::2] = in_order
+    return lambda first, stop: b"".join(parts[2 * first : 2 * stop])
+
+
+def _framed_array(events: pa.Array, sizes: _Positions, order: _Positions | None) -> _Framed:
+    """Headers and events are taken in turn from an array of all headers with all events behind them."""
+    count = len(events)
+    headers = _binary(np.arange(0, HEADER_BYTES * count + 1, HEADER_BYTES), sizes.astype(">u8"))
+    both = pa.concat_arrays([headers, events])
+    in_turn = np.empty(2 * count, np.int64)
+    in_turn[0::2] = np.arange(count) if order is None else order
+    in_turn[1::2] = in_turn[0::2] + count
+    taken = _taken(both, in_turn)
+    return lambda first, stop: taken(2 * first, 2 * stop)
+
+
+def _taken_rows(framed: bytes, size: int, order: _Positions) -> _Framed:
+    row = f"V{size}"
+    rows = np.frombuffer(framed, row)
+
+    def taken(first: int, stop: int) -> memoryview:
+        data = pa.allocate_buffer(size * (stop - first))  # Arrow keeps its memory: no page is new to the process
+        rows.take(order[first:stop], out=np.frombuffer(data, row), mode="clip")  # "raise" would take a copy more
+        return memoryview(data)
+
+    return taken
+
+
+def _taken(array: pa.Array, order: _Positions) -> _Framed:
+    return lambda first, stop: memoryview(array.take(int_array(order[first:stop])).buffers()[2])
 
 
 def _binary(offsets: _Positions, data: Any) -> pa.Array:

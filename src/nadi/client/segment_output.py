@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from nadi.client.batch import Batch
 from nadi.client.connection import AppendSession, SegmentStoreConnection, error_of
@@ -39,6 +39,7 @@ from nadi.errors import (
 )
 from nadi.limits import WRITER_BLOCK_BYTES
 from nadi.wire import commands as wire
+from nadi.wire.fields import Buffer
 
 log = logging.getLogger("nadi.client")
 
@@ -177,9 +178,9 @@ class SegmentOutput:
         if batch.is_large:
             self._owner.spawn(self._send_large(connection, batch))
             return
-        data = batch.data()
+        data = cast(Buffer, batch.data_to_send())  # parts pass for one buffer where they are only sent
         count, session_id = len(batch), self._session.session_id
-        connection.send(wire.AppendBlockEnd(self._writer_id, len(data), data, count, batch.number, session_id))
+        connection.send(wire.AppendBlockEnd(self._writer_id, batch.size, data, count, batch.number, session_id))
 
     async def _send_large(self, connection: SegmentStoreConnection, batch: Batch) -> None:
         """Through a transient segment. The merge sets the writer's event number, so that the next

@@ -10,12 +10,19 @@ from collections.abc import Iterable
 
 HEADER_BYTES = 8
 HEADER = struct.Struct(">ii")
-_SHORT_HEADERS = [HEADER.pack(0, n) for n in range(4096)]
+_SHORT_HEADERS = [HEADER.pack(0, size) for size in range(4096)]
 
 
 def event_header(size: int) -> bytes:
     """The 8 bytes that stand before a payload of `size` bytes."""
-    return _SHORT_HEADERS[size] if size < 4096 else HEADER.pack(0, size)
+    return _SHORT_HEADERS[size] if size < len(_SHORT_HEADERS) else HEADER.pack(0, size)
+
+
+def event_headers(sizes: list[int]) -> Iterable[bytes]:
+    """Those of many payloads, faster than one by one."""
+    if max(sizes) < len(_SHORT_HEADERS):
+        return map(_SHORT_HEADERS.__getitem__, sizes)
+    return map(event_header, sizes)
 
 
 def frame_events(events: Iterable[bytes]) -> bytes:
