@@ -85,3 +85,4 @@ class Pravega:
 
 if __name__ == "__main__":
     main(Pravega)
+    os._exit(0)  # the package's own threads now and then abort a process that Python ends

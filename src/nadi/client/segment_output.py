@@ -178,7 +178,7 @@ class SegmentOutput:
         if batch.is_large:
             self._owner.spawn(self._send_large(connection, batch))
             return
-        data = cast(Buffer, batch.data_to_send())  # parts pass for one buffer where they are only sent
+        data = cast("Buffer", batch.data_to_send())  # parts pass for one buffer where they are only sent
         count, session_id = len(batch), self._session.session_id
         connection.send(wire.AppendBlockEnd(self._writer_id, batch.size, data, count, batch.number, session_id))
 
