@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from nadi.client import StreamManager, aio
+from nadi.client import StreamManager, aio, loop_thread
 from nadi.client.loop_thread import LoopThread
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
@@ -139,15 +140,14 @@ def test_closing_ends_every_wait(uri: str) -> None:
 
 def test_a_call_that_comes_while_the_client_is_closed_ends_too(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     manager = StreamManager(uri)
-    submit, closing = asyncio.run_coroutine_threadsafe, threading.Thread(target=manager.close)
+    submit, closing = loop_thread._Run, threading.Thread(target=manager.close)
 
     def after_the_other_thread(work: Any, loop: Any) -> Any:
-        if threading.current_thread() is threading.main_thread():
-            closing.start()
-            closing.join(0.5)  # it must not get to end the loop now
+        closing.start()
+        closing.join(0.5)  # it must not get to end the loop now
         return submit(work, loop)
 
-    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", after_the_other_thread)
+    monkeypatch.setattr(loop_thread, "_Run", after_the_other_thread)
     with pytest.raises(ClosedError):
         manager.create_reader("sc", "st4").next_block()
     closing.join(10)
@@ -174,14 +174,41 @@ def test_a_client_is_not_for_a_forked_process(manager: StreamManager) -> None:
 
 def test_ctrl_c_ends_a_wait(manager: StreamManager) -> None:
     reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
+    with interrupted():
+        reader.next_block()
+    reader.close()
+
+
+def test_ctrl_c_ends_what_a_call_does_on_the_loop() -> None:
+    thread = LoopThread("a loop's")
+    ended = threading.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def nothing() -> None:
+        pass
+
+    with interrupted():
+        thread.run(wait())
+    assert ended.wait(5)
+    thread.run(nothing())
+    thread.close(nothing())
+
+
+@contextlib.contextmanager
+def interrupted() -> Iterator[None]:
+    """By Ctrl-C, in a moment."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt):
-            reader.next_block()
+            yield
     finally:
         signal.signal(signal.SIGINT, former)
-    reader.close()
 
 
 def test_many_threads_may_write(manager: StreamManager) -> None:
