@@ -45,7 +45,7 @@ KEYS = st.one_of(st.none(), st.sampled_from([f"key{i}" for i in range(12)] + [""
 def small_blocks(block_bytes: int = 300, few: int = 3) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nadi.client.blocks.BLOCK_BYTES", block_bytes)
-        patch.setattr("nadi.client.blocks.SMALL_BYTES", 10)
+        patch.setattr("nadi.client.framed.SMALL_BYTES", 10)
         patch.setattr("nadi.client.writer.FEW_EVENTS", few)
         yield
 
@@ -443,6 +443,21 @@ def test_a_list_may_change_once_it_was_given() -> None:
             await ack
             assert in_order(w.all_stored()) == {b"a": list(range(50))}
             assert [] in [w.stored(i) for i in list(w.controller.streams["sc", "st"].epochs[-1])]
+
+    asyncio.run(run())
+
+
+def test_bytes_of_another_class_are_taken_for_what_they_hold() -> None:
+    class Odd(bytes):
+        def __len__(self) -> int:
+            return 1
+
+    async def run() -> None:
+        async with world() as w:
+            writer = await w.manager.create_writer("sc", "st")
+            writer.write_event(Odd(b"alone"), "a")
+            await writer.write_batch([Odd(b"one of %d" % i) for i in range(50)], "a")
+            assert w.stored(0) == [b"alone", *(b"one of %d" % i for i in range(50))]
 
     asyncio.run(run())
 

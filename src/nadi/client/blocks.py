@@ -13,27 +13,22 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nadi.client.framed import Framed, Positions, framed_again, framed_array, framed_list
 from nadi.client.routes import NO_KEY, Codes, Routes
 from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.limits import MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
-from nadi.model.event import int_array, whole_events
-from nadi.model.framing import HEADER_BYTES, event_header, event_headers
+from nadi.model.framing import HEADER_BYTES
 
 Events: TypeAlias = Iterable[bytes] | pa.Array | pa.ChunkedArray
 RoutingKeys: TypeAlias = str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None
 BLOCK_BYTES = WRITER_BLOCK_BYTES // 2  # what is made of a block stays in a core's cache from step to step
-SMALL_BYTES = 256  # of an event, up to which copying it is less work than finding it
 FEW_EVENTS = 32  # fewer in a block are written one by one: that costs less than the calls that work on arrays
-_Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
-# framed events from the first number to the second; a copy, for a piece that waits long must not keep other pieces
-_Framed: TypeAlias = Callable[[int, int], bytes | memoryview]
 _KINDS_OF_EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _KINDS_OF_KEYS = (pa.types.is_string, pa.types.is_large_string)
 _PLAIN = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string(), pa.null(): pa.string()}
@@ -42,7 +37,7 @@ _PLAIN = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string
 class Keys:
     """The routing keys of a batch: names[indices[i]] is that of event i, or names[i] without indices."""
 
-    def __init__(self, names: list[str | None], routes: Routes[Any], indices: _Positions | None = None) -> None:
+    def __init__(self, names: list[str | None], routes: Routes[Any], indices: Positions | None = None) -> None:
         """Looks all of them up in `routes`, and so checks them."""
         self._names, self._indices, self._routes = names, indices, routes
         codes = routes.codes(names)
@@ -51,7 +46,7 @@ class Keys:
     def __len__(self) -> int:
         return len(self._codes)
 
-    def codes(self, events: _Positions, routes: Routes[Any]) -> Codes:
+    def codes(self, events: Positions, routes: Routes[Any]) -> Codes:
         """The segment of each of these events by its code. By another table only these are looked up: that may
         happen with the writer's lock held, and the batch may have millions."""
         if routes is self._routes:
@@ -72,23 +67,20 @@ class Piece:
     framed: bytes | memoryview
     count: int
     keys: Keys | str | None
-    events: _Positions | None
+    events: Positions | None
 
     def divide(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
         """As Block.pieces, for the segments that replace this piece's own."""
         if not isinstance(self.keys, Keys):
             return [(_one_code(self.keys, routes, spare), self)]
         assert self.events is not None, "keys of a batch come with the events' places in it"
-        block, size = whole_events(memoryview(self.framed))
-        assert size == len(self.framed), "a piece is whole events"
-        events = _binary(np.append(block.starts, size), self.framed)
-        return _pieces(self.keys, self.events, routes, spare, lambda order: _taken(events, order))
+        return _pieces(self.keys, self.events, routes, spare, partial(framed_again, self.framed))
 
 
 class Block:
     """Events of a batch from `first` on; sizes: their bytes."""
 
-    def __init__(self, events: list[bytes] | pa.Array, sizes: _Positions, keys: Keys | str | None, first: int) -> None:
+    def __init__(self, events: list[bytes] | pa.Array, sizes: Positions, keys: Keys | str | None, first: int) -> None:
         self._events, self._sizes, self._keys, self._first = events, sizes, keys, first
 
     def __len__(self) -> int:
@@ -102,13 +94,12 @@ class Block:
     def pieces(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
         """A piece for each segment, with the segment's code; `spare` is that of events without a key."""
         count = len(self)
-        framed = _framed_list if isinstance(self._events, list) else _framed_array
-        sorted_by = partial(framed, self._events, self._sizes)
+        framed = partial(framed_list if isinstance(self._events, list) else framed_array, self._events, self._sizes)
         if not isinstance(self._keys, Keys):
-            whole = Piece(sorted_by(None)(0, count), count, self._keys, None)
+            whole = Piece(framed(None)(0, count), count, self._keys, None)
             return [(_one_code(self._keys, routes, spare), whole)]
         places = np.arange(self._first, self._first + count)
-        return _pieces(self._keys, places, routes, spare, sorted_by)
+        return _pieces(self._keys, places, routes, spare, framed)
 
 
 class Blocks:
@@ -132,7 +123,7 @@ class Blocks:
     def __iter__(self) -> Iterator[Block]:
         return self._blocks
 
-    def _cut(self, events: Any, sizes: _Positions, routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
+    def _cut(self, events: Any, sizes: Positions, routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
         largest = int(sizes.max(initial=0))
         if largest > MAX_LARGE_EVENT_BYTES:
             raise EventTooLargeError(largest, MAX_LARGE_EVENT_BYTES)
@@ -180,15 +171,15 @@ def _lists(events: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def as_bytes(event: object) -> bytes:
-    """The event, or a copy of it if it can still be changed by others; InvalidArgumentError if it is no bytes."""
-    if isinstance(event, bytes):
+    """The event, or a copy of it if it is of another kind; InvalidArgumentError if it is no bytes."""
+    if type(event) is bytes:
         return event
-    if isinstance(event, bytearray | memoryview):
+    if isinstance(event, bytes | bytearray | memoryview):
         return bytes(event)
     raise InvalidArgumentError(f"an event is bytes, not {type(event).__name__}: encode it first")
 
 
-def _checked(events: list[Any]) -> tuple[list[bytes], _Positions]:
+def _checked(events: list[Any]) -> tuple[list[bytes], Positions]:
     """The events as bytes, and their sizes."""
     if list(map(type, events)).count(bytes) < len(events):
         events = [as_bytes(event) for event in events]
@@ -198,12 +189,12 @@ def _checked(events: list[Any]) -> tuple[list[bytes], _Positions]:
     return events, np.frombuffer(struct.pack(f"{len(sizes)}q", *sizes), np.int64)
 
 
-def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> _Positions:
+def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> Positions:
     if not any(is_kind(events.type) for is_kind in _KINDS_OF_EVENTS):
         raise InvalidArgumentError(f"events are binary, not {events.type}: cast or encode them first")
     if events.null_count:
         raise InvalidArgumentError(f"{events.null_count:,} of the events are null: drop or fill them first")
-    sizes: _Positions = pc.binary_length(events).to_numpy().astype(np.int64)
+    sizes: Positions = pc.binary_length(events).to_numpy().astype(np.int64)
     return sizes
 
 
@@ -238,7 +229,7 @@ def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Ke
     return Keys([*names, None], routes, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64))
 
 
-def _cut(events: Any, sizes: _Positions, ends: _Positions, keys: Keys | str | None) -> Iterator[Block]:
+def _cut(events: Any, sizes: Positions, ends: Positions, keys: Keys | str | None) -> Iterator[Block]:
     start = written = 0
     while start < len(sizes):
         stop = len(sizes)
@@ -258,68 +249,21 @@ def _one_code(key: str | None, routes: Routes[Any], spare: int) -> int:
 
 
 def _pieces(
-    keys: Keys, places: _Positions, routes: Routes[Any], spare: int, sorted_by: Callable[[_Positions], _Framed]
+    keys: Keys, places: Positions, routes: Routes[Any], spare: int, framed: Callable[[Positions | None], Framed]
 ) -> list[tuple[int, Piece]]:
-    """Events sorted by segment. places: where each is among `keys`; sorted_by: the events, given their order."""
+    """Events sorted by segment. places: where each is among `keys`; framed: them in an order."""
     codes = keys.codes(places, routes)
     codes = np.where(codes == NO_KEY, np.uint16(spare), codes)
+    counts = np.bincount(codes).tolist()
+    if counts[-1] == len(codes):
+        return [(len(counts) - 1, Piece(framed(None)(0, len(codes)), len(codes), keys, places))]
     order = codes.argsort(kind="stable")
-    framed = sorted_by(order)
+    taken = framed(order)
     pieces = []
     first = 0
-    for code, count in enumerate(np.bincount(codes).tolist()):
+    for code, count in enumerate(counts):
         if count:
             stop = first + count
-            pieces.append((code, Piece(framed(first, stop), count, keys, places[order[first:stop]])))
+            pieces.append((code, Piece(taken(first, stop), count, keys, places[order[first:stop]])))
             first = stop
     return pieces
-
-
-def _framed_list(events: list[bytes], sizes: _Positions, order: _Positions | None) -> _Framed:
-    """References are sorted, then each event is copied; small ones of one size are copied, then sorted."""
-    size = int(sizes[0])
-    header = event_header(size)
-    even = bool((sizes == size).all())
-    if even and size <= SMALL_BYTES and order is not None:
-        return _taken_rows(header.join((b"", *events)), HEADER_BYTES + size, order)
-    in_order: Sequence[bytes] = events if order is None else itemgetter(*order.tolist())(events)
-    if even:
-        return lambda first, stop: header.join((b"", *in_order[first:stop]))
-    parts: list[bytes] = [b""] * (2 * len(events))
-    parts[0::2] = event_headers((sizes if order is None else sizes[order]).tolist())
-    parts[1::2] = in_order
-    return lambda first, stop: b"".join(parts[2 * first : 2 * stop])
-
-
-def _framed_array(events: pa.Array, sizes: _Positions, order: _Positions | None) -> _Framed:
-    """Headers and events are taken in turn from an array of all headers with all events behind them."""
-    count = len(events)
-    headers = _binary(np.arange(0, HEADER_BYTES * count + 1, HEADER_BYTES), sizes.astype(">u8"))
-    both = pa.concat_arrays([headers, events])
-    in_turn = np.empty(2 * count, np.int64)
-    in_turn[0::2] = np.arange(count) if order is None else order
-    in_turn[1::2] = in_turn[0::2] + count
-    taken = _taken(both, in_turn)
-    return lambda first, stop: taken(2 * first, 2 * stop)
-
-
-def _taken_rows(framed: bytes, size: int, order: _Positions) -> _Framed:
-    row = f"V{size}"
-    rows = np.frombuffer(framed, row)
-
-    def taken(first: int, stop: int) -> memoryview:
-        data = pa.allocate_buffer(size * (stop - first))  # Arrow keeps its memory: no page is new to the process
-        rows.take(order[first:stop], out=np.frombuffer(data, row), mode="clip")  # "raise" would take a copy more
-        return memoryview(data)
-
-    return taken
-
-
-def _taken(array: pa.Array, order: _Positions) -> _Framed:
-    return lambda first, stop: memoryview(array.take(int_array(order[first:stop])).buffers()[2])
-
-
-def _binary(offsets: _Positions, data: Any) -> pa.Array:
-    """An Arrow array over `data`; the offsets must fit 32 bits, as those of a block do."""
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
