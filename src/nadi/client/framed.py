@@ -27,10 +27,10 @@ def framed_list(events: list[bytes], sizes: Positions, order: Positions | None) 
     header = event_header(size)
     even = bool((sizes == size).all())
     if even and size <= SMALL_BYTES and order is not None:
-        return _rows(header.join((b"", *events)), HEADER_BYTES + size, order)
+        return _rows(header.join([b"", *events]), HEADER_BYTES + size, order)
     in_order: Sequence[bytes] = events if order is None else itemgetter(*order.tolist())(events)
     if even:
-        return lambda first, stop: header.join((b"", *in_order[first:stop]))
+        return lambda first, stop: header.join([b"", *in_order[first:stop]])
     parts: list[bytes] = [b""] * (2 * len(events))
     parts[0::2] = event_headers((sizes if order is None else sizes[order]).tolist())
     parts[1::2] = in_order

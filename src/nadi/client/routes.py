@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -43,14 +42,10 @@ class Routes(Generic[T]):
     def codes(self, keys: list[str | None]) -> Codes:
         """Each key's segment by its code, or NO_KEY."""
         try:
-            if len(keys) > 1:  # else itemgetter would give no tuple
-                found = itemgetter(*keys)(self._known)
-            else:
-                found = tuple(map(self._known.__getitem__, keys))
+            return np.frombuffer(b"".join(map(self._known.__getitem__, keys)), np.uint16)
         except TypeError:  # a list, say, which no dict takes for a key
             kind = next(type(key).__name__ for key in keys if not isinstance(key, str | None))
             raise InvalidArgumentError(f"a routing key is a str, not {kind}") from None
-        return np.frombuffer(b"".join(found), np.uint16)
 
 
 class _KnownCodes(dict[str | None, bytes]):
