@@ -136,7 +136,7 @@ class Batch:
     def data_to_send(self) -> Parts:
         """`data`, in which pieces are not copied where there is nothing else."""
         entries: list[Any] = self.entries
-        if all(isinstance(key, Piece) for key in entries[2::3]):
+        if self._more and all(isinstance(key, Piece) for key in entries[2::3]):
             return Parts(entries[1::3])
         return Parts([self.data()])
 
