@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nadi
-from nadi.client.blocks import Keys
+from nadi.client.blocks import Blocks, Keys
 from nadi.client.routes import NO_KEY, Routes
 from nadi.client.serializers import Text
 from nadi.client.writer import EventWriter, open_writer
@@ -132,6 +132,23 @@ def keyless(segments: list[list[bytes]]) -> list[bytes]:
 
 def with_key(events: list[bytes]) -> list[bytes]:
     return [event for event in events if event.startswith(b"+")]
+
+
+@given(
+    st.one_of(st.lists(st.integers(0, 2_000)), st.lists(st.integers(0, 40), min_size=12, max_size=40)), st.booleans()
+)
+def test_blocks_are_neither_large_nor_small_and_hold_everything(sizes: list[int], arrow: bool) -> None:
+    events = [b"%d" % i + bytes(size) for i, size in enumerate(sizes)]
+    with small_blocks(300):
+        cut = [
+            list(block.one_by_one())
+            for block in Blocks(pa.array(events, pa.binary()) if arrow else events, "k", Routes(()))
+        ]
+    assert [event for block in cut for event, _ in block] == events
+    framed = [sum(8 + len(event) for event, _ in block) for block in cut]
+    assert all(size <= 450 or len(block) == 1 for size, block in zip(framed, cut, strict=True))
+    if len(framed) > 1 and max(sizes) < 50:
+        assert min(framed) > 90  # of 300: no tiny rest
 
 
 @given(st.lists(KEYS, max_size=50), st.lists(st.floats(0.01, 0.99), max_size=5, unique=True))

@@ -1,7 +1,8 @@
 """The events of a block as they will lie in segments, in any order: of a list, of an array, and of framed events.
 
 Each function takes an order, or None for that in which they are, and gives what copies framed events: from one number
-in the order to another. A copy, for a piece that waits long must not keep other pieces in memory.
+in the order to another. A copy, for a piece that waits long must not keep other pieces in memory; with None, all are
+asked for at once.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ def framed_array(events: pa.Array, sizes: Positions, order: Positions | None) ->
 
 
 def framed_again(framed: bytes | memoryview, order: Positions | None) -> Framed:
-    """Of events that are framed already."""
+    """Of events that are framed already; not copied where nothing is sorted."""
     block, size = whole_events(memoryview(framed))
     assert size == len(framed), "a piece is whole events"
-    order = np.arange(len(block.starts)) if order is None else order
-    return _taken(_binary(np.append(block.starts, size), framed), order)
+    borders = np.append(block.starts, size)
+    if order is None:
+        return lambda first, stop: memoryview(framed)[borders[first] : borders[stop]]
+    return _taken(_binary(borders, framed), order)
 
 
 def _rows(framed: bytes, size: int, order: Positions) -> Framed:
