@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,14 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-PROJECT = Path(__file__).with_name("java")
+from tests.compatibility.java_ready import DOWNLOAD_TIMEOUT_S, PROJECT, lacking, maven
+
 SOURCES = sorted((PROJECT / "src/test/java").rglob("*Test.java"))
 JAVA_TIMEOUT_S = 270  # some more than Surefire's own, which is in pom.xml
-FIRST_DOWNLOAD_TIMEOUT_S = 400
-
-# What Maven says where the local repository lacks something, and where Maven Central is out of reach.
-NOT_CACHED = "in offline mode"
-OUT_OF_REACH = "Could not transfer artifact"
+# What a test may take that is the first to need Java: two processes of pytest may each download in turn.
+FIRST_JAVA_TIMEOUT_S = 2 * DOWNLOAD_TIMEOUT_S + JAVA_TIMEOUT_S
 
 
 def java_tests() -> list[str]:
@@ -42,14 +38,12 @@ class JavaRun:
         for name in names:
             test, method = name.split(".")
             methods[test].append(method)
-        command = ["mvn", "--batch-mode", "--quiet", "test", f"-Dnadi.reports={reports}"]
+        if reason := lacking():
+            pytest.skip(reason)
+        command = ["surefire:test", "--offline", f"-Dnadi.reports={reports}"]
         command.append("-Dtest=" + ",".join(f"{test}#{'+'.join(found)}" for test, found in methods.items()))
         command += [f"-Dnadi.{name}={value}" for name, value in properties.items()]
-        run = _maven([*command, "--offline"], JAVA_TIMEOUT_S)
-        if NOT_CACHED in run.stdout:
-            run = _maven(command, FIRST_DOWNLOAD_TIMEOUT_S)
-            if OUT_OF_REACH in run.stdout:
-                pytest.skip("the official Java client is not in Maven's local repository, and Maven Central is away")
+        run = maven(command, PROJECT, JAVA_TIMEOUT_S)
         self.outcomes: dict[str, str] = {}
         for report in reports.glob("TEST-*.xml"):
             for case in ElementTree.parse(report).iter("testcase"):
@@ -62,16 +56,3 @@ class JavaRun:
         """Fail as the Java test did."""
         assert name in self.outcomes, "no report names this test: it did not run"
         assert not self.outcomes[name], self.outcomes[name]
-
-
-def _maven(command: list[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        cwd=PROJECT,
-        env={**os.environ, "MAVEN_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},  # starts sooner
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )

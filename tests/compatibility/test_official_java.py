@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.compatibility.conftest import OFFICIAL_JAVA
-from tests.compatibility.java_run import FIRST_DOWNLOAD_TIMEOUT_S, JAVA_TIMEOUT_S, JavaRun, java_tests
+from tests.compatibility.java_run import FIRST_JAVA_TIMEOUT_S, JavaRun, java_tests
 from tests.compatibility.recording_server import RecordingServer
 
 # Java tests of what the server does not do yet, and what it lacks. They are not run, for they wait for it.
@@ -50,7 +50,7 @@ def _is_java_test(item: pytest.Item) -> TypeGuard[pytest.Function]:
 
 
 @pytest.mark.compatibility
-@pytest.mark.timeout(FIRST_DOWNLOAD_TIMEOUT_S + JAVA_TIMEOUT_S)
+@pytest.mark.timeout(FIRST_JAVA_TIMEOUT_S)
 @pytest.mark.parametrize("name", list(_named()))
 def test_java(name: str, java_run: JavaRun) -> None:
     java_run.check(name)

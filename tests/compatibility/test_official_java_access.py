@@ -11,7 +11,7 @@ import pytest
 import nadi
 from nadi.standalone import ServerSecurity
 from tests.access.support import PASSWORD, certificate, users_file
-from tests.compatibility.java_run import FIRST_DOWNLOAD_TIMEOUT_S, JAVA_TIMEOUT_S, JavaRun
+from tests.compatibility.java_run import FIRST_JAVA_TIMEOUT_S, JavaRun
 
 GRANTS = {
     "root": "prn::*,READ_UPDATE",
@@ -56,7 +56,7 @@ def secure_run(tmp_path_factory: pytest.TempPathFactory) -> JavaRun:
 
 
 @pytest.mark.compatibility
-@pytest.mark.timeout(FIRST_DOWNLOAD_TIMEOUT_S + JAVA_TIMEOUT_S)
+@pytest.mark.timeout(FIRST_JAVA_TIMEOUT_S)
 @pytest.mark.parametrize("name", TESTS)
 def test_java_with_credentials(name: str, secure_run: JavaRun) -> None:
     secure_run.check(name)
