@@ -14,7 +14,7 @@
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
-    _system/_tables/completed/<day>         scope/stream/<id> -> CompletedTransaction; dropped by the day
+    _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one for each day, a few kept
     _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
 
 A reader group's workflows are those of its stream `_RG<group>`: they share its lock and its keys in `work`. Those of
@@ -59,7 +59,6 @@ from nadi.naming import BOOKMARKS_TABLE, INTERNAL_SCOPE, MARK_PREFIX, READER_GRO
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
 _HISTORIES = 10_000  # histories kept in memory
-_DAY_MS = 24 * 3600 * 1000
 
 
 class StreamName(NamedTuple):
@@ -159,12 +158,8 @@ class Metadata:
     def tables(self, scope: str) -> Table[KeyValueTable]:
         return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)
 
-    def completed(self, day: int) -> Table[CompletedTransaction]:
-        return self._store.table(f"{_PREFIX}/completed/{day}", CompletedTransaction)
-
-    @staticmethod
-    def day(time_ms: int) -> int:
-        return time_ms // _DAY_MS
+    def completed(self, number: int) -> Table[CompletedTransaction]:
+        return self._store.table(f"{_PREFIX}/completed/{number}", CompletedTransaction)
 
     # --- scopes and streams ----------------------------------------------------------------------
 
