@@ -31,6 +31,7 @@ READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
 REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: from where a revisioned stream is read
 BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no table that a user names begins so
+SCHEMAS_TABLE = "_schemas"  # likewise
 
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
 _USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")

@@ -241,7 +241,8 @@ def test_tokens_in_replies(tmp_path: Path) -> None:
             if token is None:
                 assert text == "", rpc
             else:
-                assert KEY.check(text).streams == {"home/meters": Permission[token]}, rpc
+                names = ["meters", "meters_kvtable"] if rpc == "getDelegationToken" else ["meters"]
+                assert KEY.check(text).streams == {f"home/{name}": Permission[token] for name in names}, rpc
 
     over_grpc(tmp_path, test)
 
@@ -258,15 +259,17 @@ def test_the_access_operation_decides(tmp_path: Path) -> None:
 
         for operation in (OPERATION.READ, OPERATION.NONE, OPERATION.ANY):
             text = (await asker.ask("getDelegationToken", info(operation), "reader")).delegationToken
-            assert KEY.check(text).streams == {"home/meters": Permission.READ}
+            assert KEY.check(text).streams == {f"home/{n}": Permission.READ for n in ("meters", "meters_kvtable")}
         for operation in (OPERATION.UNSPECIFIED, OPERATION.WRITE, OPERATION.READ_WRITE):
             assert (await asker.code("getDelegationToken", info(operation), "reader"))[0] == "PERMISSION_DENIED"
             text = (await asker.ask("getDelegationToken", info(operation), "writer")).delegationToken
-            assert KEY.check(text).streams == {"home/meters": Permission.READ_UPDATE}
-            # a reader changes the state of its group, and the stream's marks
-            for internal in ("_RGgroup", "_MARKmeters"):
+            assert KEY.check(text).streams == {
+                f"home/{n}": Permission.READ_UPDATE for n in ("meters", "meters_kvtable")
+            }
+            # a reader changes the state of its group; Java's asks to write the stream's marks as well, and reads them
+            for internal, given in (("_RGgroup", Permission.READ_UPDATE), ("_MARKmeters", Permission.READ)):
                 text = (await asker.ask("getDelegationToken", info(operation, internal), "reader")).delegationToken
-                assert KEY.check(text).streams == {f"home/{internal}": Permission.READ_UPDATE}
+                assert KEY.check(text).streams == {f"home/{internal}": given}
                 assert (await asker.code("getDelegationToken", info(operation, internal), "stranger"))[0] == (
                     "PERMISSION_DENIED"
                 )
@@ -279,16 +282,6 @@ def test_the_access_operation_decides(tmp_path: Path) -> None:
             assert (await asker.ask(rpc, request, "reader")).delegationToken == ""
 
     over_grpc(tmp_path, test)
-
-
-def test_the_controllers_own_tables_are_for_who_may_do_everything(tmp_path: Path) -> None:
-    async def test(asker: Asker) -> None:
-        request = pb.StreamInfo(scope="_system", stream="_tables")
-        assert (await asker.code("getDelegationToken", request, "all-scopes"))[0] == "PERMISSION_DENIED"
-        text = (await asker.ask("getDelegationToken", request, "root")).delegationToken
-        assert not KEY.check(text).permits("_system/_tables/scopes", Permission.READ)
-
-    over_grpc(tmp_path, test, {"root": "prn::*,READ_UPDATE", "all-scopes": "prn::/scope:*,READ_UPDATE"})
 
 
 def test_listings_show_what_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -358,13 +358,13 @@ def test_host_names_and_trust(tmp_path: Path) -> None:
                 await manager.create_scope("home")
                 await manager.create_stream("home", "meters")
                 await (await manager.create_writer("home", "meters")).write_event(b"x")
-                return await manager.list_scopes()
+                return sorted(await manager.list_scopes())
 
     with nadi.embedded(tmp_path / "data", security=security) as server:
         uri = server.controller_uri
-        assert asyncio.run(listed(uri, trust_store=named.authority, validate_host_name=False)) == ["home"]
+        assert asyncio.run(listed(uri, trust_store=named.authority, validate_host_name=False)) == ["_system", "home"]
         folder = named.authority.parent  # of PEM files, as the official clients take one too
-        assert asyncio.run(listed(uri, trust_store=folder, validate_host_name=False)) == ["home"]
+        assert asyncio.run(listed(uri, trust_store=folder, validate_host_name=False)) == ["_system", "home"]
         for trusted, checked in ((named.authority, True), (stranger.authority, True), (stranger.authority, False)):
             with pytest.raises((UnavailableError, TimeoutError)):
                 asyncio.run(listed(uri, trust_store=trusted, validate_host_name=checked))

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from nadi.access.commands import PERMISSIONS, segments_of
+from nadi.access.commands import ACTS, acts_of, token_permission
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.model.framing import frame_events
@@ -24,6 +24,7 @@ SEGMENT = "home/meters/0.#epoch.0"
 TABLE = "home/table_kvtable/0.#epoch.0"
 READ, UPDATE = Permission.READ, Permission.READ_UPDATE
 REFUSED, EXPIRED = 0, 1
+FOR_THE_SERVER = {wire.CreateSegment, wire.DeleteSegment, wire.UpdateSegmentPolicy, wire.MergeSegmentsBatch}
 
 
 class Time:
@@ -38,6 +39,7 @@ class World:
 
     def __init__(self, store: SegmentStore, peer: Peer, key: TokenKey, time: Time) -> None:
         self.store, self.peer, self.key, self.time = store, peer, key, time
+        self.step_s = 0  # by which the wall clock was set
 
     def token(self, permission: Permission = UPDATE, scope: str = "home", stream: str = "meters") -> str:
         return self.key.issue(scope, stream, permission)
@@ -46,7 +48,7 @@ class World:
 def with_store(folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
     async def main() -> None:
         time = Time()
-        key = TokenKey(b"k" * 64, 600, time)
+        key = TokenKey(b"k" * 64, 600, time, time)
         async with open_store(folder, tokens=key) as (store, peer):
             made = await peer.ask(wire.CreateSegment(1, SEGMENT, 0, 0, key.master()))
             assert isinstance(made, wire.SegmentCreated)
@@ -92,11 +94,11 @@ def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any
 def test_every_command_with_a_token_is_in_the_table(tmp_path: Path) -> None:
     admin = {wire.FlushToStorage}
     with_tokens = {kind for kind in CODES.values() if "token" in get_type_hints(kind)} - admin
-    assert with_tokens == set(PERMISSIONS)
-    assert {type(command) for command in commands("")} == set(PERMISSIONS)
+    assert with_tokens == set(ACTS)
+    assert {type(command) for command in commands("")} == set(ACTS)
 
     async def test(world: World) -> None:
-        assert set(world.store._service._handlers) <= set(PERMISSIONS)
+        assert set(world.store._service._handlers) <= set(ACTS)
 
     with_store(tmp_path, test)
 
@@ -130,13 +132,13 @@ def test_every_command_without_a_right_token(tmp_path: Path) -> None:
 def test_every_command_with_a_token_to_read(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         for command in commands(world.token(READ)):
-            if TABLE in segments_of(command):
+            if TABLE in dict(acts_of(command)):
                 command = msgspec.structs.replace(command, token=world.token(READ, stream="table_kvtable"))
             if isinstance(command, wire.ReadSegment):
                 continue  # it would wait at the tail
             reply = await world.peer.ask(command)
             refused = isinstance(reply, wire.AuthTokenCheckFailed)
-            assert refused is (PERMISSIONS[type(command)] is UPDATE), (command, reply)
+            assert refused is (token_permission(type(command)) is UPDATE), (command, reply)
 
     with_store(tmp_path, test)
 
@@ -147,10 +149,11 @@ def test_every_command_with_a_token_to_write(tmp_path: Path) -> None:
         assert isinstance(setup, wire.AppendSetup)
         assert isinstance(await world.peer.append([b"x"], 1), wire.DataAppended)
         for command in commands(world.token()):
-            if TABLE in segments_of(command):
-                command = msgspec.structs.replace(command, token=world.token(stream="table"))  # as Java has it
+            if TABLE in dict(acts_of(command)):  # as Java has it
+                token = world.key.issue("home", "table", UPDATE, "table_kvtable")
+                command = msgspec.structs.replace(command, token=token)
             reply = await world.peer.ask(command)
-            assert not isinstance(reply, wire.AuthTokenCheckFailed), command
+            assert isinstance(reply, wire.AuthTokenCheckFailed) is (type(command) in FOR_THE_SERVER), command
 
     with_store(tmp_path, test)
 
@@ -208,6 +211,25 @@ def test_a_token_that_was_good_ends(tmp_path: Path) -> None:
         assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
         read = wire.ReadSegment(SEGMENT, 0, 100, token, 8)
         assert await world.peer.ask(read) == wire.AuthTokenCheckFailed(8, "", EXPIRED)
+
+    with_store(tmp_path, test)
+
+
+@pytest.mark.parametrize("step_s", [86_400, -86_400])
+def test_a_wall_clock_that_is_set_ends_no_token_and_prolongs_none(tmp_path: Path, step_s: int) -> None:
+    async def test(world: World) -> None:
+        world.key.now_s = lambda: world.time.now + world.step_s
+        token = world.token()
+        look = wire.GetStreamSegmentInfo(7, SEGMENT, token)
+        assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+        assert isinstance(await world.peer.ask(wire.SetupAppend(7, WRITER, SEGMENT, token)), wire.AppendSetup)
+        world.step_s = step_s
+        world.time.now += 599
+        assert isinstance(await world.peer.ask(look), wire.StreamSegmentInfo)
+        assert isinstance(await world.peer.append([b"x"], 1), wire.DataAppended)
+        world.time.now += 1
+        assert await world.peer.ask(look) == wire.AuthTokenCheckFailed(7, "", EXPIRED)
+        assert isinstance(await world.peer.append([b"x"], 2), wire.AuthTokenCheckFailed)
 
     with_store(tmp_path, test)
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.access.tokens import KEY_FILE, TokenKey
 from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
@@ -52,19 +53,19 @@ def test_the_rust_client_can_read_it(scope: str, stream: str, now: int, lifetime
 
 
 def test_what_a_token_permits() -> None:
-    key = TokenKey(SECRET, now_s=Time())
+    key = TokenKey(SECRET, now_s=Time(), monotonic_s=lambda: 50.0)
     token = key.check(key.issue("s", "t", READ))
-    assert token.expires_at == NOW + 600
-    assert token.permits("s/t/0.#epoch.0", READ)
-    assert token.permits("s/t/0.#epoch.0#transient.ab", READ)
-    assert not token.permits("s/t/0.#epoch.0", UPDATE)
-    for other in ("s/u/0.#epoch.0", "r/t/0.#epoch.0", "s/t", "s/tt/0", "s", "", "s/_RGt/0.#epoch.0", "s/t_x/0"):
-        assert not token.permits(other, READ), other
-    assert token.permits("s/t_kvtable/0.#epoch.0", READ)  # a table's clients ask for it by its plain name
+    assert token.ends_at == 650
+    assert token.permits("s/t/0.#epoch.0", Act.READ)
+    assert not token.permits("s/t/0.#epoch.0#transient.ab", Act.READ)
+    assert not token.permits("s/t/0.#epoch.0", Act.WRITE)
+    for other in ("s/u/0.#epoch.0", "r/t/0.#epoch.0", "s/t", "s/tt/0", "s", "", "s/_RGt/0.#epoch.0", "s/t_kvtable/0"):
+        assert not token.permits(other, Act.READ), other
+    assert key.check(key.issue("s", "t", READ, "t_kvtable")).permits("s/t_kvtable/0", Act.READ)
     master = key.check(key.master())
-    assert master.expires_at == math.inf
-    assert master.permits("_system/_tables/scopes", UPDATE)
-    assert not key.check(key.issue("_system", "_tables", UPDATE)).permits("_system/_tables/scopes", READ)
+    assert master.ends_at == math.inf
+    assert master.permits("_system/_tables/scopes", Act.DELETE)
+    assert not key.check(key.issue("_system", "_tables", UPDATE)).permits("_system/_tables/scopes", Act.READ)
 
 
 def test_its_end() -> None:
@@ -76,6 +77,21 @@ def test_its_end() -> None:
     time.now = NOW + 600
     with pytest.raises(TokenExpiredError):
         key.check(token)
+
+
+def test_its_end_after_the_wall_clock_was_set() -> None:
+    """What holds for 600 s holds for no more, and a token of a time still to come not at all: there is another."""
+    wall, steady = Time(), Time()
+    key = TokenKey(SECRET, 600, wall, steady)
+    token = key.issue("s", "t", READ)
+    wall.now = NOW + 100
+    assert key.check(token).ends_at == steady.now + 500
+    for back_s in (1, 600):
+        wall.now = NOW - back_s
+        assert key.check(token).ends_at == steady.now + 600
+    for wall.now in (NOW - 601, NOW - 86_400, NOW + 86_400):
+        with pytest.raises(TokenExpiredError):
+            key.check(token)
 
 
 def forged(header: dict[str, Any], claims: dict[str, Any], key: bytes = b"") -> str:
@@ -111,7 +127,7 @@ def test_what_is_no_token(text: str) -> None:
 def test_strange_claims_permit_nothing() -> None:
     claims = {"aud": "segmentstore", "prn::/scope:s/stream:t": "ALL", "*": ["READ"], "prn::/scope:s": "READ_UPDATE"}
     token = TokenKey(SECRET).check(jwt.encode(claims, SECRET, "HS512"))
-    assert not token.permits("s/t/0", READ)
+    assert not token.permits("s/t/0", Act.READ)
 
 
 def test_the_folders_key(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class Model:
 
     def round(self, now: int) -> None:
         previous = self.watermarks[-1] if self.watermarks else None
-        verdict = judge(self.marks, previous, ONE, timeout_ms=1 << 60, now_ms=now)
+        verdict = judge(self.marks, previous, ONE, timeout_ms=1 << 60, waited_ms={})
         assert not verdict.dropped
         if verdict.watermark is not None:
             self.watermarks.append(verdict.watermark)

@@ -20,6 +20,7 @@ GRANTS = {
 }
 TESTS = [
     "AccessTest.aReaderMayLookButNotChange",
+    "AccessTest.aReaderMayReadInAGroupAndLearnTimes",
     "AccessTest.aStrangerIsRefused",
     "AccessTest.aWrongPasswordIsRefused",
     "EventsTest.eventsOfAKeyKeepTheirOrderWhileTheStreamIsScaled",

@@ -20,15 +20,23 @@ STREAM = StreamName("home", "meters")
 
 
 class FakeClock(Clock):
-    """Time that moves only when told to; sleepers wake in order."""
+    """Time that moves only when told to; sleepers wake in order. The wall clock can be `set` by itself."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self._now = now_ms
+        self._now = 1_000_000  # monotonic
+        self._wall = now_ms - self._now
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._count = itertools.count()
 
     def now_ms(self) -> int:
+        return self._wall + self._now
+
+    def monotonic_ms(self) -> int:
         return self._now
+
+    def set(self, ms: int) -> None:
+        """Set the wall clock on, or back; nothing else notices."""
+        self._wall += ms
 
     async def sleep(self, seconds: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -47,7 +55,7 @@ class FakeClock(Clock):
             if not future.done():
                 future.set_result(None)
                 await settle(20)
-        self._now = end
+        self._now = max(self._now, end)  # who was woken may have taken longer
         await settle()
 
 

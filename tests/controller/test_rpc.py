@@ -47,6 +47,37 @@ async def leaves(call: Call, rpc: str, request: Any, field: str, value: int) -> 
     raise AssertionError(f"{rpc} stays at {value}")
 
 
+def test_the_controllers_own_scope_is_listed_and_nothing_can_be_made_in_it() -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        system = pb.ScopeInfo(scope="_system")
+        assert list((await call("listScopes", pb.ScopesRequest())).scopes) == ["_system"]
+        assert (await call("checkScopeExists", system)).exists
+        for rpc, request, field in (
+            ("listStreamsInScope", pb.StreamsInScopeRequest(scope=system), "streams"),
+            ("listKeyValueTablesInScope", pb.KVTablesInScopeRequest(scope=system), "kvtables"),
+        ):
+            reply = await call(rpc, request)
+            assert (list(getattr(reply, field)), reply.status) == ([], reply.SUCCESS)
+        assert (await call("createScope", system)).status == pb.CreateScopeStatus.SCOPE_EXISTS
+        assert (await call("deleteScope", system)).status == pb.DeleteScopeStatus.SCOPE_NOT_EMPTY
+        stream, tables = config(), pb.KeyValueTableConfig(scope="_system", kvtName="t", partitionCount=1)
+        stream.streamInfo.scope = "_system"
+        group = pb.ReaderGroupConfiguration(scope="_system", readerGroupName="g")
+        before = {name: dict(table.entries) for name, table in store.tables.items()}
+        for rpc, asked in (
+            ("createStream", stream),
+            ("createKeyValueTable", tables),
+            ("createReaderGroup", group),
+            ("deleteScopeRecursive", system),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await call(rpc, asked)
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED, rpc  # which no client repeats
+        assert {name: dict(table.entries) for name, table in store.tables.items()} == before
+
+    over_grpc(test)
+
+
 def test_scopes_and_streams() -> None:
     async def test(call: Call, store: FakeStore) -> None:
         await prepare(call)
@@ -70,7 +101,7 @@ def test_scopes_and_streams() -> None:
         assert end.HasField("continuationToken")
         missing = await call("listStreamsInScope", pb.StreamsInScopeRequest(scope=pb.ScopeInfo(scope="none")))
         assert missing.status == pb.StreamsInScopeResponse.SCOPE_NOT_FOUND
-        assert (await call("listScopes", pb.ScopesRequest())).scopes == ["home"]
+        assert sorted((await call("listScopes", pb.ScopesRequest())).scopes) == ["_system", "home"]
         assert (await call("checkStreamExists", INFO)).exists
         node = await call("getURI", pb.SegmentId(streamInfo=pb.StreamInfo(scope="x", stream="rg_kvtable")))
         assert (node.endpoint, node.port) == ("127.0.0.1", 12345)

@@ -42,7 +42,7 @@ def test_a_scope_is_created_listed_and_deleted() -> None:
             with pytest.raises(InvalidNameError):
                 await controller.create_scope("a_b")
             page, token = await controller.list_scopes("")
-            assert sorted(page) == ["_internal", "a.b-c", "home"]
+            assert sorted(page) == ["_internal", "_system", "a.b-c", "home"]
             assert (await controller.list_scopes(token))[0] == []
             await controller.delete_scope("home")
             assert not await controller.scope_exists("home")

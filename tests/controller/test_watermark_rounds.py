@@ -362,11 +362,10 @@ def test_an_attribute_that_says_nothing_sensible_is_not_followed() -> None:
     asyncio.run(main())
 
 
-def test_streams_of_the_system_have_no_watermarks() -> None:
+def test_internal_streams_have_no_watermarks() -> None:
     async def main() -> None:
         async with with_stream(1) as (controller, _store, _):
-            await controller.create_scope("_system")
-            for name in (StreamName("_system", "log"), StreamName("home", "_RGgroup"), STREAM.mark):
+            for name in (StreamName("home", "_RGgroup"), STREAM.mark):
                 if name != STREAM.mark:
                     await controller.create_stream(name, Config())
                 await controller.note_time(name, "a", 10, {0: 0})

@@ -41,9 +41,13 @@ def is_at_or_before(first: Cut, second: Cut, history: History) -> bool:
 
 
 def look(
-    marks: dict[str, WriterMark], previous: Watermark | None = None, *, timeout_ms: int = 0, now_ms: int = 1_000
+    marks: dict[str, WriterMark],
+    previous: Watermark | None = None,
+    *,
+    timeout_ms: int = 0,
+    waited_ms: dict[str, int] | None = None,
 ) -> Verdict:
-    return judge(marks, previous, ONE, timeout_ms=timeout_ms, now_ms=now_ms)
+    return judge(marks, previous, ONE, timeout_ms=timeout_ms, waited_ms=waited_ms or {})
 
 
 def at(lower: int, upper: int, offset: int) -> Watermark:
@@ -64,15 +68,14 @@ def test_a_writer_that_stands_still_is_dropped_at_once_by_default() -> None:
 def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured() -> None:
     marks = {"a": WriterMark(10, {0: 70}), "b": WriterMark(50, {0: 80})}
     previous = at(10, 50, 70)
-    assert look(marks, previous, timeout_ms=100, now_ms=1_000) == Verdict(None, (), ("a",))
-    marks["a"] = WriterMark(10, {0: 70}, idle_since_ms=1_000)
-    assert look(marks, previous, timeout_ms=100, now_ms=1_099) == Verdict(None, (), ())
-    assert look(marks, previous, timeout_ms=100, now_ms=1_100) == Verdict(at(50, 50, 80), ("a",), ())
+    assert look(marks, previous, timeout_ms=100) == Verdict(None, (), ("a",))
+    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 99}) == Verdict(None, (), ("a",))
+    assert look(marks, previous, timeout_ms=100, waited_ms={"a": 100}) == Verdict(at(50, 50, 80), ("a",), ())
 
 
 def test_a_removed_writer_is_waited_for_no_longer() -> None:
-    marks = {"a": WriterMark(10, {0: 70}, alive=False, idle_since_ms=1_000), "b": WriterMark(50, {0: 80})}
-    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, now_ms=1_001) == Verdict(at(50, 50, 80), ("a",), ())
+    marks = {"a": WriterMark(10, {0: 70}, alive=False), "b": WriterMark(50, {0: 80})}
+    assert look(marks, at(10, 50, 70), timeout_ms=1_000_000, waited_ms={"a": 1}) == Verdict(at(50, 50, 80), ("a",), ())
 
 
 def test_keys_that_no_position_has_are_taken_at_their_segments_begin() -> None:
@@ -114,6 +117,7 @@ def test_whatever_happens_watermarks_only_move_on(
     lengths = {piece.id: 0 for piece in history.epoch(0)}
     epoch_seen = [0] * 4  # of each writer: it needs not have noticed the newest
     marks: dict[str, WriterMark] = {}
+    since: dict[str, int] = {}  # when a writer was first found standing still
     previous: Watermark | None = None
     for now_ms, (what, which, number, size) in enumerate(scene, start=1):
         current = history.epoch(history.newest)
@@ -132,24 +136,25 @@ def test_whatever_happens_watermarks_only_move_on(
                 seen = history.epoch(epoch_seen[which])
                 position = {s.id: lengths.get(s.id, 0) for s in seen if whole or (s.id + number) % 3}
                 marks[writer] = WriterMark(number + (held.time if held else 0), position)
+                since.pop(writer, None)
             case "remove" if writer in marks:
                 held = marks[writer]
                 marks[writer] = WriterMark(held.time, held.position, alive=False)
             case "round":
-                verdict = judge(marks, previous, history, timeout_ms=timeout_ms, now_ms=now_ms)
+                waited_ms = {writer: now_ms - began for writer, began in since.items()}
+                verdict = judge(marks, previous, history, timeout_ms=timeout_ms, waited_ms=waited_ms)
                 check(verdict, marks, previous, history)
                 previous = verdict.watermark or previous
                 for gone in verdict.dropped:
                     del marks[gone]
-                for idle in verdict.idle:
-                    marks[idle] = WriterMark(marks[idle].time, marks[idle].position, idle_since_ms=now_ms)
+                since = {writer: since.get(writer, now_ms) for writer in verdict.waited_for}
         for piece in history.epoch(history.newest):
             lengths.setdefault(piece.id, 0)
 
 
 def check(verdict: Verdict, marks: dict[str, WriterMark], previous: Watermark | None, history: History) -> None:
     assert all(previous is not None and marks[writer].time <= previous.lower for writer in verdict.dropped)
-    assert not set(verdict.idle) & set(verdict.dropped)
+    assert not set(verdict.waited_for) & set(verdict.dropped)
     made = verdict.watermark
     if made is None:
         return

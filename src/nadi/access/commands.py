@@ -1,7 +1,7 @@
-"""Which permission each wire command needs, and on which segments.
+"""What each wire command does, and to which segments.
 
-One table for both ends: the segment store checks by it, and a client asks for a token by it. Commands
-that are not here carry no token.
+One table for both ends: the segment store checks by it, and a client asks for a token by it; what an act needs is told
+in `nadi.access.names`. Commands that are not here carry no token.
 """
 
 from __future__ import annotations
@@ -9,44 +9,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.wire import commands as wire
 
-PERMISSIONS: dict[type[wire.Command], Permission] = {
-    wire.ReadSegment: Permission.READ,
-    wire.GetStreamSegmentInfo: Permission.READ,
-    wire.GetSegmentAttribute: Permission.READ,
-    wire.LocateOffset: Permission.READ,
-    wire.LocateMoment: Permission.READ,
-    wire.GetTableSegmentInfo: Permission.READ,
-    wire.ReadTable: Permission.READ,
-    wire.ReadTableKeys: Permission.READ,
-    wire.ReadTableEntries: Permission.READ,
-    wire.ReadTableEntriesDelta: Permission.READ,
-    wire.SetupAppend: Permission.READ_UPDATE,
-    wire.CreateSegment: Permission.READ_UPDATE,
-    wire.CreateTransientSegment: Permission.READ_UPDATE,
-    wire.CreateTableSegment: Permission.READ_UPDATE,
-    wire.SealSegment: Permission.READ_UPDATE,
-    wire.DeleteSegment: Permission.READ_UPDATE,
-    wire.DeleteTableSegment: Permission.READ_UPDATE,
-    wire.UpdateSegmentPolicy: Permission.READ_UPDATE,
-    wire.UpdateSegmentAttribute: Permission.READ_UPDATE,
-    wire.TruncateSegment: Permission.READ_UPDATE,
-    wire.MergeSegments: Permission.READ_UPDATE,
-    wire.MergeSegmentsBatch: Permission.READ_UPDATE,
-    wire.UpdateTableEntries: Permission.READ_UPDATE,
-    wire.RemoveTableKeys: Permission.READ_UPDATE,
+ACTS: dict[type[wire.Command], Act] = {
+    wire.ReadSegment: Act.READ,
+    wire.GetStreamSegmentInfo: Act.READ,
+    wire.GetSegmentAttribute: Act.READ,
+    wire.LocateOffset: Act.READ,
+    wire.LocateMoment: Act.READ,
+    wire.GetTableSegmentInfo: Act.READ,
+    wire.ReadTable: Act.READ,
+    wire.ReadTableKeys: Act.READ,
+    wire.ReadTableEntries: Act.READ,
+    wire.ReadTableEntriesDelta: Act.READ,
+    wire.SetupAppend: Act.WRITE,
+    wire.UpdateSegmentAttribute: Act.WRITE,
+    wire.UpdateTableEntries: Act.WRITE,
+    wire.RemoveTableKeys: Act.WRITE,
+    wire.CreateTransientSegment: Act.WRITE,  # to its parent
+    wire.MergeSegments: Act.WRITE,  # to the target
+    wire.MergeSegmentsBatch: Act.WRITE,
+    wire.TruncateSegment: Act.TRUNCATE,
+    wire.SealSegment: Act.SEAL,
+    wire.CreateTableSegment: Act.CREATE,
+    wire.DeleteTableSegment: Act.DELETE,
+    wire.CreateSegment: Act.CREATE,
+    wire.DeleteSegment: Act.DELETE,
+    wire.UpdateSegmentPolicy: Act.CHANGE,
 }
 
 
-def segments_of(command: Any) -> Sequence[str]:
-    """The segments that a command of the table reads or changes."""
+def token_permission(kind: type[wire.Command]) -> Permission:
+    """What a client's token for such a command has to permit."""
+    return Permission.READ if ACTS[kind] is Act.READ else Permission.READ_UPDATE
+
+
+def acts_of(command: Any) -> Sequence[tuple[str, Act]]:
+    """What a command of the table does to each segment that it speaks of."""
+    act = ACTS[type(command)]
     match command:
         case wire.MergeSegments():
-            return (command.target, command.source)
+            return ((command.target, act), (command.source, Act.MERGE))
         case wire.MergeSegmentsBatch():
-            return (command.target, *command.sources)
+            return ((command.target, act), *((source, Act.MERGE) for source in command.sources))
         case wire.CreateTransientSegment():
-            return (command.parent_segment,)
-    return (command.segment,)
+            return ((command.parent_segment, act),)
+    return ((command.segment, act),)

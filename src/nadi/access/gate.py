@@ -59,14 +59,17 @@ class Gate:
             raise
 
     async def authorized(
-        self, authorization: str | None, resource: str, permission: Permission, peer: str = ""
+        self, authorization: str | None, resource: str, permission: Permission | None, peer: str = ""
     ) -> Caller:
-        """The caller, who has `permission` on `resource`; PermissionDeniedError otherwise."""
+        """The caller, who has `permission` on `resource`; PermissionDeniedError otherwise, and for None always."""
         caller = await self.caller(authorization, peer)
         self.require(caller, resource, permission)
         return caller
 
-    def require(self, caller: Caller, resource: str, permission: Permission) -> None:
+    def require(self, caller: Caller, resource: str, permission: Permission | None) -> None:
+        if permission is None:
+            self.refusals += 1
+            raise PermissionDeniedError("that is for the server alone to do")
         if not caller.may(resource, permission):
             self.refusals += 1
             raise PermissionDeniedError(f"{permission.name} on {resource[:700]} is needed and was not granted")

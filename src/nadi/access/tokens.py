@@ -1,8 +1,8 @@
 """Delegation tokens: what the controller gives a client to show to the segment store.
 
 A token is a JSON Web Token signed with HS512, in Pravega's form: one claim for each resource, named
-by it, with the permission as its value. The master token has the claim `*`, and no end: it is for the
-controller's own commands.
+by it, with the permission as its value; what that opens is told in `nadi.access.names`. The master token
+has the claim `*`, and no end: it is for the controller's own commands.
 
     {"sub": "segmentstoreresource", "aud": "segmentstore", "iat": ..., "exp": ...,
      "prn::/scope:home/stream:meters": "READ_UPDATE"}
@@ -26,10 +26,10 @@ from typing import Any
 
 import jwt
 
+from nadi.access.names import Act, segment_permission
 from nadi.access.permissions import Permission, stream_resource
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
-from nadi.naming import INTERNAL_SCOPE, TABLE_SUFFIX
 
 LEAST_KEY_BYTES = 64  # as many as HS512's hash has (RFC 7518, 3.2)
 KEY_FILE = "token-key"
@@ -41,31 +41,30 @@ _STREAM = re.compile(r"prn::/scope:([^/]+)/stream:([^/]+)")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token whose signature was good. `streams` is by `scope/stream`; `expires_at` in seconds since 1970."""
+    """A token whose signature was good. `streams` is by `scope/stream`; `ends_at` is on the monotonic clock."""
 
     streams: Mapping[str, Permission]
     everything: Permission
-    expires_at: float
+    ends_at: float
 
-    def permits(self, segment: str, permission: Permission) -> bool:
-        """Whether it covers a segment of that name."""
-        if self.everything >= permission:
-            return True
-        scope, _, rest = segment.partition("/")
-        stream, slash, _ = rest.partition("/")
-        if not slash or scope == INTERNAL_SCOPE:
-            return False
-        held = self.streams.get(f"{scope}/{stream}", Permission.NONE)
-        if held < permission and stream.endswith(TABLE_SUFFIX):  # Java's token for a table bears its plain name
-            held = self.streams.get(f"{scope}/{stream.removesuffix(TABLE_SUFFIX)}", Permission.NONE)
-        return held >= permission
+    def permits(self, segment: str, act: Act) -> bool:
+        """Whether that may be done to a segment of that name."""
+        needed = segment_permission(segment, act)
+        if needed is None:
+            return self.everything is Permission.READ_UPDATE
+        scope, stream, _ = segment.split("/", 2)
+        return max(self.everything, self.streams.get(f"{scope}/{stream}", Permission.NONE)) >= needed
 
 
 class TokenKey:
-    """Signs tokens, and checks them."""
+    """Signs tokens, and checks them. `now_s` is the wall clock, in seconds since 1970."""
 
     def __init__(
-        self, key: bytes, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S, now_s: Callable[[], float] = time.time
+        self,
+        key: bytes,
+        lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S,
+        now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if len(key) < LEAST_KEY_BYTES:
             raise InvalidArgumentError(
@@ -74,7 +73,8 @@ class TokenKey:
             )
         if lifetime_s < 1:
             raise InvalidArgumentError(f"a token's lifetime is at least a second, not {lifetime_s}")
-        self._key, self.lifetime_s, self.now_s = key, lifetime_s, now_s
+        self._key, self.lifetime_s = key, lifetime_s
+        self.now_s, self.monotonic_s = now_s, monotonic_s
 
     @classmethod
     def in_file(cls, path: Path, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S) -> TokenKey:
@@ -102,15 +102,15 @@ class TokenKey:
             raise DataFolderError(f"others may read the signing key {path}: delete it, and a new one is made")
         return cls.in_file(path, lifetime_s)
 
-    def issue(self, scope: str, stream: str, permission: Permission) -> str:
-        """A token for one stream."""
+    def issue(self, scope: str, stream: str, permission: Permission, *more: str) -> str:
+        """A token for one stream, and for `more` of its scope."""
         now = int(self.now_s())
         claims: dict[str, Any] = {
             "sub": _SUBJECT,
             "aud": _AUDIENCE,
             "iat": now,
             "exp": now + self.lifetime_s,
-            stream_resource(scope, stream): permission.name,
+            **{stream_resource(scope, stream): permission.name for stream in (stream, *more)},
         }
         token = jwt.encode(claims, self._key, _ALGORITHM)
         payload = token.split(".")[1]
@@ -133,10 +133,10 @@ class TokenKey:
                 # a store's clock may be behind a controller's; the end is looked at below
                 options={"verify_iat": False, "verify_exp": False},
             )
-            expires_at = float(claims.get("exp", math.inf))
+            left_s = self._left_s(claims)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             raise PermissionDeniedError("that is no delegation token of this server") from None
-        if expires_at <= self.now_s():
+        if left_s <= 0:
             raise TokenExpiredError("the delegation token has expired")
         streams, everything = {}, Permission.NONE
         for name, value in claims.items():
@@ -146,4 +146,15 @@ class TokenKey:
                 everything = permission
             elif permission is not None and match is not None:
                 streams[f"{match[1]}/{match[2]}"] = permission
-        return Token(streams, everything, expires_at)
+        return Token(streams, everything, self.monotonic_s() + left_s)
+
+    def _left_s(self, claims: Mapping[str, Any]) -> float:
+        """How long a token holds from now on: its end is by the wall clock, which may have been set since it was
+        issued. So it never holds for longer than it did at first, and not at all if that seems to be still to come.
+        """
+        ends = float(claims.get("exp", math.inf))
+        left_s = ends - self.now_s()
+        if "iat" not in claims or ends == math.inf:
+            return left_s
+        lifetime_s = ends - float(claims["iat"])
+        return min(left_s, lifetime_s) if left_s <= 2 * lifetime_s else 0.0  # clocks of two servers may differ a little

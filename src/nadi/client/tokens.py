@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import jwt
 
-from nadi.access.commands import PERMISSIONS
+from nadi.access.commands import token_permission
 from nadi.access.permissions import Permission
 from nadi.client.controller import ControllerClient
 from nadi.errors import ProtocolError
@@ -49,7 +49,7 @@ class DelegationTokens:
     async def held(self, segment: str, kind: type[wire.Command]) -> HeldToken:
         if self._controller.security.credentials is None:
             return NO_TOKEN
-        key = (_stream_of(segment), PERMISSIONS[kind])
+        key = (_stream_of(segment), token_permission(kind))
         held = self._held.get(key)
         if held is not None and time.monotonic() < held.renew_at:
             return held

@@ -1,77 +1,58 @@
 """What each RPC needs: one table, and the one place where every request is checked by it.
 
 A rule says on which resource an RPC needs which permission, and with which permission the reply's
-delegation token is issued, if it has one. Everything is taken from the request, before anything is
-looked up, so that who may not see a stream is told the same whether it exists or not. Listings are
-cut down to what the caller may read; as an empty page ends a listing, pages of which nothing is left
-are passed over. An RPC without a rule is refused.
+delegation token is issued, if it has one; what streams' names stand for is told in `nadi.access.names`.
+Everything is taken from the request, before anything is looked up, so that who may not see a stream is
+told the same whether it exists or not. Listings are cut down to what the caller may read; as an empty
+page ends a listing, pages of which nothing is left are passed over. An RPC without a rule is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
 from nadi.access.gate import Gate
+from nadi.access.names import Act, Kind, Need, kind_of, need
 from nadi.access.permissions import (
     CLUSTER,
     Caller,
     Permission,
     reader_group_resource,
     scope_resource,
-    stream_resource,
     table_resource,
 )
 from nadi.access.tokens import TokenKey
+from nadi.controller.records import GroupRetention
 from nadi.errors import PermissionDeniedError
-from nadi.naming import INTERNAL_SCOPE, MARK_PREFIX, READER_GROUP_PREFIX
+from nadi.naming import TABLE_SUFFIX
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
 
 READ, UPDATE = Permission.READ, Permission.READ_UPDATE
 _ACCESS = pb.StreamInfo.AccessOperation
-_NO_TOKEN = Permission.NONE
 
 Answer = Callable[[Any], Awaitable[Any]]
 Exchange = Callable[[Command], Awaitable[Command]]
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """A permission on a resource; `token` is the one that the reply's token is for, NONE for no token."""
-
-    resource: str
-    permission: Permission
-    token: Permission = _NO_TOKEN
-
-
-@dataclass(frozen=True, slots=True)
 class Rule:
-    """need: by the request; None if everybody may. stream: whose token the reply carries. visible: cuts a
+    """need: by the request; None if everybody may. also: what else is needed. stream: whose token the reply
+    carries. tables: that token is for the table of that name as well, where the caller may use it. visible: cuts a
     listing's reply down to what may be read, and says whether anything was in it and is no more."""
 
     need: Callable[[Any], Need | None]
+    also: Callable[[Any], Iterable[Need]] | None = None
     stream: Callable[[Any], Any] | None = None
+    tables: bool = False
     visible: Callable[[Any, Any, Caller], bool] | None = None
 
 
 # --- resources ------------------------------------------------------------------------------------
-
-
-def resource_of(scope: str, stream: str) -> str:
-    """What a stream's name stands for: internal ones stand for what they serve."""
-    if scope == INTERNAL_SCOPE:
-        return CLUSTER
-    if stream.startswith(READER_GROUP_PREFIX):
-        return reader_group_resource(scope, stream.removeprefix(READER_GROUP_PREFIX))
-    return stream_resource(scope, stream.removeprefix(MARK_PREFIX))
-
-
-def _is_internal(stream: str) -> bool:
-    return stream.startswith((READER_GROUP_PREFIX, MARK_PREFIX))
 
 
 def _itself(request: Any) -> Any:
@@ -96,14 +77,12 @@ def _scope(
     return lambda request: Need(scope_resource(scope(request)), permission)
 
 
-def _stream(
-    permission: Permission, info: Callable[[Any], Any] = _info, token: Permission = _NO_TOKEN
-) -> Callable[[Any], Need]:
-    def need(request: Any) -> Need:
+def _stream(act: Act, info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
+    def asked(request: Any) -> Need:
         name = info(request)
-        return Need(resource_of(name.scope, name.stream), permission, token)
+        return need(name.scope, name.stream, act)
 
-    return need
+    return asked
 
 
 def _table(permission: Permission) -> Callable[[Any], Need]:
@@ -117,27 +96,34 @@ def _group(permission: Permission) -> Callable[[Any], Need]:
 def _by_operation(info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
     """NONE only looks; anything else, and nothing at all, wants a token to write."""
 
-    def need(request: Any) -> Need:
+    def asked(request: Any) -> Need:
         name = info(request)
-        resource = resource_of(name.scope, name.stream)
-        if name.accessOperation == _ACCESS.NONE:
-            return Need(resource, READ)
-        return Need(resource, UPDATE, UPDATE)
+        return need(name.scope, name.stream, Act.LOOK if name.accessOperation == _ACCESS.NONE else Act.WRITE)
 
-    return need
+    return asked
 
 
 def _delegation(request: Any) -> Need:
     writes = request.accessOperation in (_ACCESS.UNSPECIFIED, _ACCESS.WRITE, _ACCESS.READ_WRITE)
-    token = UPDATE if writes else READ
-    # who may read uses a reader group, and writes its state and the stream's marks by that
-    needed = READ if _is_internal(request.stream) else token
-    return Need(resource_of(request.scope, request.stream), needed, token)
+    return need(request.scope, request.stream, Act.WRITE if writes else Act.READ)
 
 
-def _creation(request: Any) -> Need:
-    internal = _is_internal(request.streamInfo.stream)
-    return Need(scope_resource(request.streamInfo.scope), READ if internal else UPDATE)
+def _begin_transaction(request: Any) -> Need:
+    name = request.streamInfo
+    return replace(need(name.scope, name.stream, Act.CHANGE), token=UPDATE)
+
+
+def _subscribed(request: Any) -> Iterable[Need]:
+    """A group that subscribes to streams is noted at each, and told whether it exists."""
+    if request.retentionType != GroupRetention.NONE:
+        for cut in request.startingStreamCuts:
+            yield need(cut.streamInfo.scope, cut.streamInfo.stream, Act.LOOK)
+
+
+def shows(caller: Caller, scope: str, stream: str) -> bool:
+    """Whether the caller finds the stream in a list."""
+    looking = need(scope, stream, Act.LOOK)
+    return looking.permission is not None and caller.may(looking.resource, looking.permission)
 
 
 # --- listings -------------------------------------------------------------------------------------
@@ -156,8 +142,7 @@ def _visible_scopes(_: Any, reply: Any, caller: Caller) -> bool:
 
 
 def _visible_streams(_: Any, reply: Any, caller: Caller) -> bool:
-    streams = [info for info in reply.streams if caller.may(resource_of(info.scope, info.stream), READ)]
-    return _keep(reply.streams, streams)
+    return _keep(reply.streams, [info for info in reply.streams if shows(caller, info.scope, info.stream)])
 
 
 def _visible_tables(_: Any, reply: Any, caller: Caller) -> bool:
@@ -181,40 +166,40 @@ RULES: dict[str, Rule] = {
     "listStreamsInScope": Rule(_scope(READ, _listed), visible=_visible_streams),
     "listStreamsInScopeForTag": Rule(_scope(READ, _listed), visible=_visible_streams),
     # streams
-    "createStream": Rule(_creation),
-    "updateStream": Rule(_stream(UPDATE)),
-    "truncateStream": Rule(_stream(UPDATE)),
-    "sealStream": Rule(_stream(UPDATE, _itself)),
-    "deleteStream": Rule(_stream(UPDATE, _itself)),
-    "checkStreamExists": Rule(_stream(READ, _itself)),
-    "getStreamConfiguration": Rule(_stream(READ, _itself)),
-    "scale": Rule(_stream(UPDATE)),
-    "checkScale": Rule(_stream(READ)),
+    "createStream": Rule(_stream(Act.CREATE)),
+    "updateStream": Rule(_stream(Act.CHANGE)),
+    "truncateStream": Rule(_stream(Act.CHANGE)),
+    "sealStream": Rule(_stream(Act.END, _itself)),
+    "deleteStream": Rule(_stream(Act.END, _itself)),
+    "checkStreamExists": Rule(_stream(Act.LOOK, _itself)),
+    "getStreamConfiguration": Rule(_stream(Act.LOOK, _itself)),
+    "scale": Rule(_stream(Act.CHANGE)),
+    "checkScale": Rule(_stream(Act.LOOK)),
     # segments, and tokens for them
-    "getDelegationToken": Rule(_delegation, _itself),
-    "getCurrentSegments": Rule(_by_operation(_itself), _itself),
-    "getSegments": Rule(_by_operation(), _info),
-    "getEpochSegments": Rule(_by_operation(), _info),
-    "getSegmentsBetween": Rule(_stream(READ, token=READ), _info),
-    "getSegmentsImmediatlyFollowing": Rule(_stream(READ)),
-    "getSegmentsImmediatelyFollowing": Rule(_stream(READ)),
-    "getURI": Rule(_stream(READ)),
-    "isSegmentValid": Rule(_stream(READ)),
-    "isStreamCutValid": Rule(_stream(READ)),
+    "getDelegationToken": Rule(_delegation, stream=_itself, tables=True),
+    "getCurrentSegments": Rule(_by_operation(_itself), stream=_itself),
+    "getSegments": Rule(_by_operation(), stream=_info),
+    "getEpochSegments": Rule(_by_operation(), stream=_info),
+    "getSegmentsBetween": Rule(_stream(Act.READ), stream=_info),
+    "getSegmentsImmediatlyFollowing": Rule(_stream(Act.LOOK)),
+    "getSegmentsImmediatelyFollowing": Rule(_stream(Act.LOOK)),
+    "getURI": Rule(_stream(Act.LOOK)),
+    "isSegmentValid": Rule(_stream(Act.LOOK)),
+    "isStreamCutValid": Rule(_stream(Act.LOOK)),
     # transactions
-    "createTransaction": Rule(_stream(UPDATE, token=UPDATE), _info),
-    "commitTransaction": Rule(_stream(UPDATE)),
-    "abortTransaction": Rule(_stream(UPDATE)),
-    "pingTransaction": Rule(_stream(UPDATE)),
-    "checkTransactionState": Rule(_stream(READ)),
-    "listCompletedTransactions": Rule(_stream(READ)),
+    "createTransaction": Rule(_begin_transaction, stream=_info),
+    "commitTransaction": Rule(_stream(Act.CHANGE)),
+    "abortTransaction": Rule(_stream(Act.CHANGE)),
+    "pingTransaction": Rule(_stream(Act.CHANGE)),
+    "checkTransactionState": Rule(_stream(Act.LOOK)),
+    "listCompletedTransactions": Rule(_stream(Act.LOOK)),
     # watermarks, subscribers, reader groups
-    "noteTimestampFromWriter": Rule(_stream(UPDATE, lambda request: request.position.streamInfo)),
-    "removeWriter": Rule(_stream(UPDATE, lambda request: request.stream)),
-    "listSubscribers": Rule(_stream(UPDATE, _itself)),
-    "updateSubscriberStreamCut": Rule(_stream(UPDATE, lambda request: request.streamCut.streamInfo)),
-    "createReaderGroup": Rule(_scope(READ)),
-    "updateReaderGroup": Rule(_scope(READ)),
+    "noteTimestampFromWriter": Rule(_stream(Act.CHANGE, lambda request: request.position.streamInfo)),
+    "removeWriter": Rule(_stream(Act.CHANGE, lambda request: request.stream)),
+    "listSubscribers": Rule(_stream(Act.CHANGE, _itself)),
+    "updateSubscriberStreamCut": Rule(_stream(Act.CHANGE, lambda request: request.streamCut.streamInfo)),
+    "createReaderGroup": Rule(_scope(READ), also=_subscribed),
+    "updateReaderGroup": Rule(_scope(READ), also=_subscribed),
     "deleteReaderGroup": Rule(_scope(READ)),
     "getReaderGroupConfig": Rule(_group(READ)),
     # key-value tables
@@ -237,19 +222,25 @@ class ControllerAccess:
         rule = RULES.get(rpc)
         if rule is None:
             raise PermissionDeniedError(f"no rule says who may call {rpc}")
-        need = rule.need(request)
-        if need is None:
+        needed = rule.need(request)
+        if needed is None:
             return await method(request)
         header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
-        caller = await self._gate.authorized(header, need.resource, need.permission, context.peer())
+        caller = await self._gate.authorized(header, needed.resource, needed.permission, context.peer())
+        for other in rule.also(request) if rule.also is not None else ():
+            self._gate.require(caller, other.resource, other.permission)
         reply = await method(request)
         if rule.visible is not None:
             while rule.visible(request, reply, caller):
                 request.continuationToken.CopyFrom(reply.continuationToken)
                 reply = await method(request)
-        if rule.stream is not None and need.token is not _NO_TOKEN:
+        if rule.stream is not None and needed.token is not Permission.NONE:
             name = rule.stream(request)
-            reply.delegationToken = self._tokens.issue(name.scope, name.stream, need.token)
+            more = []
+            is_plain = kind_of(name.scope, name.stream) is Kind.STREAM
+            if rule.tables and is_plain and caller.may(table_resource(name.scope, name.stream), needed.token):
+                more.append(name.stream + TABLE_SUFFIX)  # Java asks for a table's token by its plain name
+            reply.delegationToken = self._tokens.issue(name.scope, name.stream, needed.token, *more)
         return reply
 
 

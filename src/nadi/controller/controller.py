@@ -123,6 +123,7 @@ class Controller:
         metadata = self.metadata
         for table in (metadata.scopes, metadata.work, metadata.transactions, metadata.numbers):
             await table.create()
+        await scopes.make_internal(self._flow)
         await self.transactions.load()
         await self._flow.resume()
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
@@ -145,6 +146,7 @@ class Controller:
         await scopes.create_scope(self._flow, self._deleting, scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
+        scopes.check_deletable(scope, recursive=recursive)
         name = scopes.scope_name(scope)
         running = self._flow.pending(name, "scope")
         if recursive and isinstance(running, DeleteScopeWork) and running.recursive:

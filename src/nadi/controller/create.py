@@ -23,7 +23,7 @@ _MARK_CONFIG = Config()
 async def begin(flow: Workflows, deleting: set[str], name: StreamName, config: Config) -> CreateWork:
     check_name("stream", name.stream, internal=True)
     deleted = flow.scopes_deleted
-    await flow.metadata.scope(name.scope)
+    await flow.metadata.open_scope(name.scope)
     if await flow.metadata.find_stream(name) is not None:
         raise AlreadyExistsError("stream", name.key)
     with_mark = not name.stream.startswith("_") and await flow.metadata.find_stream(name.mark) is None

@@ -1,9 +1,10 @@
 """Reader groups: a configuration, a stream `_RG<group>` for the group's state, and subscriptions.
 
-The readers share their state through the stream and never through the controller, so a group is created
-only once its stream is. A group whose retention type isn't NONE subscribes to its streams (`subscribers`).
-The record is written last and removed last: while it stands, stream and subscriptions are there or are
-being seen to. Each update counts the generation up; a request that names another one is told to read again.
+The readers share their state through the stream, nadi's through a table that its client makes, and never through
+the controller, so a group is created only once its stream is. Both are deleted with it. A group whose retention type
+isn't NONE subscribes to its streams (`subscribers`). The record is written last and removed last: while it stands,
+stream and subscriptions are there or are being seen to. Each update counts the generation up; a request that names
+another one is told to read again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ async def begin_create(
 ) -> CreateGroupWork:
     check_name("reader group", name.group, max_chars=PREFIXED_NAME_MAX_CHARS)
     deleted = flow.scopes_deleted
-    await flow.metadata.scope(name.scope)
+    await flow.metadata.open_scope(name.scope)
     if await flow.metadata.find_group(name) is not None:
         raise AlreadyExistsError("reader group", name.key)
     check_config(config)
@@ -146,4 +147,5 @@ async def delete_steps(flow: Workflows, transactions: Transactions, stream: Stre
     if await flow.metadata.find_stream(stream) is not None:
         await seal.steps(flow, transactions, stream, SealWork())
     await delete.steps(flow, stream, DeleteWork((stream.stream,)))
+    await flow.metadata.group_state(name).drop()
     await flow.metadata.groups(name.scope).remove([name.group])

@@ -25,7 +25,6 @@ from nadi.errors import (
     WriterNotFoundError,
 )
 from nadi.limits import NAME_MAX_CHARS
-from nadi.naming import INTERNAL_SCOPE
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ async def note(flow: Workflows, name: StreamName, writer: str, time: int, positi
 async def _register(flow: Workflows, name: StreamName) -> None:
     """Have watermarks made of the stream's marks. After the mark was stored, so that whoever finds no mark in a
     registered stream may strike it off, and looks once more then."""
-    if name.scope != INTERNAL_SCOPE and not name.stream.startswith("_"):
+    if not name.stream.startswith("_"):
         await flow.metadata.timed.put(name.key, TimedStream(), ANY_VERSION)
 
 

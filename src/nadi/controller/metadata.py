@@ -14,7 +14,7 @@
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
-    _system/_tables/completed/<day>         scope/stream/<id> -> CompletedTransaction; dropped by the day
+    _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one for each day, a few kept
     _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
 
 A reader group's workflows are those of its stream `_RG<group>`: they share its lock and its keys in `work`. Those of
@@ -49,17 +49,25 @@ from nadi.controller.records import (
 from nadi.controller.store import ANY_VERSION, Store, Table, Versioned
 from nadi.errors import (
     KeyValueTableNotFoundError,
+    PermissionDeniedError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
     StreamNotFoundError,
 )
 from nadi.limits import NAME_MAX_CHARS
-from nadi.naming import BOOKMARKS_TABLE, INTERNAL_SCOPE, MARK_PREFIX, READER_GROUP_PREFIX, TABLE_SUFFIX, segment_name
+from nadi.naming import (
+    BOOKMARKS_TABLE,
+    INTERNAL_SCOPE,
+    MARK_PREFIX,
+    READER_GROUP_PREFIX,
+    SCHEMAS_TABLE,
+    TABLE_SUFFIX,
+    segment_name,
+)
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
 _HISTORIES = 10_000  # histories kept in memory
-_DAY_MS = 24 * 3600 * 1000
 
 
 class StreamName(NamedTuple):
@@ -143,9 +151,16 @@ class Metadata:
     def tags(self, scope: str) -> Table[Tagged]:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
 
-    def bookmarks(self, scope: str) -> Table[Any]:
-        """The scope's bookmarks and slices, which clients alone read and write: they go with the scope."""
-        return self._store.table(segment_name(scope, BOOKMARKS_TABLE + TABLE_SUFFIX, 0), Any)
+    def shared(self, scope: str) -> list[Table[Any]]:
+        """What clients alone read and write of a scope, and what goes with it: bookmarks and slices, schemas."""
+        return [
+            self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any)
+            for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE)
+        ]
+
+    def group_state(self, name: GroupName) -> Table[Any]:
+        """The state of a reader group of nadi's, which its readers alone read and write: it goes with the group."""
+        return self._store.table(segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0), Any)
 
     def groups(self, scope: str) -> Table[ReaderGroup]:
         return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)
@@ -159,12 +174,8 @@ class Metadata:
     def tables(self, scope: str) -> Table[KeyValueTable]:
         return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)
 
-    def completed(self, day: int) -> Table[CompletedTransaction]:
-        return self._store.table(f"{_PREFIX}/completed/{day}", CompletedTransaction)
-
-    @staticmethod
-    def day(time_ms: int) -> int:
-        return time_ms // _DAY_MS
+    def completed(self, number: int) -> Table[CompletedTransaction]:
+        return self._store.table(f"{_PREFIX}/completed/{number}", CompletedTransaction)
 
     # --- scopes and streams ----------------------------------------------------------------------
 
@@ -176,6 +187,12 @@ class Metadata:
         if found is None:
             raise ScopeNotFoundError(scope)
         return found
+
+    async def open_scope(self, scope: str) -> None:
+        """See that something can be made in the scope; PermissionDeniedError for the controller's own."""
+        if scope == INTERNAL_SCOPE:
+            raise PermissionDeniedError(f"the scope {scope} is the server's own: make a scope of yours, and this in it")
+        await self.scope(scope)
 
     async def find_stream(self, name: StreamName) -> Versioned[Stream] | None:
         if not (_may_exist(name.scope) and _may_exist(name.stream)):

@@ -109,7 +109,11 @@ class Stream(Record, frozen=True):
 
 
 class Transaction(Record, frozen=True):
-    """A transaction that is not finished. `epoch` is the (reference) epoch its segments belong to."""
+    """A transaction that is not finished. `epoch` is the (reference) epoch its segments belong to.
+
+    expires_ms, max_ms: when its lease ends, and the longest time that any may take, by the wall clock as it was when
+    it was begun or pinged last. Nobody compares them with a clock: what counts is how far they lie from each other.
+    """
 
     state: TxnState
     epoch: int
@@ -123,8 +127,11 @@ class Transaction(Record, frozen=True):
 
 
 class CompletedTransaction(Record, frozen=True):
+    """`stream_created_ms` tells a stream from an earlier one of its name; 0: it was not noted."""
+
     state: TxnState
     finished_ms: int
+    stream_created_ms: int = 0
 
 
 class GroupConfig(Record, frozen=True):
@@ -170,13 +177,11 @@ class WriterMark(Record, frozen=True):
     """What a writer noted last: all its events up to `time` lie before `position`, a segment's offset each.
 
     time: in the writer's own measure, milliseconds as a rule. alive: False once the writer was removed.
-    idle_since_ms: when it was first found to hold the watermark back; 0: it doesn't.
     """
 
     time: int
     position: dict[int, int]
     alive: bool = True
-    idle_since_ms: int = 0
 
 
 class TimedStream(Record, frozen=True):

@@ -12,19 +12,20 @@ from typing import Any
 from nadi.controller import delete, groups, seal, tables
 from nadi.controller.metadata import GroupName, StreamName, TableName
 from nadi.controller.records import DeleteScopeWork, Scope
-from nadi.controller.store import ABSENT, Table
+from nadi.controller.store import ABSENT, ANY_VERSION, Table
 from nadi.controller.workflows import Workflows
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
     KeyValueTableNotFoundError,
     NotEmptyError,
+    PermissionDeniedError,
     ReaderGroupNotFoundError,
     SegmentNotFoundError,
     StreamNotFoundError,
 )
 from nadi.limits import LIST_PAGE
-from nadi.naming import check_name
+from nadi.naming import INTERNAL_SCOPE, check_name
 
 _PAUSE_S = 0.05
 
@@ -46,6 +47,21 @@ async def create_scope(flow: Workflows, deleting: set[str], scope: str) -> None:
             await flow.metadata.scopes.put(scope, Scope(flow.clock.now_ms()), ABSENT)
         except ConditionFailedError as error:
             raise AlreadyExistsError("scope", scope) from error
+
+
+async def make_internal(flow: Workflows) -> None:
+    """The scope of the controller's own tables is there like any other, and nothing can be made in it."""
+    if await flow.metadata.find_scope(INTERNAL_SCOPE) is None:
+        await flow.metadata.streams(INTERNAL_SCOPE).create()
+        await flow.metadata.scopes.put(INTERNAL_SCOPE, Scope(flow.clock.now_ms()), ANY_VERSION)
+
+
+def check_deletable(scope: str, *, recursive: bool) -> None:
+    """The controller's own scope always holds something, and nobody may delete that."""
+    if scope == INTERNAL_SCOPE and recursive:
+        raise PermissionDeniedError(f"the scope {scope} is the server's own")
+    if scope == INTERNAL_SCOPE:
+        raise NotEmptyError(f"the scope {scope} holds what the server knows of all others")
 
 
 async def begin_delete(flow: Workflows, deleting: set[str], scope: str, *, recursive: bool) -> DeleteScopeWork:
@@ -84,7 +100,7 @@ async def delete_steps(flow: Workflows, deleting: set[str], name: StreamName, wo
     deleting.add(scope)
     if work.recursive:
         await _delete_contents(flow, scope)
-    for table in (*_contents(flow, scope), flow.metadata.tags(scope), flow.metadata.bookmarks(scope)):
+    for table in (*_contents(flow, scope), flow.metadata.tags(scope), *flow.metadata.shared(scope)):
         await table.drop()
     await flow.metadata.scopes.remove([scope])
     flow.scopes_deleted += 1

@@ -34,7 +34,7 @@ def check_config(config: TableConfig) -> None:
 
 async def begin_create(flow: Workflows, deleting: set[str], name: TableName, config: TableConfig) -> CreateTableWork:
     check_name("key-value table", name.table, max_chars=PREFIXED_NAME_MAX_CHARS)
-    await flow.metadata.scope(name.scope)
+    await flow.metadata.open_scope(name.scope)
     if await flow.metadata.find_table(name) is not None:
         raise AlreadyExistsError("key-value table", name.key)
     check_config(config)

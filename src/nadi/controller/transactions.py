@@ -2,10 +2,14 @@
 
 An unfinished transaction is one record in one table for all streams, mirrored in memory; each change is
 conditional on the record's version. The decision is durable before the reply; segments are merged
-(`commit`) or deleted after it. A finished one moves to the table of its day, and is forgotten a day later.
+(`commit`) or deleted after it. A finished one moves to a table of its own time (`finished`).
 
     OPEN -> COMMITTING -> COMMITTED
     OPEN -> ABORTING   -> ABORTED        (asked for, lease run out, or the stream is being sealed)
+
+Leases run by the monotonic clock, so nothing that happens to the wall clock ends one or keeps one alive. That clock
+means nothing to the next process: a start gives each open transaction its whole lease, for its client couldn't ping
+meanwhile, within what it had left of the longest time that any may take when it was pinged last.
 """
 
 from __future__ import annotations
@@ -15,14 +19,15 @@ import contextlib
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from nadi.controller.finished import Finished
 from nadi.controller.history import copy_id
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import (
-    CompletedTransaction,
     Number,
     SegmentRange,
     Stream,
@@ -31,7 +36,7 @@ from nadi.controller.records import (
     TxnState,
 )
 from nadi.controller.segments import together
-from nadi.controller.store import ABSENT, ANY_VERSION, Versioned
+from nadi.controller.store import ABSENT, Versioned
 from nadi.controller.workflows import Workflows
 from nadi.errors import (
     ClosedError,
@@ -39,14 +44,11 @@ from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     NotFoundError,
-    SegmentNotFoundError,
     StreamSealedError,
     TransactionFailedError,
     TransactionNotFoundError,
 )
 from nadi.limits import (
-    TXN_COMPLETED_KEEP_MS,
-    TXN_COMPLETED_LIST,
     TXN_GRACE_MS,
     TXN_ID_BLOCK,
     TXN_LEASE_MAX_MS,
@@ -77,6 +79,17 @@ class Begun(NamedTuple):
     ranges: tuple[SegmentRange, ...]
 
 
+@dataclass(slots=True)
+class _Live:
+    """An unfinished transaction. Its ends are on the monotonic clock: of its lease, and of the longest time that any
+    may take. queued: it has its one entry among the deadlines."""
+
+    record: Versioned[Transaction]
+    lease_ends_ms: int
+    life_ends_ms: int
+    queued: bool = False
+
+
 def txn_text(txn_id: int) -> str:
     """A transaction id as it stands in keys and segment names: 32 hex digits."""
     return f"{txn_id:032x}"
@@ -87,13 +100,13 @@ class Transactions:
         self._flow = flow
         self._table = flow.metadata.transactions
         self._commit_pass = commit_pass
-        self._live: dict[str, dict[str, Versioned[Transaction]]] = {}
-        self._deadlines: list[tuple[int, str, str]] = []  # (time, stream key, id), a heap
+        self._finished = Finished(flow.metadata, flow.clock)
+        self._live: dict[str, dict[str, _Live]] = {}
+        self._deadlines: list[tuple[int, str, str]] = []  # (monotonic time, stream key, id), a heap
         self._ids: tuple[int, int] = (0, 0)  # next, end of the block
         self._ids_lock = asyncio.Lock()
         self._commit_number = 0
         self._committing: set[str] = set()
-        self._days: set[int] = set()
 
     # --- begin -----------------------------------------------------------------------------------
 
@@ -152,9 +165,21 @@ class Transactions:
             return number
 
     def _hold(self, name: StreamName, text: str, record: Versioned[Transaction]) -> None:
-        self._live.setdefault(name.key, {})[text] = record
-        if record.value.state is TxnState.OPEN:
-            heapq.heappush(self._deadlines, (record.value.expires_ms, name.key, text))
+        """Take the record as the newest. An open one has its lease from now on: this is a begin, a ping or a start."""
+        now, stored = self._flow.clock.monotonic_ms(), record.value
+        mine = self._live.setdefault(name.key, {})
+        held = mine.get(text)
+        if held is None:
+            held = mine[text] = _Live(record, now, now + _life_left_ms(stored))
+        elif held.record.version > record.version:
+            return  # somebody else was quicker
+        held.record = record
+        if stored.state is not TxnState.OPEN:
+            return
+        held.lease_ends_ms = min(now + max(stored.lease_ms, 0), held.life_ends_ms)
+        if not held.queued:
+            held.queued = True
+            heapq.heappush(self._deadlines, (held.lease_ends_ms, name.key, text))
 
     # --- questions -------------------------------------------------------------------------------
 
@@ -164,11 +189,15 @@ class Transactions:
 
     def live(self, name: StreamName, state: TxnState) -> dict[str, Transaction]:
         """The stream's unfinished transactions in that state, by id text."""
-        return {t: r.value for t, r in self._live.get(name.key, {}).items() if r.value.state is state}
+        mine = self._live.get(name.key, {})
+        return {text: held.record.value for text, held in mine.items() if held.record.value.state is state}
+
+    def _find(self, name: StreamName, text: str) -> _Live | None:
+        return self._live.get(name.key, {}).get(text)
 
     def _state(self, name: StreamName, text: str) -> TxnState | None:
-        record = self._live.get(name.key, {}).get(text)
-        return record.value.state if record else None
+        held = self._find(name, text)
+        return held.record.value.state if held else None
 
     async def state(self, name: StreamName, txn_id: int) -> TxnState:
         """The state of a transaction; TransactionNotFoundError if it is unknown or long finished."""
@@ -176,15 +205,9 @@ class Transactions:
         live = self._state(name, text)
         if live is not None:
             return live
-        now = self._flow.clock.now_ms()
-        today = self._flow.metadata.day(now)
-        for day in (today, today - 1):
-            try:
-                found = await self._flow.metadata.completed(day).get(f"{name.key}/{text}")
-            except SegmentNotFoundError:
-                continue
-            if found is not None and found.value.finished_ms > now - TXN_COMPLETED_KEEP_MS:
-                return found.value.state
+        found = await self._finished.find(name, text)
+        if found is not None:
+            return found.state
         live = self._state(name, text)
         if live is not None:
             return live
@@ -193,39 +216,29 @@ class Transactions:
     async def completed(self, name: StreamName) -> list[tuple[int, TxnState]]:
         """The stream's most recently finished transactions, newest first."""
         stream = (await self._flow.metadata.stream(name)).value
-        now = self._flow.clock.now_ms()
-        since = max(now - TXN_COMPLETED_KEEP_MS, stream.created_ms)
-        today = self._flow.metadata.day(now)
-        found: list[tuple[int, int, TxnState]] = []  # a heap of the newest ones
-        for day in (today, today - 1):
-            async for key, record in self._flow.metadata.completed(day).scan(f"{name.key}/"):
-                if record.value.finished_ms < since:
-                    continue
-                heapq.heappush(found, (record.value.finished_ms, int(key.rpartition("/")[2], 16), record.value.state))
-                if len(found) > TXN_COMPLETED_LIST:
-                    heapq.heappop(found)
-        return [(txn_id, state) for _, txn_id, state in sorted(found, reverse=True)]
+        return [(int(text, 16), state) for text, state in await self._finished.newest(name, stream)]
 
     # --- changes ---------------------------------------------------------------------------------
 
     async def _change(self, name: StreamName, text: str, change: Callable[[Transaction], Transaction]) -> Transaction:
         """Apply `change` to the live record, again on its newest version if somebody else was first."""
         for _ in range(_TRIES):
-            held = self._live.get(name.key, {}).get(text)
+            held = self._find(name, text)
             if held is None:
                 raise TransactionNotFoundError(text)
-            changed = change(held.value)
-            if changed == held.value:
+            before = held.record
+            changed = change(before.value)
+            if changed == before.value:
                 return changed
             try:
-                stored = await self._table.put(f"{name.key}/{text}", changed, held.version)
+                stored = await self._table.put(f"{name.key}/{text}", changed, before.version)
             except ConditionFailedError:
                 found = await self._table.get(f"{name.key}/{text}", fresh=True)
-                mine = self._live.get(name.key, {})
+                still = self._find(name, text)
                 if found is None:
-                    mine.pop(text, None)
-                elif text in mine and found.version > mine[text].version:
-                    mine[text] = found
+                    self._live.get(name.key, {}).pop(text, None)
+                elif still is not None and found.version > still.record.version:
+                    self._hold(name, text, found)
                 continue
             self._hold(name, text, stored)
             return changed
@@ -235,14 +248,15 @@ class Transactions:
         """Extend the lease of an open transaction; gives its state."""
         if lease_ms > TXN_LEASE_MAX_MS:
             raise LeaseTooLargeError(f"a lease of {lease_ms:,} ms is over {TXN_LEASE_MAX_MS:,} ms")
-        now = self._flow.clock.now_ms()
+        now, held = self._flow.clock.now_ms(), self._find(name, txn_text(txn_id))
+        left_ms = held.life_ends_ms - self._flow.clock.monotonic_ms() if held is not None else 0
 
         def extend(held: Transaction) -> Transaction:
             if held.state is not TxnState.OPEN:
                 return held
-            if now + lease_ms > held.max_ms:
+            if lease_ms > left_ms:
                 raise ExecutionTimeExceededError(f"transaction {txn_text(txn_id)} is as old as any may get")
-            return replace(held, lease_ms=lease_ms, expires_ms=now + max(lease_ms, 0))
+            return replace(held, lease_ms=lease_ms, expires_ms=now + max(lease_ms, 0), max_ms=now + left_ms)
 
         return await self._decide(name, txn_id, extend)
 
@@ -305,52 +319,34 @@ class Transactions:
         self._flow.tasks.spawn(abort())
 
     async def _finish_abort(self, name: StreamName, text: str) -> None:
-        held = self._live.get(name.key, {}).get(text)
+        held = self._find(name, text)
         if held is None:
             return
+        epoch = held.record.value.epoch
         try:
             stream = (await self._flow.metadata.stream(name)).value
-            if stream.reference == held.value.epoch:
+            if stream.reference == epoch:
                 segments: Sequence[SegmentRange] = stream.segments
             else:
-                segments = (await self._flow.metadata.history(name)).epoch(held.value.epoch)
+                segments = (await self._flow.metadata.history(name)).epoch(epoch)
         except NotFoundError:
             segments = ()  # the stream is gone, and its segments with it
         await together(
-            self._flow.segments.delete(
-                transaction_segment_name(name.segment(copy_id(s.id, held.value.epoch)), int(text, 16))
-            )
+            self._flow.segments.delete(transaction_segment_name(name.segment(copy_id(s.id, epoch)), int(text, 16)))
             for s in segments
         )
         await self.complete(name, [text], TxnState.ABORTED)
 
     async def complete(self, name: StreamName, texts: Sequence[str], state: TxnState) -> None:
         """Move transactions to the finished ones."""
-        now = self._flow.clock.now_ms()
-        day = self._flow.metadata.day(now)
-        await self._open_day(day)
-        done = CompletedTransaction(state, now)
-        keys = [f"{name.key}/{text}" for text in texts]
-        await self._flow.metadata.completed(day).put_all([(key, done, ANY_VERSION) for key in keys])
-        await self._table.remove(keys)
+        stream = await self._flow.metadata.find_stream(name)
+        await self._finished.add(name, stream.value if stream is not None else None, texts, state)
+        await self._table.remove([f"{name.key}/{text}" for text in texts])
         mine = self._live.get(name.key, {})
         for text in texts:
             mine.pop(text, None)
         if not mine:
             self._live.pop(name.key, None)
-
-    async def _open_day(self, day: int) -> None:
-        """Make the table for transactions that finish on `day`, and drop those of days long gone."""
-        if day in self._days:
-            return
-        numbers = self._flow.metadata.numbers
-        await self._flow.metadata.completed(day).create()
-        oldest = await numbers.get("completed", fresh=True)
-        first = oldest.value.value if oldest else day
-        for old in range(first, day - 1):
-            await self._flow.metadata.completed(old).drop()
-        await numbers.put("completed", Number(min(max(first, day - 1), day)), ANY_VERSION)
-        self._days = {day}
 
     async def end_all(self, name: StreamName) -> None:
         """Before the stream is sealed: abort what is open, and finish what is decided. The caller holds
@@ -367,30 +363,22 @@ class Transactions:
     # --- leases ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Load the unfinished transactions. An open one gets a fresh lease: its client couldn't ping while
-        nobody listened."""
-        now = self._flow.clock.now_ms()
+        """Load the unfinished transactions."""
         async for key, record in self._table.scan():
             owner, _, text = key.rpartition("/")
             scope, stream = owner.split("/")
-            name = StreamName(scope, stream)
-            held = record.value
-            self._commit_number = max(self._commit_number, held.commit_number)
-            self._live.setdefault(owner, {})[text] = record
-            if held.state is TxnState.OPEN:
-                expires = min(max(held.expires_ms, now + held.lease_ms), max(held.max_ms, now))
-                fresh = Versioned(replace(held, expires_ms=expires), record.version)
-                self._hold(name, text, fresh)
+            self._commit_number = max(self._commit_number, record.value.commit_number)
+            self._hold(StreamName(scope, stream), text, record)
 
     def resume(self) -> None:
         """Finish what is decided, in the background."""
         for owner, held in list(self._live.items()):
             scope, stream = owner.split("/")
             name = StreamName(scope, stream)
-            for text, record in held.items():
-                if record.value.state is TxnState.COMMITTING:
+            for text, live in held.items():
+                if live.record.value.state is TxnState.COMMITTING:
                     self.kick(name)
-                elif record.value.state is TxnState.ABORTING:
+                elif live.record.value.state is TxnState.ABORTING:
                     self._spawn_abort(name, text)
 
     async def expire(self) -> None:
@@ -403,22 +391,22 @@ class Transactions:
                 log.exception("expired transactions could not be aborted; that is tried again")
 
     async def _expire_due(self) -> None:
-        now = self._flow.clock.now_ms()
+        now = self._flow.clock.monotonic_ms()
         while self._deadlines and self._deadlines[0][0] + TXN_GRACE_MS <= now:
             _, owner, text = heapq.heappop(self._deadlines)
             held = self._live.get(owner, {}).get(text)
-            if held is None or held.value.state is not TxnState.OPEN:
+            if held is None or held.record.value.state is not TxnState.OPEN:
                 continue
             scope, stream = owner.split("/")
             name = StreamName(scope, stream)
-            allowed = held.value.expires_ms + self._grace_ms(name, held.value)
+            ends = held.lease_ends_ms
+            allowed = ends + self._grace_ms(name, held.record.value)
             if now < allowed:
                 heapq.heappush(self._deadlines, (max(allowed - TXN_GRACE_MS, now + 1), owner, text))
                 continue
-            expired = held.value.expires_ms
 
-            def due(held: Transaction, expired: int = expired) -> Transaction:
-                return _aborting(held) if held.expires_ms == expired else held  # else pinged meanwhile
+            def due(txn: Transaction, held: _Live = held, ends: int = ends) -> Transaction:
+                return _aborting(txn) if held.lease_ends_ms == ends else txn  # else pinged meanwhile
 
             try:
                 changed = await self._change(name, text, due)
@@ -427,7 +415,9 @@ class Transactions:
             except BaseException:
                 heapq.heappush(self._deadlines, (now, owner, text))
                 raise
-            if changed.state is TxnState.ABORTING:
+            if changed.state is TxnState.OPEN:
+                heapq.heappush(self._deadlines, (held.lease_ends_ms, owner, text))
+            elif changed.state is TxnState.ABORTING:
                 log.info("transaction %s of %s has timed out", text, name)
                 self._spawn_abort(name, text)
 
@@ -436,14 +426,21 @@ class Transactions:
             return TXN_GRACE_MS
         others = sum(
             1
-            for record in self._live.get(name.key, {}).values()
-            if record.value.state is TxnState.OPEN and record.value.lease_ms == _RUST_LEASE_MS
+            for live in self._live.get(name.key, {}).values()
+            if live.record.value.state is TxnState.OPEN and live.record.value.lease_ms == _RUST_LEASE_MS
         )
         return max(others - 1, 0) * _RUST_LEASE_MS + TXN_GRACE_MS
 
 
 def _aborting(held: Transaction) -> Transaction:
     return replace(held, state=TxnState.ABORTING) if held.state is TxnState.OPEN else held
+
+
+def _life_left_ms(stored: Transaction) -> int:
+    """How much longer it might have been kept open when it was begun or pinged last: never less than its lease then."""
+    lease_ms = max(stored.lease_ms, 0)
+    pinged_ms = stored.expires_ms - lease_ms
+    return min(max(stored.max_ms - pinged_ms, lease_ms), TXN_MAX_EXECUTION_MS)
 
 
 def _check_open(name: StreamName, stream: Stream) -> None:

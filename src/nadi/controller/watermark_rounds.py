@@ -4,14 +4,15 @@ Which these are is kept in a table, so a restart goes on with them; a stream is 
 heeded any more, until one notes a time again. What a round decides (`watermarks`) is carried out by changes that are
 conditional on what was read: a writer that notes a time meanwhile is not dropped, and no watermark is stored twice.
 So a round that ends half-way, with its controller or for want of the store, leaves the rest to the next one.
+
+Since when a writer that stands still is waited for is kept in memory, by the monotonic clock: the wall clock may be
+set, and a start gives it the stream's whole timeout again.
 """
 
 from __future__ import annotations
 
 import logging
 from contextlib import aclosing
-
-from msgspec.structs import replace
 
 from nadi.controller import truncate
 from nadi.controller.history import History
@@ -21,7 +22,7 @@ from nadi.controller.records import Stream, TimedStream, WriterMark
 from nadi.controller.store import ANY_VERSION, Versioned
 from nadi.controller.watermarks import judge
 from nadi.controller.workflows import Workflows
-from nadi.errors import ConditionFailedError, InvalidArgumentError, NadiError, StreamNotFoundError, UnavailableError
+from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError, UnavailableError
 from nadi.limits import WATERMARK_PERIOD_S, WATERMARK_STREAMS_A_ROUND, WATERMARK_WRITERS_MAX
 
 log = logging.getLogger(__name__)
@@ -35,12 +36,17 @@ class WatermarkRounds:
         self._flow = flow
         self._table = flow.metadata.timed
         self._token = b""  # where the next round goes on
+        self._waiting: dict[str, dict[str, tuple[int, int]]] = {}  # stream: writer: its mark's version, since when
         self._told: dict[str, str] = {}  # what is wrong with a stream, so that it isn't said each round
 
     async def run(self) -> None:
-        """A round every WATERMARK_PERIOD_S, for ever."""
+        """Start a round every WATERMARK_PERIOD_S, however long each takes, for ever: of a round that lasts longer
+        than that the next follows at once, and the ones missed are not made up for."""
+        clock, period_ms = self._flow.clock, int(WATERMARK_PERIOD_S * 1000)
+        due_ms = clock.monotonic_ms()
         while True:
-            await self._flow.clock.sleep(WATERMARK_PERIOD_S)
+            due_ms = max(due_ms + period_ms, clock.monotonic_ms())
+            await clock.sleep((due_ms - clock.monotonic_ms()) / 1000)
             try:
                 await self.round()
                 self._told.pop(_ALL, None)
@@ -90,16 +96,18 @@ class WatermarkRounds:
         mark_segment = (await metadata.stream(name.mark)).value.segments[0].id
         mark_stream = MarkStream(self._flow.segments, name.mark.segment(mark_segment))
         extent = await mark_stream.extent()
-        now_ms = self._flow.clock.now_ms()
+        now_ms, before = self._flow.clock.monotonic_ms(), self._waiting.get(name.key, {})
+        since_ms = {w: since for w, (version, since) in before.items() if w in marks and marks[w].version == version}
         verdict = judge(
             {writer: mark.value for writer, mark in marks.items()},
             extent.newest.watermark if extent.newest is not None else None,
             history,
             timeout_ms=stream.config.timestamp_aggregation_timeout_ms,
-            now_ms=now_ms,
+            waited_ms={writer: now_ms - since for writer, since in since_ms.items()},
         )
-        for writer in verdict.idle:
-            await self._set_idle(name, writer, marks[writer], now_ms)
+        self._waiting.pop(name.key, None)
+        if verdict.waited_for:
+            self._waiting[name.key] = {w: (marks[w].version, since_ms.get(w, now_ms)) for w in verdict.waited_for}
         if verdict.watermark is not None and await mark_stream.add(verdict.watermark, extent) and stream.head:
             await self._trim(name, stream, history, mark_stream, extent, mark_segment)
         for writer in verdict.dropped:
@@ -117,15 +125,9 @@ class WatermarkRounds:
             marks[writer] = mark
         return marks
 
-    async def _set_idle(self, name: StreamName, writer: str, mark: Versioned[WriterMark], now_ms: int) -> None:
-        try:
-            idle = replace(mark.value, idle_since_ms=now_ms)
-            await self._flow.metadata.marks(name).put(writer, idle, mark.version)
-        except ConditionFailedError:
-            pass  # it has noted a time meanwhile, or was removed
-
     async def _strike_off(self, name: StreamName) -> None:
         """No more rounds for the stream, unless a mark was stored before it was struck off."""
+        self._waiting.pop(name.key, None)
         await self._table.remove([name.key])
         first, _ = await self._flow.metadata.marks(name).page(count=1)
         if first and await self._flow.metadata.find_stream(name) is not None:

@@ -21,11 +21,11 @@ from nadi.naming import segment_epoch
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do about a stream: the watermark to emit, the writers to be dropped, those first found standing still."""
+    """What to do about a stream: the watermark to emit, the writers to be dropped, those that are waited for."""
 
     watermark: Watermark | None
     dropped: tuple[str, ...]
-    idle: tuple[str, ...]
+    waited_for: tuple[str, ...]
 
 
 def judge(
@@ -34,24 +34,20 @@ def judge(
     history: History,
     *,
     timeout_ms: int,
-    now_ms: int,
+    waited_ms: Mapping[str, int],
 ) -> Verdict:
-    """The verdict on the marks, by writer. timeout_ms: how long one that stands still is waited for."""
+    """The verdict on the marks, by writer. timeout_ms: how long one that stands still is waited for; waited_ms: how
+    long each has been waited for so far, if at all."""
     behind = {w: mark for w, mark in marks.items() if previous is not None and mark.time <= previous.lower}
-    waited_for = {
-        writer: mark
-        for writer, mark in behind.items()
-        if mark.alive and (now_ms - mark.idle_since_ms if mark.idle_since_ms else 0) < timeout_ms
-    }
+    waited_for = tuple(w for w, mark in behind.items() if mark.alive and waited_ms.get(w, 0) < timeout_ms)
     dropped = tuple(writer for writer in behind if writer not in waited_for)
-    idle = tuple(writer for writer, mark in waited_for.items() if not mark.idle_since_ms)
     taking_part = [mark for writer, mark in marks.items() if writer not in behind]
     if waited_for or not taking_part:
-        return Verdict(None, dropped, idle)
+        return Verdict(None, dropped, waited_for)
     times = [mark.time for mark in taking_part]
     before = [previous.positions()] if previous is not None else []
     cut = joined([*(mark.position for mark in taking_part), *before], history)
-    return Verdict(Watermark(min(times), max(times), cut), dropped, idle)
+    return Verdict(Watermark(min(times), max(times), cut), dropped, waited_for)
 
 
 def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition, ...]:

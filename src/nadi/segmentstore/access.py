@@ -1,7 +1,8 @@
-"""The segment store's check of delegation tokens: each command's, by the table of `nadi.access.commands`.
+"""The segment store's check of delegation tokens: each command's, by the tables of `nadi.access`.
 
-A signature is checked once for each token and then remembered; what remains for a command is a look
-into a dictionary or two. Append sessions are checked at their setup and keep the time of their end.
+A signature is checked once for each token and then remembered, with its end on the monotonic clock, so a wall clock
+that is set ends none and prolongs none; what remains for a command is a look into a dictionary or two. Append
+sessions are checked at their setup and keep the time of their end.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nadi.access.commands import PERMISSIONS, segments_of
+from nadi.access.commands import ACTS, acts_of
 from nadi.access.tokens import Token, TokenKey
 from nadi.errors import PermissionDeniedError, TokenExpiredError
 from nadi.limits import TOKENS_KEPT
@@ -23,7 +24,7 @@ class TokenCheck:
         self._good: dict[str, Token] = {}
 
     def check(self, command: Any) -> float:
-        """When the command's token ends, in seconds since 1970 (infinity: never).
+        """When the command's token ends, on the monotonic clock (infinity: never).
 
         PermissionDeniedError if the token is wrong or is not for this, TokenExpiredError if it has ended.
         """
@@ -35,13 +36,12 @@ class TokenCheck:
             if len(self._good) >= TOKENS_KEPT:
                 self._good.clear()
             self._good[command.token] = token
-        elif token.expires_at <= self._key.now_s():
+        elif token.ends_at <= self._key.monotonic_s():
             raise TokenExpiredError("the delegation token has expired")
-        permission = PERMISSIONS.get(type(command))
-        if permission is None or not all(token.permits(segment, permission) for segment in segments_of(command)):
+        if type(command) not in ACTS or not all(token.permits(segment, act) for segment, act in acts_of(command)):
             raise PermissionDeniedError("the delegation token is not for this segment, or not for this command")
-        return token.expires_at
+        return token.ends_at
 
-    def has_ended(self, end_s: float) -> bool:
+    def has_ended(self, ends_at: float) -> bool:
         """Whether that time has come."""
-        return self._key is not None and end_s <= self._key.now_s()
+        return self._key is not None and ends_at <= self._key.monotonic_s()

@@ -50,7 +50,7 @@ class _Session:
         self.segment = segment
         parent, transient, _ = segment.partition(TRANSIENT_DELIMITER)
         self.parent = parent if transient else None  # into which the segment will be merged
-        self.ends_at = ends_at  # of its token, in seconds since 1970
+        self.ends_at = ends_at  # of its token, on the monotonic clock
         self.container = container
         self.stored = NO_VERSION  # the writer's number once everything before is written
         self.acknowledged = NO_VERSION

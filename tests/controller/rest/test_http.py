@@ -107,9 +107,9 @@ class _Refusing(RestAccess):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[tuple[str, Permission]] = []
+        self.asked: list[tuple[str, Permission | None]] = []
 
-    async def authorized(self, request: Request, resource: str, permission: Permission) -> Caller:
+    async def authorized(self, request: Request, resource: str, permission: Permission | None) -> Caller:
         self.asked.append((resource, permission))
         raise PermissionDeniedError("not for you")
 

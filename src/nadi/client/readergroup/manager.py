@@ -133,7 +133,6 @@ class ReaderGroupManager:
         except ReaderGroupNotFoundError:
             return False
         _check_nadis(group_id, self.scope, name)
-        await SharedState(self._stores, self.scope, name).delete()
         return await controller.delete_reader_group(self.scope, name, group_id)
 
     async def list_reader_groups(self) -> list[str]:

@@ -56,12 +56,6 @@ class SharedState:
                 continue
             return True
 
-    async def delete(self) -> None:
-        try:
-            await self._table.delete()
-        except SegmentNotFoundError:
-            pass  # it was never made, or somebody else deleted it
-
     async def read(self) -> GroupState:
         """The state now; ReaderGroupNotFoundError if there is none."""
         return (await self._read())[0]

@@ -30,8 +30,8 @@ from nadi.errors import (
     UnknownSchemaError,
 )
 from nadi.limits import SCHEMA_MAX_BYTES, SCHEMA_MAX_VERSIONS
+from nadi.naming import SCHEMAS_TABLE
 
-TABLE = "_schemas"
 _TRIES = 50  # compare-and-set rounds; each lost one means that somebody else registered a version
 
 
@@ -78,7 +78,7 @@ class SchemaGroup:
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
         self._stores = stores
-        self._table = Table(stores, scope, TABLE)
+        self._table = Table(stores, scope, SCHEMAS_TABLE)
         self._key = stream.encode()
 
     async def register(self, serializer: SchemaSerializer[T]) -> int:

@@ -16,7 +16,7 @@ class RestAccess:
     def __init__(self, gate: Gate | None = None) -> None:
         self._gate = gate
 
-    async def authorized(self, request: Request, resource: str, permission: Permission) -> Caller:
+    async def authorized(self, request: Request, resource: str, permission: Permission | None) -> Caller:
         """Who sent the request, and may do that; NotAuthenticatedError or PermissionDeniedError otherwise."""
         if self._gate is None:
             return EVERYBODY

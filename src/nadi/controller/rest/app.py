@@ -72,8 +72,9 @@ def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Re
         try:
             call = Call(request, api)
             if endpoint.needs is not None:
-                resource, permission = endpoint.needs
-                call = replace(call, caller=await api.access.authorized(request, resource(call), permission))
+                needed = endpoint.needs(call)
+                caller = await api.access.authorized(request, needed.resource, needed.permission)
+                call = replace(call, caller=caller)
             if endpoint.body is not None:
                 call = replace(call, body=await read_body(request, endpoint.body))
             return await endpoint.handler(call)

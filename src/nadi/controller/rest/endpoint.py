@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
-from nadi.controller.access import resource_of
 from nadi.controller.controller import Controller
 from nadi.controller.metadata import StreamName
 from nadi.controller.rest.access import EVERYBODY, RestAccess
@@ -69,7 +69,7 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[Response]]
-Resource = Callable[[Call], str]
+Asked = Callable[[Call], Need]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`body` and `gives` are the types of the JSON taken and given; `needs` the resource and permission
+    """`body` and `gives` are the types of the JSON taken and given; `needs` what is
     asked for before the handler runs, None where everybody may. `codes`: what else may come, and when."""
 
     verb: str
     path: str
     summary: str
     handler: Handler
-    needs: tuple[Resource, Permission] | None
+    needs: Asked | None
     gives: Any = None
     status: int = 200
     body: Any = None
@@ -100,20 +100,20 @@ class Endpoint:
     media_type: str = JSON
 
 
-def on_cluster(call: Call) -> str:
-    return CLUSTER
+def on_cluster(permission: Permission) -> Asked:
+    return lambda call: Need(CLUSTER, permission)
 
 
-def on_scope(call: Call) -> str:
-    return scope_resource(call.scope)
+def on_scope(permission: Permission) -> Asked:
+    return lambda call: Need(scope_resource(call.scope), permission)
 
 
-def on_stream(call: Call) -> str:
-    return resource_of(*call.stream)
+def on_stream(act: Act) -> Asked:
+    return lambda call: need(*call.stream, act)
 
 
-def on_reader_group(call: Call) -> str:
-    return reader_group_resource(call.scope, call.group)
+def on_reader_group(permission: Permission) -> Asked:
+    return lambda call: Need(reader_group_resource(call.scope, call.group), permission)
 
 
 async def read_body(request: Request, kind: Any) -> Any:

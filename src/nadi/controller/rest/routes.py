@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nadi.access.names import Act
 from nadi.access.permissions import Permission
 from nadi.controller.rest import bodies, health, readergroups, scaling, scopes, streams
 from nadi.controller.rest.endpoint import (
@@ -26,27 +27,25 @@ _NO_STREAM = {404: "There is no such stream."}
 _NO_GROUP = {404: "There is no such reader group."}
 
 _SCOPES = (
-    Endpoint("GET", "/v1/scopes", "List the scopes.", scopes.list_scopes, (on_cluster, _READ), bodies.ScopesList),
+    Endpoint("GET", "/v1/scopes", "List the scopes.", scopes.list_scopes, on_cluster(_READ), bodies.ScopesList),
     Endpoint(
         "POST",
         "/v1/scopes",
         "Create a scope.",
         scopes.create_scope,
-        (on_cluster, _UPDATE),
+        on_cluster(_UPDATE),
         bodies.ScopeProperty,
         201,
         bodies.CreateScope,
         {409: "The scope exists already."},
     ),
-    Endpoint(
-        "GET", _SCOPE, "Show a scope.", scopes.show_scope, (on_scope, _READ), bodies.ScopeProperty, codes=_NO_SCOPE
-    ),
+    Endpoint("GET", _SCOPE, "Show a scope.", scopes.show_scope, on_scope(_READ), bodies.ScopeProperty, codes=_NO_SCOPE),
     Endpoint(
         "DELETE",
         _SCOPE,
         "Delete an empty scope.",
         scopes.delete_scope,
-        (on_cluster, _UPDATE),
+        on_cluster(_UPDATE),
         status=204,
         codes={**_NO_SCOPE, 412: "The scope still holds something."},
     ),
@@ -58,7 +57,7 @@ _STREAMS = (
         _SCOPE + "/streams",
         "List a scope's streams: those of users, the internal ones, or those with a tag.",
         streams.list_streams,
-        (on_scope, _READ),
+        on_scope(_READ),
         bodies.StreamsList,
         codes={**_NO_SCOPE, 400: "The filter is not one of these."},
         query=(
@@ -73,7 +72,7 @@ _STREAMS = (
         _SCOPE + "/streams",
         "Create a stream.",
         streams.create_stream,
-        (on_scope, _UPDATE),
+        on_scope(_UPDATE),
         bodies.StreamProperty,
         201,
         bodies.CreateStream,
@@ -84,7 +83,7 @@ _STREAMS = (
         _STREAM,
         "Show a stream's configuration.",
         streams.show_stream,
-        (on_stream, _READ),
+        on_stream(Act.LOOK),
         bodies.StreamProperty,
         codes=_NO_STREAM,
     ),
@@ -93,7 +92,7 @@ _STREAMS = (
         _STREAM,
         "Replace a stream's whole configuration.",
         streams.update_stream,
-        (on_stream, _UPDATE),
+        on_stream(Act.CHANGE),
         bodies.StreamProperty,
         body=bodies.UpdateStream,
         codes={**_NO_STREAM, 409: "Another change of the stream goes on.", 500: "The stream is sealed."},
@@ -103,7 +102,7 @@ _STREAMS = (
         _STREAM,
         "Delete a sealed stream.",
         streams.delete_stream,
-        (on_stream, _UPDATE),
+        on_stream(Act.END),
         status=204,
         codes={**_NO_STREAM, 412: "The stream is not sealed."},
     ),
@@ -112,7 +111,7 @@ _STREAMS = (
         _STREAM + "/state",
         "Seal a stream.",
         streams.change_state,
-        (on_stream, _UPDATE),
+        on_stream(Act.END),
         bodies.StreamStateBody,
         body=bodies.StreamStateBody,
         codes=_NO_STREAM,
@@ -122,7 +121,7 @@ _STREAMS = (
         _STREAM + "/scaling-events",
         "List a stream's epochs that began in a time, after the one in force at its start.",
         scaling.scaling_events,
-        (on_stream, _READ),
+        on_stream(Act.LOOK),
         list[bodies.ScaleMetadata],
         codes={**_NO_STREAM, 400: "The time is missing, or no time."},
         query=(
@@ -138,7 +137,7 @@ _READER_GROUPS = (
         _SCOPE + "/readergroups",
         "List a scope's reader groups.",
         readergroups.list_reader_groups,
-        (on_scope, _READ),
+        on_scope(_READ),
         bodies.ReaderGroupsList,
         codes=_NO_SCOPE,
     ),
@@ -147,7 +146,7 @@ _READER_GROUPS = (
         _GROUP,
         "Show a reader group.",
         readergroups.show_reader_group,
-        (on_reader_group, _READ),
+        on_reader_group(_READ),
         bodies.ReaderGroupProperty,
         codes=_NO_GROUP,
     ),
@@ -156,7 +155,7 @@ _READER_GROUPS = (
         _GROUP,
         "Delete a reader group and its state.",
         readergroups.delete_reader_group,
-        (on_scope, _UPDATE),
+        on_scope(_UPDATE),
         status=204,
         codes=_NO_GROUP,
     ),
@@ -164,7 +163,7 @@ _READER_GROUPS = (
 
 
 def _health(path: str, what: str, handler: Handler, gives: Any) -> tuple[Endpoint, Endpoint]:
-    needs = (on_cluster, _READ)
+    needs = on_cluster(_READ)
     return (
         Endpoint("GET", path, f"{what} of the whole server.", handler, needs, gives),
         Endpoint(

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.responses import Response
 
-from nadi.controller.access import resource_of
+from nadi.controller.access import shows
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Stream
 from nadi.controller.rest.bodies import StreamProperty, config_of, stream_property
@@ -32,7 +32,7 @@ async def list_streams(call: Call) -> Response:
             yield [
                 stream_property(StreamName(call.scope, name), stream.config)
                 for name, stream in found
-                if wanted(name, stream) and call.shows(resource_of(call.scope, name))
+                if wanted(name, stream) and shows(call.caller, call.scope, name)
             ]
 
     return await stream_array(pages(), b'{"streams":[', b"]}")

@@ -9,13 +9,18 @@ import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.pravega.client.BatchClientFactory;
 import io.pravega.client.EventStreamClientFactory;
+import io.pravega.client.admin.ReaderGroupManager;
 import io.pravega.client.admin.StreamManager;
 import io.pravega.client.batch.SegmentIterator;
 import io.pravega.client.batch.SegmentRange;
+import io.pravega.client.stream.EventStreamReader;
 import io.pravega.client.stream.EventStreamWriter;
 import io.pravega.client.stream.EventWriterConfig;
+import io.pravega.client.stream.ReaderConfig;
+import io.pravega.client.stream.ReaderGroupConfig;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamCut;
+import io.pravega.client.stream.TimeWindow;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.AfterAll;
@@ -77,6 +82,35 @@ class AccessTest {
         }
         assertFalse(scope.streams.checkStreamExists(scope.name, "forbidden"));
         Event.assertSame(Event.numbered(2, 0, 20), scope.read("read"));
+    }
+
+    /** Its group's state it may write, and the watermarks, which the client asks to write as well, only read. */
+    @Test
+    void aReaderMayReadInAGroupAndLearnTimes() throws Exception {
+        Stream stream = scope.create("timed", 1);
+        try (ReaderGroupManager groups = ReaderGroupManager.withScope(scope.name, scope.client("reader", PASSWORD));
+                EventStreamClientFactory events =
+                        EventStreamClientFactory.withScope(scope.name, scope.client("reader", PASSWORD));
+                EventStreamWriter<String> writer = scope.writer("timed")) {
+            groups.createReaderGroup(
+                    "watching", ReaderGroupConfig.builder().groupRefreshTimeMillis(200).stream(stream).build());
+            try (EventStreamReader<String> reader =
+                    events.createReader("reader", "watching", Scope.TEXT, ReaderConfig.builder().build())) {
+                TimeWindow window = new TimeWindow(null, null);
+                for (int number = 0; window.getLowerTimeBound() == null; number++) {
+                    writer.writeEvent("key0", new Event("key0", number).toString()).join();
+                    writer.noteTime(1_000L + number);
+                    String event = null;
+                    while (event == null) {
+                        event = reader.readNextEvent(1_000).getEvent();
+                    }
+                    assertEquals("key0#" + number, event);
+                    window = reader.getCurrentTimeWindow(stream);
+                    Thread.sleep(200);
+                }
+            }
+            groups.deleteReaderGroup("watching");
+        }
     }
 
     @Test

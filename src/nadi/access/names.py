@@ -1,0 +1,192 @@
+"""Who may do what to a name: one table, for all doors.
+
+Most names are what users gave their streams and tables. The others are parts of something, or the server's own, and
+stand for less than a stream does: only what clients need is open to anybody, and the rest to the server alone, whose
+token permits everything. `RIGHTS` says so for each kind of name: on which resource a caller needs which permission to
+have a request carried out or a token given, what that token permits, and what it opens of a segment. What isn't in the
+table is for the server alone.
+
+    _MARK<stream>        watermarks. Readers of the stream read them; Java's ask to write and never do
+    _RG<group>           the state of a Java reader group: its readers write and truncate it
+    _RG<group>_kvtable   the state of nadi's: its readers write it, who makes the group makes it
+    <name>_kvtable       a table: of a user, of Python's reader groups, a partition of a key-value table
+    _<name>_kvtable      one that nadi's clients share in a scope: bookmarks, schemas. It goes with the scope
+    _system/...          the controller's tables
+
+A segment of a transaction, or of a large event on its way, has its stream's name and more. Who may only read the
+stream must not read what may never be part of it, and only the server merges transactions.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from nadi.access.permissions import Permission, reader_group_resource, scope_resource, stream_resource
+from nadi.naming import (
+    INTERNAL_SCOPE,
+    MARK_PREFIX,
+    READER_GROUP_PREFIX,
+    TABLE_SUFFIX,
+    TRANSACTION_DELIMITER,
+    TRANSIENT_DELIMITER,
+)
+
+
+class Kind(enum.Enum):
+    """What a name is of."""
+
+    STREAM = "a stream"
+    MARKS = "watermarks"
+    GROUP = "a Java reader group's state"
+    GROUP_TABLE = "a reader group's state"
+    TABLE = "a table"
+    SHARED_TABLE = "a scope's shared table"
+    SYSTEM = "the server's own"
+
+
+class Part(enum.Enum):
+    """Which segments of a name."""
+
+    WHOLE = "its own"
+    TRANSACTION = "of its transactions"
+    TRANSIENT = "of large events on their way"
+
+
+class Act(enum.Enum):
+    """What is done to a name, at the controller or to its segments."""
+
+    LOOK = "be told about it, find it in a list"
+    END = "seal it, delete it"
+    CHANGE = "scale, truncate, configure it, begin and end transactions"
+    CREATE = "make it"
+    READ = "read it"
+    WRITE = "add to it, change its attributes and entries"
+    TRUNCATE = "drop its begin"
+    SEAL = "seal a segment"
+    DELETE = "delete a segment"
+    MERGE = "make it a part of another segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A permission on a resource; None: only the server has it. `token`: what the token permits that comes with it."""
+
+    resource: str
+    permission: Permission | None
+    token: Permission = Permission.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """resource: what scope and name stand for. asked: the permission that a request at the controller needs (to
+    create, it is one on the scope). read, write: what a token for that needs, and what it then permits. segments:
+    the permission that a token must hold for an act on segments."""
+
+    resource: Callable[[str, str], str]
+    asked: Mapping[Act, Permission]
+    read: tuple[Permission, Permission] | None
+    write: tuple[Permission, Permission] | None
+    segments: Mapping[Part, Mapping[Act, Permission]] = field(default_factory=dict)
+
+
+_READ, _UPDATE = Permission.READ, Permission.READ_UPDATE
+
+
+def _of_group(scope: str, name: str) -> str:
+    return reader_group_resource(scope, name.removeprefix(READER_GROUP_PREFIX).removesuffix(TABLE_SUFFIX))
+
+
+RIGHTS: dict[Kind, Rights] = {
+    Kind.STREAM: Rights(
+        resource=stream_resource,
+        asked={Act.LOOK: _READ, Act.END: _UPDATE, Act.CHANGE: _UPDATE, Act.CREATE: _UPDATE},
+        read=(_READ, _READ),
+        write=(_UPDATE, _UPDATE),
+        segments={
+            Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.TRUNCATE: _UPDATE, Act.SEAL: _UPDATE},
+            Part.TRANSACTION: {Act.READ: _UPDATE, Act.WRITE: _UPDATE},
+            Part.TRANSIENT: {Act.READ: _UPDATE, Act.WRITE: _UPDATE, Act.MERGE: _UPDATE},
+        },
+    ),
+    Kind.MARKS: Rights(
+        resource=lambda scope, name: stream_resource(scope, name.removeprefix(MARK_PREFIX)),
+        asked={Act.LOOK: _READ, Act.END: _UPDATE},  # Java's deletion of a scope ends each stream that it lists
+        read=(_READ, _READ),
+        write=(_READ, _READ),
+        segments={Part.WHOLE: {Act.READ: _READ}},
+    ),
+    Kind.GROUP: Rights(
+        resource=_of_group,
+        asked={Act.LOOK: _READ, Act.END: _UPDATE},
+        read=(_READ, _READ),
+        write=(_READ, _UPDATE),
+        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.TRUNCATE: _UPDATE}},
+    ),
+    Kind.GROUP_TABLE: Rights(
+        resource=_of_group,
+        asked={Act.LOOK: _READ},
+        read=(_READ, _READ),
+        write=(_READ, _UPDATE),
+        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
+    ),
+    Kind.TABLE: Rights(
+        resource=stream_resource,
+        asked={Act.LOOK: _READ},
+        read=(_READ, _READ),
+        write=(_UPDATE, _UPDATE),
+        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE, Act.DELETE: _UPDATE}},
+    ),
+    Kind.SHARED_TABLE: Rights(
+        resource=stream_resource,
+        asked={Act.LOOK: _READ},
+        read=(_READ, _READ),
+        write=(_UPDATE, _UPDATE),
+        segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
+    ),
+    Kind.SYSTEM: Rights(
+        resource=lambda scope, name: scope_resource(scope), asked={Act.LOOK: _READ}, read=None, write=None
+    ),
+}
+
+
+def kind_of(scope: str, name: str) -> Kind:
+    """What a stream's or a table's name is of."""
+    if scope == INTERNAL_SCOPE:
+        return Kind.SYSTEM
+    if name.endswith(TABLE_SUFFIX):
+        if name.startswith(READER_GROUP_PREFIX):
+            return Kind.GROUP_TABLE
+        return Kind.SHARED_TABLE if name.startswith("_") else Kind.TABLE
+    if name.startswith(READER_GROUP_PREFIX):
+        return Kind.GROUP
+    return Kind.MARKS if name.startswith(MARK_PREFIX) else Kind.STREAM
+
+
+def need(scope: str, name: str, act: Act) -> Need:
+    """What a request at the controller needs; for READ and WRITE, with the token for that."""
+    rights = RIGHTS[kind_of(scope, name)]
+    if act in (Act.READ, Act.WRITE):
+        needed, given = (rights.read if act is Act.READ else rights.write) or (None, Permission.NONE)
+        return Need(rights.resource(scope, name), needed, given)
+    resource = scope_resource(scope) if act is Act.CREATE else rights.resource(scope, name)
+    return Need(resource, rights.asked.get(act))
+
+
+def segment_permission(segment: str, act: Act) -> Permission | None:
+    """What a token for the segment's name must hold; None: only the server's own will do.
+
+    >>> segment_permission("home/meters/0.#epoch.0", Act.READ)
+    <Permission.READ: 1>
+    >>> segment_permission("home/_MARKmeters/0.#epoch.0", Act.DELETE)
+    """
+    scope, _, rest = segment.partition("/")
+    name, slash, number = rest.partition("/")
+    if not slash:
+        return None
+    if TRANSACTION_DELIMITER in number:
+        part = Part.TRANSACTION
+    else:
+        part = Part.TRANSIENT if TRANSIENT_DELIMITER in number else Part.WHOLE
+    return RIGHTS[kind_of(scope, name)].segments.get(part, {}).get(act)

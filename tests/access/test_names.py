@@ -1,0 +1,395 @@
+"""Each kind of name, by each door, with each right: what is told here is told a second time, for it is the promise."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from nadi.access.names import RIGHTS, Kind, kind_of
+from nadi.access.permissions import Permission
+from nadi.access.tokens import TokenKey
+from nadi.client import aio
+from nadi.controller.access import RULES
+from nadi.wire import commands as wire
+from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc.service import METHODS
+from tests.segmentstore.harness import connect, open_store
+
+from .support import PASSWORD, guarded, user, users_file
+from .test_rpc_table import KEY, OPERATION, Asker, over_grpc, request_for
+from .test_store_tokens import commands
+
+READ, UPDATE = Permission.READ, Permission.READ_UPDATE
+_Tokens = tuple[Permission | None, Permission | None]
+NOBODY: _Tokens = (None, None)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What is needed on `resource` to be told of a name, to end it, to change it, and on the scope to create it; what a
+    token to read and one to write need and permit. wire: what a token must permit to read, write, truncate, seal,
+    create and delete segments of that name, in this order; None: that is for the server alone."""
+
+    resource: str
+    look: Permission | None
+    end: Permission | None
+    change: Permission | None
+    create: Permission | None
+    read: _Tokens
+    write: _Tokens
+    wire: tuple[Permission | None, ...]
+
+
+_STREAM = "prn::/scope:home/stream:"
+_GROUP = "prn::/scope:home/reader-group:g"
+STREAM_NAMES = {
+    "s": Promise(
+        _STREAM + "s", READ, UPDATE, UPDATE, UPDATE, (READ, READ), (UPDATE, UPDATE),
+        (READ, UPDATE, UPDATE, UPDATE, None, None),
+    ),
+    "_MARKs": Promise(
+        _STREAM + "s", READ, UPDATE, None, None, (READ, READ), (READ, READ), (READ, None, None, None, None, None)
+    ),
+    "_RGg": Promise(
+        _GROUP, READ, UPDATE, None, None, (READ, READ), (READ, UPDATE), (READ, UPDATE, UPDATE, None, None, None)
+    ),
+    "_RGg_kvtable": Promise(
+        _GROUP, READ, None, None, None, (READ, READ), (READ, UPDATE), (READ, UPDATE, None, None, UPDATE, None)
+    ),
+    "s_kvtable": Promise(
+        _STREAM + "s_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
+        (READ, UPDATE, None, None, UPDATE, UPDATE),
+    ),
+    "_bookmarks_kvtable": Promise(
+        _STREAM + "_bookmarks_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
+        (READ, UPDATE, None, None, UPDATE, None),
+    ),
+    "_schemas_kvtable": Promise(
+        _STREAM + "_schemas_kvtable", READ, None, None, None, (READ, READ), (UPDATE, UPDATE),
+        (READ, UPDATE, None, None, UPDATE, None),
+    ),
+}  # fmt: skip
+SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
+PARTS = {  # of a stream's segments; the others have none
+    "#transaction.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),
+    "#transient.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),
+}
+NAMES = [*(("home", name) for name in STREAM_NAMES), *(("_system", n) for n in ("s", "_MARKs", "_RGg", "s_kvtable"))]
+LOOKS = {
+    "checkStreamExists", "getStreamConfiguration", "checkScale", "getURI", "isSegmentValid", "isStreamCutValid",
+    "getSegmentsImmediatlyFollowing", "getSegmentsImmediatelyFollowing", "checkTransactionState",
+    "listCompletedTransactions",
+}  # fmt: skip
+ENDS = {"sealStream", "deleteStream"}
+CHANGES = {
+    "updateStream", "truncateStream", "scale", "createTransaction", "commitTransaction", "abortTransaction",
+    "pingTransaction", "noteTimestampFromWriter", "removeWriter", "listSubscribers", "updateSubscriberStreamCut",
+}  # fmt: skip
+BY_OPERATION = {"getCurrentSegments", "getSegments", "getEpochSegments", "getDelegationToken"}
+OPERATIONS = [
+    OPERATION.UNSPECIFIED, OPERATION.NONE, OPERATION.READ, OPERATION.WRITE, OPERATION.READ_WRITE, OPERATION.ANY
+]  # fmt: skip
+
+
+def promise(scope: str, name: str) -> Promise:
+    return SYSTEM if scope == "_system" else STREAM_NAMES[name]
+
+
+def test_every_kind_of_name_is_here() -> None:
+    assert {kind_of(scope, name) for scope, name in NAMES} == set(Kind) == set(RIGHTS)
+    with_streams = {rpc for rpc in METHODS if rpc in LOOKS | ENDS | CHANGES | BY_OPERATION | {"getSegmentsBetween"}}
+    others = {rpc for rpc in METHODS if "Scope" in rpc or "ReaderGroup" in rpc or "KeyValue" in rpc} | {
+        "getControllerServerList",
+        "getControllerToBucketMapping",
+        "createStream",
+    }
+    assert with_streams | others == set(RULES) == set(METHODS)
+
+
+def requests(rpc: str, scope: str, name: str) -> list[tuple[Any, Any]]:
+    """Requests of that RPC about the name: with each access operation where that counts."""
+    found = []
+    for operation in OPERATIONS if rpc in BY_OPERATION else [None]:
+        request = request_for(rpc, name)
+        info = next(
+            (getattr(request, field) for field in ("streamInfo", "stream") if _is_message(request, field)), request
+        )
+        if rpc == "noteTimestampFromWriter":
+            info = request.position.streamInfo
+        if rpc == "updateSubscriberStreamCut":
+            info = request.streamCut.streamInfo
+        assert info.stream == name, rpc
+        info.scope = scope
+        if operation is not None:
+            info.accessOperation = operation
+        found.append((request, operation))
+    return found
+
+
+def _is_message(request: Any, field: str) -> bool:
+    found = request.DESCRIPTOR.fields_by_name.get(field)
+    return found is not None and found.type == found.TYPE_MESSAGE
+
+
+def needed(rpc: str, operation: int | None, held: Promise) -> _Tokens:
+    """What is needed, and the permission of the token that is given."""
+    if rpc in LOOKS:
+        return held.look, None
+    if rpc in ENDS:
+        return held.end, None
+    if rpc == "createTransaction":
+        return held.change, UPDATE
+    if rpc in CHANGES:
+        return held.change, None
+    if rpc == "getSegmentsBetween":
+        return held.read
+    if rpc == "getDelegationToken":
+        writes = operation in (OPERATION.UNSPECIFIED, OPERATION.WRITE, OPERATION.READ_WRITE)
+        return held.write if writes else held.read
+    return (held.look, None) if operation == OPERATION.NONE else held.write
+
+
+@pytest.mark.parametrize(("scope", "name"), NAMES)
+def test_over_grpc(tmp_path: Path, scope: str, name: str) -> None:
+    """Nobody has more than what the name stands for gives, not even who may do everything, and rights on the
+    neighbours give nothing."""
+    held = promise(scope, name)
+    grants = {
+        "reader": f"{held.resource},READ",
+        "owner": f"{held.resource},READ_UPDATE",
+        "neighbour": f"prn::/scope:{scope}/*,READ_UPDATE;{held.resource},NONE",
+        "root": "prn::*,READ_UPDATE",
+    }
+    levels = {"reader": READ, "owner": UPDATE, "neighbour": Permission.NONE, "root": UPDATE}
+
+    async def test(asker: Asker) -> None:
+        for rpc in sorted(LOOKS | ENDS | CHANGES | BY_OPERATION | {"getSegmentsBetween"}):
+            for request, operation in requests(rpc, scope, name):
+                need, given = needed(rpc, operation, held)
+                for who, level in levels.items():
+                    before = asker.store.count
+                    may = need is not None and level >= need
+                    code, details = await asker.code(rpc, request, who)
+                    assert (code != "PERMISSION_DENIED") is may, (rpc, operation, who, details)
+                    assert may or asker.store.count == before, f"{rpc} looked something up for {who}"
+                    assert code not in ("UNAUTHENTICATED", "INTERNAL")
+                    if may and given is not None and rpc == "getDelegationToken":
+                        text = (await asker.ask(rpc, request, who)).delegationToken
+                        streams = dict(KEY.check(text).streams)
+                        assert streams.pop(f"{scope}/{name}") is given, (rpc, operation, who)
+                        assert set(streams) == ({"home/s_kvtable"} if who == "root" and name == "s" else set())
+
+    over_grpc(tmp_path, test, grants)
+
+
+def test_who_may_create(tmp_path: Path) -> None:
+    grants = {
+        "reader": "prn::/scope:*,READ",
+        "all-streams": "prn::/scope:home/*,READ_UPDATE;prn::/scope:_system/*,READ_UPDATE",
+        "writer": "prn::/scope:home,READ_UPDATE;prn::/scope:_system,READ_UPDATE",
+        "root": "prn::*,READ_UPDATE",
+    }
+
+    async def test(asker: Asker) -> None:
+        await asker.ask("createScope", pb.ScopeInfo(scope="home"), "root")
+        for scope, name in NAMES:
+            request = request_for("createStream", name)
+            request.streamInfo.scope = scope
+            for who in grants:
+                may = promise(scope, name).create is not None and who in ("writer", "root")
+                code, details = await asker.code("createStream", request, who)
+                assert (code != "PERMISSION_DENIED") is may, (scope, name, who, code, details)
+        for rpc, field in (("createKeyValueTable", "kvtName"), ("createReaderGroup", "readerGroupName")):
+            request = request_for(rpc, "x")
+            request.scope = "_system"
+            if rpc == "createReaderGroup":
+                request.startingStreamCuts.add(streamInfo=pb.StreamInfo(scope="home", stream="s"))
+                request.maxOutstandingCheckpointRequest = 1
+            else:
+                request.partitionCount = request.primaryKeyLength = 1
+            assert getattr(request, field) == "x"
+            for who in grants:
+                assert (await asker.code(rpc, request, who))[0] == "PERMISSION_DENIED", (rpc, who)
+
+    over_grpc(tmp_path, test, grants)
+
+
+@pytest.mark.parametrize("rpc", ["createReaderGroup", "updateReaderGroup"])
+def test_a_group_subscribes_only_to_streams_that_its_maker_may_see(tmp_path: Path, rpc: str) -> None:
+    async def test(asker: Asker) -> None:
+        await asker.ask("createScope", pb.ScopeInfo(scope="home"), "root")
+        for name in ("mine", "other"):
+            await asker.ask("createStream", request_for("createStream", name), "root")
+        for retention in (0, 1, 2):
+            codes = []
+            for number, stream in enumerate(("mine", "other", "absent")):
+                request = request_for(rpc, f"g{retention}{number}")
+                request.retentionType = retention
+                request.maxOutstandingCheckpointRequest = 1
+                request.startingStreamCuts.add(streamInfo=pb.StreamInfo(scope="home", stream=stream))
+                codes.append((await asker.code(rpc, request, "some"))[0])
+            assert codes == (["OK"] * 3 if retention == 0 else ["OK", "PERMISSION_DENIED", "PERMISSION_DENIED"])
+        subscribers = await asker.ask("listSubscribers", pb.StreamInfo(scope="home", stream="other"), "root")
+        assert list(subscribers.subscribers) == []
+
+    over_grpc(
+        tmp_path,
+        test,
+        {"root": "prn::*,READ_UPDATE", "some": "prn::/scope:home,READ;prn::/scope:home/stream:mine,READ"},
+    )
+
+
+# --- the segment store -----------------------------------------------------------------------------
+
+READS = {
+    wire.ReadSegment, wire.GetStreamSegmentInfo, wire.GetSegmentAttribute, wire.LocateOffset, wire.LocateMoment,
+    wire.GetTableSegmentInfo, wire.ReadTable, wire.ReadTableKeys, wire.ReadTableEntries, wire.ReadTableEntriesDelta,
+}  # fmt: skip
+WRITES = {
+    wire.SetupAppend, wire.UpdateSegmentAttribute, wire.CreateTransientSegment, wire.UpdateTableEntries,
+    wire.RemoveTableKeys,
+}  # fmt: skip
+MERGES = {wire.MergeSegments, wire.MergeSegmentsBatch}
+CREATES, DELETES = {wire.CreateSegment, wire.CreateTableSegment}, {wire.DeleteSegment, wire.DeleteTableSegment}
+GROUPS: tuple[set[Any], ...] = (READS, WRITES, {wire.TruncateSegment}, {wire.SealSegment}, CREATES, DELETES)
+
+
+@pytest.mark.parametrize(("scope", "name"), NAMES)
+def test_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
+    """With a token for the name, whoever had given it; and with one for any other name, nothing."""
+
+    async def main() -> None:
+        key = TokenKey(b"k" * 64)
+        others = [key.issue(scope, other, UPDATE) for _, other in NAMES if other != name]
+        others += [key.issue("home" if scope == "_system" else "_system", name, UPDATE)]
+        async with open_store(tmp_path, tokens=key) as (_, peer):
+            parts = {"": promise(scope, name).wire} | (PARTS if name == "s" and scope == "home" else {})
+            for part, needs in parts.items():
+                segment = f"{scope}/{name}/0.#epoch.0{part}"
+                for given in (READ, UPDATE):
+                    for command in commands(key.issue(scope, name, given), segment, segment):
+                        kind = type(command)
+                        if kind in MERGES | {wire.UpdateSegmentPolicy}:
+                            continue  # merges are looked at below
+                        (need,) = [need for need, group in zip(needs, GROUPS, strict=True) if kind in group]
+                        reply = await peer.ask(command)
+                        refused = isinstance(reply, wire.AuthTokenCheckFailed)
+                        assert refused is (need is None or given < need), (segment, given, command, reply)
+                policy = wire.UpdateSegmentPolicy(7, segment, 0, 0, key.issue(scope, name, UPDATE))
+                assert isinstance(await peer.ask(policy), wire.AuthTokenCheckFailed)
+                for token in others:
+                    for command in commands(token, segment, segment):
+                        assert isinstance(await peer.ask(command), wire.AuthTokenCheckFailed), command
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("scope", "name"), NAMES)
+def test_what_may_be_merged(tmp_path: Path, scope: str, name: str) -> None:
+    """Large events into their stream, and nothing else into nothing else."""
+
+    async def main() -> None:
+        key = TokenKey(b"k" * 64)
+        target = f"{scope}/{name}/0.#epoch.0"
+        async with open_store(tmp_path, tokens=key) as (_, peer):
+            for part in ("#transient.1", "#transaction.1", "", ".#epoch.1"):
+                for given in (READ, UPDATE):
+                    token = key.issue(scope, name, given)
+                    for command in (
+                        wire.MergeSegments(7, target, target + part, token),
+                        wire.MergeSegmentsBatch(7, target, (target + part,), token),
+                    ):
+                        refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
+                        may = (scope, name, part, given) == ("home", "s", "#transient.1", UPDATE)
+                        assert refused is not may, command
+
+    asyncio.run(main())
+
+
+# --- REST ------------------------------------------------------------------------------------------
+
+
+def test_over_rest(tmp_path: Path) -> None:
+    config = {"scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
+    with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "") as rest:
+        grants = {"root": "prn::*,READ_UPDATE"}
+        for number, of in enumerate(NAMES):
+            resource = promise(*of).resource
+            grants[f"reader{number}"] = f"{resource},READ"
+            grants[f"owner{number}"] = f"{resource},READ_UPDATE"
+            grants[f"neighbour{number}"] = f"prn::/scope:{of[0]}/*,READ_UPDATE;{resource},NONE"
+        users_file(tmp_path / "settings", grants)
+        for number, (scope, name) in enumerate(NAMES):
+            held = promise(scope, name)
+            levels = {f"reader{number}": READ, f"owner{number}": UPDATE, f"neighbour{number}": Permission.NONE}
+            for verb, path, body, need in (
+                ("GET", "", None, held.look),
+                ("GET", "/scaling-events?from=0&to=1", None, held.look),
+                ("PUT", "", config, held.change),
+                ("PUT", "/state", {"streamState": "SEALED"}, held.end),
+                ("DELETE", "", None, held.end),
+            ):
+                for who, level in {**levels, "root": UPDATE}.items():
+                    url = f"/v1/scopes/{scope}/streams/{name}{path}"
+                    reply = rest.request(verb, url, json=body, auth=(who, PASSWORD))
+                    assert (reply.status_code != 403) is (need is not None and level >= need), (verb, url, who)
+                    assert reply.status_code < 500
+
+
+def test_the_systems_scope_over_rest(tmp_path: Path) -> None:
+    grants = {
+        "root": "prn::*,READ_UPDATE",
+        "some": "prn::/,READ_UPDATE;prn::/scope:home,READ_UPDATE",
+        "all": "prn::/,READ;prn::/scope:*,READ_UPDATE",
+    }
+    with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "") as rest:
+        users_file(tmp_path / "settings", grants)
+
+        def code(verb: str, path: str, who: str, **body: Any) -> int:
+            return rest.request(verb, path, auth=(who, PASSWORD), json=body or None).status_code
+
+        assert code("POST", "/v1/scopes", "root", scopeName="home") == 201
+        listed = {who: rest.get("/v1/scopes", auth=(who, PASSWORD)).json()["scopes"] for who in grants}
+        names = {who: sorted(scope["scopeName"] for scope in scopes) for who, scopes in listed.items()}
+        assert names == {"root": ["_system", "home"], "some": ["home"], "all": ["_system", "home"]}
+        for who in ("root", "all"):
+            assert code("GET", "/v1/scopes/_system", who) == 200
+            for things in ("streams", "readergroups"):
+                assert rest.get(f"/v1/scopes/_system/{things}", auth=(who, PASSWORD)).json().popitem()[1] == []
+        assert code("GET", "/v1/scopes/_system", "some") == 403
+        assert code("DELETE", "/v1/scopes/_system", "root") == 412
+        stream = {"streamName": "x", "scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
+        assert code("POST", "/v1/scopes/_system/streams", "root", **stream) == 403
+
+
+# --- a whole server --------------------------------------------------------------------------------
+
+
+def test_a_reader_can_not_harm_the_watermarks_of_a_stream(tmp_path: Path) -> None:
+    grants = {"root": "prn::*,READ_UPDATE", "reader": "prn::/scope:home/stream:meters,READ"}
+    segment = "home/_MARKmeters/0.#epoch.0"
+
+    async def main(uri: str, store: tuple[str, int]) -> None:
+        async with aio.StreamManager(uri, credentials=user("root")) as root:
+            await root.create_scope("home")
+            await root.create_stream("home", "meters", 1)
+            async with aio.StreamManager(uri, credentials=user("reader")) as reader:
+                token = await reader.controller.delegation_token("home", "_MARKmeters", write=True)
+            peer = await connect(store)
+            for command in commands(token, segment, segment):
+                if not isinstance(command, wire.ReadSegment):  # which may wait for the first one
+                    refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
+                    assert refused is (type(command) not in READS), command
+            assert (await peer.ask(wire.GetStreamSegmentInfo(1, segment, token))).exists
+            peer.close()
+            await root.seal_stream("home", "meters")
+            await root.delete_stream("home", "meters")
+
+    with guarded(tmp_path) as server:
+        users_file(tmp_path / "settings", grants)
+        asyncio.run(main(server.controller_uri, server.store_address))

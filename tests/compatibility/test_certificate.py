@@ -1,0 +1,115 @@
+"""The certificate that docs/security.md makes is one that nadi's client and the official Python client take."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.standalone import ServerSecurity
+from tests.access.support import PASSWORD
+from tests.compatibility.official_python import OfficialPython, installed
+
+PAGE = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+NAME = "streams.example"
+
+pytestmark = [
+    pytest.mark.compatibility,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="the page makes the certificate with openssl"),
+]
+
+
+def run(folder: Path, command: str, stdin: str = "") -> None:
+    """As the page has it, but for a name that leads to this machine."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command.replace(NAME, "localhost")],
+        cwd=folder,
+        input=stdin,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+
+
+def one(pattern: str) -> str:
+    """What the page says in that place."""
+    (found,) = re.findall(pattern, PAGE)
+    return str(found)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands of the page were run: those of the certificate, and one for a user."""
+    folder = tmp_path_factory.mktemp("page")
+    certificate, *_ = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    run(folder, certificate)
+    run(folder, "nadi passwd users ann --grant 'prn::*,READ_UPDATE' --password-stdin", PASSWORD + "\n")
+    return folder
+
+
+def security(folder: Path) -> ServerSecurity:
+    return ServerSecurity(
+        users_file=str(folder / one(r"--users-file (\w+)")),
+        tls_certificate=str(folder / one(r"--tls-cert (\S+)")),
+        tls_key=str(folder / one(r"--tls-key (\S+)")),
+    )
+
+
+def test_both_clients_take_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not installed():
+        pytest.skip("the official package `pravega` has no wheel for this Python")
+    with nadi.embedded(tmp_path, security=security(folder), advertised_host="localhost") as server:
+        assert server.controller_uri.startswith("tls://localhost:")
+        monkeypatch.setenv("pravega_client_auth_method", "Basic")
+        monkeypatch.setenv("pravega_client_auth_username", "ann")
+        monkeypatch.setenv("pravega_client_auth_password", PASSWORD)
+        monkeypatch.setenv("pravega_client_tls_cert_path", str(folder / one(r"tls_cert_path=(\S+)")))
+        official = OfficialPython()
+        try:
+            theirs = official.package.StreamManager(server.controller_uri, auth_enabled=True, tls_enabled=True)
+            assert theirs.create_scope("home") is True
+            assert theirs.create_stream("home", "meters", 1) is True
+            writer = theirs.create_writer("home", "meters")
+            official.extras.write(writer, [("theirs", "key")])
+        finally:
+            official.close()
+        trusted = folder / one(r'trust_store="(\S+)"')
+        with nadi.StreamManager(
+            server.controller_uri, credentials=nadi.Basic("ann", PASSWORD), trust_store=trusted
+        ) as ours:
+            with ours.create_writer("home", "meters") as output:
+                output.write_event(b"ours", "key").result(30)
+            tail = ours.stream_info("home", "meters").tail
+            assert [event.data for event in ours.read_events("home", "meters", end=tail)] == [b"theirs", b"ours"]
+
+
+def test_it_holds_when_looked_at_strictly(folder: Path, tmp_path: Path) -> None:
+    """As Python does from 3.13 on; and with another authority of the same name it does not."""
+    run(tmp_path, re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)[0])
+    with nadi.embedded(tmp_path / "data", security=security(folder), advertised_host="localhost") as server:
+        for place, trusted in ((folder, True), (tmp_path, False)):
+            context = ssl.create_default_context(cafile=place / "authority.pem")
+            context.verify_flags |= ssl.VERIFY_X509_STRICT
+            with socket.create_connection(server.store_address, 10) as plain:
+                if trusted:
+                    context.wrap_socket(plain, server_hostname="localhost").close()
+                else:
+                    with pytest.raises(ssl.SSLCertVerificationError):
+                        context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_only_their_owner_reads_the_keys(folder: Path) -> None:
+    for name in ("authority.key", "server.key", "users"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
