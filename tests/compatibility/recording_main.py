@@ -53,7 +53,7 @@ class Opened(msgspec.Struct):
 
 def _noting(connection: Connection, served: Served) -> Connection:
     """The connection, noting the names of the commands that it receives and sends."""
-    receive, send = connection._receive, connection.send
+    receive, send = connection.receive, connection.send
 
     def noting_receive(command: wire.Command) -> None:
         served.received.add(type(command).__name__)
@@ -63,7 +63,7 @@ def _noting(connection: Connection, served: Served) -> Connection:
         served.sent.add(type(command).__name__)
         send(command)
 
-    connection._receive = noting_receive  # type: ignore[method-assign]
+    connection.receive = noting_receive  # type: ignore[method-assign]
     connection.send = noting_send  # type: ignore[method-assign]
     return connection
 

@@ -28,6 +28,7 @@ from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersio
 from nadi.limits import STORAGE_WRITER_RUNS, TLS_HANDSHAKE_S
 from nadi.naming import container_key
 from nadi.segmentstore.access import TokenCheck
+from nadi.segmentstore.budget import Budget
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.container import Container, wall_clock_ms
@@ -150,6 +151,8 @@ class SegmentStore:
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
+        self.budget = Budget()
+        self._patrol: asyncio.Task[None] | None = None
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self._server: asyncio.Server | None = None
 
@@ -187,7 +190,7 @@ class SegmentStore:
         return address[0], address[1]
 
     def _connection(self) -> Connection:
-        return Connection(self.container_of, self._service, self._reader, self._connections, self._report)
+        return Connection(self.container_of, self._service, self._reader, self._connections, self._report, self.budget)
 
     async def exchange(self, command: Command) -> Command:
         """A command's reply, for whoever lives in the same process."""
