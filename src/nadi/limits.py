@@ -126,7 +126,22 @@ REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes
 REST_BODY_TIMEOUT_S = 10.0
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
 REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
-REST_CONNECTIONS_MAX = 1_000  # past it requests are answered 503
+REST_CONNECTIONS_MAX = 1_000  # past it who has been quiet longest goes for who comes
+REST_CONNECTIONS_OF_ADDRESS = 500
+REST_CONNECTIONS_EXTRA = 50  # above these, where all are at work: answered about health, and 503 otherwise
+REST_HEAD_TIMEOUT_S = 10.0  # from the connection, or the answer before, until a request's head is whole
+
+# --- gRPC ----------------------------------------------------------------------------------------
+RPC_CONNECTIONS_MAX = 1_000
+RPC_STREAMS_MAX = 100  # calls under way on one connection; clients wait with further ones
+RPC_AT_ONCE = 1_000  # calls under way on all: past it they are refused as UNAVAILABLE or RESOURCE_EXHAUSTED
+RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
+RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: an authorization of the largest size and what else is sent
+RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request is here
+RPC_STARTS_A_TURN = 4  # calls begun in one turn of the loop, some 0.3 ms each
+RPC_IDLE_S = 1_800.0  # a connection without calls ends; clients connect again by themselves
+RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is there,
+RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has so long to say so
 
 # --- access control ------------------------------------------------------------------------------
 LOGINS_WAITING = 64  # passwords being checked at once; each costs a tenth of a second of one core

@@ -25,8 +25,7 @@ def read(offset: int, request: int, length: int = 1000) -> wire.ReadSegment:
 
 
 async def another(store: SegmentStore) -> Peer:
-    assert store._server is not None
-    return await connect(store._server.sockets[0].getsockname()[:2])
+    return await connect(store.address)
 
 
 async def until_waiting(store: SegmentStore, count: int) -> Any:

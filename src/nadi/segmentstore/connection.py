@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from nadi.access.budget import Account, Budget
 from nadi.errors import (
     NadiError,
     ProtocolError,
@@ -34,7 +35,6 @@ from nadi.limits import (
     SEND_TIMEOUT_S,
 )
 from nadi.naming import TRANSIENT_DELIMITER
-from nadi.segmentstore.budget import Account, Budget
 from nadi.segmentstore.connection_intake import Intake
 from nadi.segmentstore.connection_reads import ConnectionReads
 from nadi.segmentstore.container import Container
@@ -349,6 +349,11 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
             self._transport.close()
 
+    def abort(self) -> None:
+        """End it now, whatever is not sent yet."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # --- replies -----------------------------------------------------------------------------------------
 
     def send(self, command: wire.Command) -> None:
@@ -544,14 +549,10 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _may_reply(self) -> None:
         """Wait until the peer takes replies, and there is room for one."""
-        while True:
+        await self.writable.wait()
+        while not self._sending.room_bytes:
+            await self._sending.room()
             await self.writable.wait()
-            if self._transport is None or self._sending.room_bytes:
-                return
-            came = asyncio.Event()
-            self._budget.wait(came.set)
-            await came.wait()
-            self._flushed(0)
 
     async def _handle(self, command: Any) -> bool:
         """Whether the connection goes on after it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
+from nadi.access.budget import Budget
 from nadi.errors import NadiError, ProtocolError
 from nadi.limits import (
     COMMANDS_A_TURN,
@@ -22,7 +23,6 @@ from nadi.limits import (
     UNKNOWN_PEER_S,
 )
 from nadi.segmentstore.access import TokenCheck
-from nadi.segmentstore.budget import Budget
 from nadi.wire import commands as wire
 from nadi.wire.codec import decode_payload
 from nadi.wire.decoder import Decoder

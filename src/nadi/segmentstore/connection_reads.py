@@ -1,8 +1,8 @@
 """The reads that one connection has asked for.
 
 What memory holds is answered at once, and at a segment's tail as soon as something comes, without a task for either;
-a task is for what must be fetched. While the peer doesn't take what it asked for, or there is no room for a reply, reads
-wait as the requests that they are: nothing is put together or fetched for a reply that can't be sent.
+a task is for what must be fetched. While the peer doesn't take what it asked for, or there is no room for a reply,
+reads wait as the requests that they are: nothing is put together or fetched for a reply that can't be sent.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from nadi.access.budget import Account
 from nadi.errors import NadiError, ProtocolError
 from nadi.limits import CONNECTION_READS_WAITING, KIB, READ_REPLY_MAX_BYTES, READS_A_TURN
 from nadi.segmentstore.access import TokenCheck
-from nadi.segmentstore.budget import Account
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import SegmentRecord

@@ -75,7 +75,7 @@ def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Re
                 resource, permission = endpoint.needs
                 call = replace(call, caller=await api.access.authorized(request, resource(call), permission))
             if endpoint.body is not None:
-                call = replace(call, body=await read_body(request, endpoint.body))
+                call = replace(call, body=await read_body(request, endpoint.body, api.budget))
             return await endpoint.handler(call)
         except HTTPException:
             raise

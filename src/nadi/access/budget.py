@@ -1,4 +1,4 @@
-"""One budget for all bytes that the store holds for its peers, so that none of them can take what others need.
+"""One budget for all bytes that a server holds for its peers, so that none of them can take what others need.
 
 It counts what was received and is not handled yet, and what is to be sent and was not taken yet. Each connection has
 an account for either direction. None may hold more than a share of what is free, so shares become smaller as more is
@@ -99,6 +99,16 @@ class Account:
     def room_bytes(self) -> int:
         """How much more it may hold."""
         return max(0, self._budget.share_bytes - self.held_bytes)
+
+    async def room(self) -> None:
+        """Wait until it may hold more."""
+        while not self.room_bytes:
+            came = asyncio.Event()
+            self._budget.wait(came.set)
+            try:
+                await came.wait()
+            finally:
+                self._budget.forget(came.set)
 
     def take(self, size_bytes: int) -> None:
         """Hold that much more; who can wait asks for `room_bytes` before."""
