@@ -316,18 +316,20 @@ class Connection(asyncio.BufferedProtocol):
                 self._unsent_bytes = unsent
                 self._sending.hold(_KEPT * unsent)
 
-    def look(self, now_s: float) -> None:
-        """End the connection if its peer is too slow with what it sends, or with what it asked for."""
+    def look(self, now_s: float) -> bool:
+        """End the connection if its peer is too slow with what it sends, or with what it asked for: True then."""
         if self._transport is None or self._intake is None or self._unsent is None:
-            return
+            return False
         reason = self._intake.look(now_s)
         if self._unsent.stalled_s(now_s) > SEND_TIMEOUT_S:
             reason = f"it took nothing of {self._unsent.size_bytes:,} bytes for {SEND_TIMEOUT_S:.0f} s"
         if reason:
             self._report(self._peer(), reason)
             self._transport.abort()  # it would not take the rest either
-        elif self._unsent_bytes:
+            return True
+        if self._unsent_bytes:
             self._flushed(0)
+        return False
 
     def broken(self, error: Exception) -> None:
         """What was received, or its handling, ends the connection."""

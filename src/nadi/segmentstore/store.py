@@ -158,6 +158,7 @@ class SegmentStore:
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self.listener: Listener | None = None
         self.address = ("", 0)
+        self.too_slow = 0  # connections that were ended for it
 
     def container_of(self, segment: str) -> Container:
         """The container that owns the segment of that name, by a hash that ignores epochs and transactions."""
@@ -213,7 +214,7 @@ class SegmentStore:
             connections = list(self._connections)
             for first in range(0, len(connections), _LOOKS_A_TURN):
                 for connection in connections[first : first + _LOOKS_A_TURN]:
-                    connection.look(loop.time())
+                    self.too_slow += connection.look(loop.time())
                 await asyncio.sleep(0)
 
     async def exchange(self, command: Command) -> Command:
