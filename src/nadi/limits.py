@@ -36,6 +36,7 @@ SEND_TIMEOUT_S = 60.0  # in which a peer must take something of what is sent to 
 SEND_PROGRESS_BYTES = 64 * KIB  # which counts as something, where more is left
 SEND_HIGH_WATER_BYTES = 256 * KIB  # not taken by the network yet; past it no reply is built
 SEND_LOW_WATER_BYTES = 64 * KIB  # building goes on when no more is left
+CONNECTION_REPLIES_BYTES = 16 * MIB  # being fetched or sent for one connection's reads: twice what one reads ahead
 CONNECTION_UNSENT_BYTES = 4 * MIB  # past it, by answers that are short, nothing is read from the connection
 CONNECTION_RECEIVED_BYTES = 24 * MIB  # held of one connection: the largest frame, and some to work on
 CONNECTION_APPENDS_WAITING = 500  # in a container's queue: a frame's worth

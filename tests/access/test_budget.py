@@ -47,7 +47,8 @@ def test_all_who_wait_are_told_a_few_in_a_turn_and_only_once() -> None:
         assert told == sorted(told), "who waits longest is first"
         account.give(KIB)
         await asyncio.sleep(0)
-        assert len(told) == 3 * WAKES_A_TURN and not budget.waiting
+        assert len(told) == 3 * WAKES_A_TURN
+        assert not budget.waiting
 
     asyncio.run(main())
 
@@ -60,7 +61,8 @@ def test_room_is_waited_for() -> None:
         greedy.take(TOTAL)
         waiting = asyncio.create_task(poor.room())
         await asyncio.sleep(0)
-        assert not waiting.done() and budget.waiting == 1
+        assert not waiting.done()
+        assert budget.waiting == 1
         greedy.give(TOTAL)
         await asyncio.wait_for(waiting, 5)
         poor.take(TOTAL)

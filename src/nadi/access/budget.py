@@ -111,7 +111,7 @@ class Account:
                 self._budget.forget(came.set)
 
     def take(self, size_bytes: int) -> None:
-        """Hold that much more; who can wait asks for `room_bytes` before."""
+        """Hold that much more, or less where it is negative; who can wait asks for `room_bytes` before."""
         self.held_bytes += size_bytes
         self._budget.change(size_bytes)
 

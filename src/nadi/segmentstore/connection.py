@@ -28,6 +28,7 @@ from nadi.limits import (
     CONNECTION_APPENDS_WAITING,
     CONNECTION_COMMANDS_WAITING,
     CONNECTION_RECEIVED_BYTES,
+    CONNECTION_REPLIES_BYTES,
     CONNECTION_SESSIONS,
     CONNECTION_UNSENT_BYTES,
     SEND_HIGH_WATER_BYTES,
@@ -266,7 +267,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._intake is not None:
             self._intake.close()
         self._budget.forget(self._room_came)
-        self._sending.hold(0)
+        self._sending.give(_KEPT * self._unsent_bytes)
+        self._unsent_bytes = 0
         self.writable.set()
         self._reads.close()
         for task in (self._worker, self._throttle):
@@ -311,10 +313,10 @@ class Connection(asyncio.BufferedProtocol):
     def _flushed(self, size_bytes: int) -> None:
         """So many bytes more were given to the transport, or it has passed some on."""
         if self._unsent is not None:
-            unsent = self._unsent.flushed(size_bytes)
-            if unsent or self._unsent_bytes:
+            unsent, before = self._unsent.flushed(size_bytes), self._unsent_bytes
+            if unsent != before:
                 self._unsent_bytes = unsent
-                self._sending.hold(_KEPT * unsent)
+                self._sending.take(_KEPT * (unsent - before))
 
     def look(self, now_s: float) -> bool:
         """End the connection if its peer is too slow with what it sends, or with what it asked for: True then."""
@@ -372,7 +374,10 @@ class Connection(asyncio.BufferedProtocol):
         """How large a reply may be now; 0: none, and reads are told when that changes."""
         if not self.writable.is_set():
             return 0
-        room = self._sending.room_bytes // _KEPT - (0 if self._outgoing is None else self._outgoing.queued_bytes)
+        sending = self._sending
+        room = min(sending.room_bytes, CONNECTION_REPLIES_BYTES - sending.held_bytes) // _KEPT
+        if self._outgoing is not None:
+            room -= self._outgoing.queued_bytes
         if room <= 0:
             self._budget.wait(self._room_came)
         return max(0, room)

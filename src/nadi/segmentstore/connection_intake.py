@@ -103,6 +103,7 @@ class Intake:
 
     def close(self) -> None:
         self._transport = None
+        self._decoder.close()
         self._budget.forget(self.go_on)
 
     def look(self, now_s: float) -> str:

@@ -154,8 +154,12 @@ class Decoder:
     def rest(self) -> None:
         """Keep no buffer while nothing comes."""
         if self._start == self._end:
-            self._view, self._start, self._end, self._shared = memoryview(b""), 0, 0, False
-            self._size = self._least
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the buffer, and of what came of a frame."""
+        self._view, self._start, self._end, self._shared = memoryview(b""), 0, 0, False
+        self._size = self._least
 
     def _renew(self) -> None:
         """Move the unfinished frame to the head of a fresh buffer that can hold it whole."""
