@@ -21,12 +21,43 @@ MAX_EVENT_BYTES = 8 * MIB  # larger events take the transient-segment path
 MAX_LARGE_EVENT_BYTES = 1024 * MIB
 READ_REPLY_MAX_BYTES = 2 * MIB  # what official servers send at most in one SegmentRead
 
+# --- peers of the segment store ------------------------------------------------------------------
+PEERS_BYTES = 256 * MIB  # held for all of them: received and not handled, and to be sent and not taken
+PEERS_SHARE = 4  # one connection may hold this part of what is free, each way: one alone a fifth of all, 50 MiB
+PEERS_LEAST_BYTES = 32 * KIB  # which everybody may hold, each way, also when nothing is free
+CONNECTIONS_MAX = 4_096  # with 64 KiB each that everybody may hold, no more than another budget
+CONNECTIONS_OF_ADDRESS = 2_048  # of one peer's address: official writers have one for each segment
+FILES_FOR_STORAGE = 256  # of the process's open files; doors leave them alone
+UNKNOWN_PEER_FRAME_BYTES = 64 * KIB  # before the first valid token, or first command where none is asked for
+UNKNOWN_PEER_S = 60.0  # from the connection to that; clients connect when they have something to ask
+FRAME_TIMEOUT_S = 30.0  # from a frame's first byte to its last one,
+FRAME_LEAST_BYTES_S = 128 * KIB  # and a second more for so many bytes of it: the largest event may take 94 s
+SEND_TIMEOUT_S = 60.0  # in which a peer must take something of what is sent to it; a client's longest pause
+SEND_PROGRESS_BYTES = 64 * KIB  # which counts as something, where more is left
+SEND_HIGH_WATER_BYTES = 256 * KIB  # not taken by the network yet; past it no reply is built
+SEND_LOW_WATER_BYTES = 64 * KIB  # building goes on when no more is left
+CONNECTION_REPLIES_BYTES = 16 * MIB  # being fetched or sent for one connection's reads: twice what one reads ahead
+CONNECTION_UNSENT_BYTES = 4 * MIB  # past it, by answers that are short, nothing is read from the connection
+CONNECTION_RECEIVED_BYTES = 24 * MIB  # held of one connection: the largest frame, and some to work on
+CONNECTION_APPENDS_WAITING = 500  # in a container's queue: a frame's worth
+CONNECTION_SESSIONS = 20_000  # writers set up on one connection; official clients stop at 2,000
+CONNECTION_COMMANDS_WAITING = 1_000  # that are neither appends nor reads, and are handled one by one
+CONNECTION_READS_WAITING = 1_000  # long polls one connection may hold
+COMMANDS_A_TURN = 200  # taken of one connection in one turn of the loop, some 10 us each
+READS_A_TURN = 8  # answered to one connection in one turn: up to 2 MiB to be put together, each
+WAKES_A_TURN = 100  # of those who wait for a segment's tail, or for room
+PATROL_S = 1.0  # how often connections are looked at for what takes too long
+ACCEPTS_A_TURN = 50  # new connections
+FETCHES_AT_ONCE = 16  # from the log or tier 2, of all readers: up to 4 MiB each
+READ_AHEAD_FETCHES = 8  # of them, past which nothing is fetched that nobody asked for yet
+LIST_MAX_ENTRIES = 100_000  # in one command: an entry of 24 bytes becomes some 200 in memory
+
 # --- segment store -------------------------------------------------------------------------------
 RECEIVE_BUFFER_BYTES = 256 * KIB
-CONNECTION_SEND_HIGH_WATER_BYTES = 16 * MIB
-CONNECTION_READS_WAITING = 1_000  # long polls one connection may hold
+RECEIVE_BUFFER_LEAST_BYTES = 16 * KIB  # of a server's connection at first, for most send little
 QUEUE_MAX_BYTES = 64 * MIB  # appends waiting in one container; past it connections stop reading
 FRAME_MAX_BYTES = 4 * MIB  # one durable-log frame: large enough for disk speed, small enough for p99
+FRAME_MAX_REQUESTS = 500  # in one such frame: some 15 us each, in which the loop does nothing else
 CACHE_MAX_BYTES = 192 * MIB  # blocks kept in memory for readers, over all containers
 LOG_FILE_BYTES = 64 * MIB  # one tier-1 file
 LOG_FIRST_FILE_BYTES = 8 * MIB  # the first one an owner fills with zeros; each further one is twice as large
@@ -97,7 +128,22 @@ REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes
 REST_BODY_TIMEOUT_S = 10.0
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
 REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
-REST_CONNECTIONS_MAX = 1_000  # past it requests are answered 503
+REST_CONNECTIONS_MAX = 1_000  # past it who has been quiet longest goes for who comes
+REST_CONNECTIONS_OF_ADDRESS = 500
+REST_CONNECTIONS_EXTRA = 50  # above these, where all are at work: answered about health, and 503 otherwise
+REST_HEAD_TIMEOUT_S = 10.0  # from the connection, or the answer before, until a request's head is whole
+
+# --- gRPC ----------------------------------------------------------------------------------------
+RPC_CONNECTIONS_MAX = 1_000
+RPC_STREAMS_MAX = 100  # calls under way on one connection; clients wait with further ones
+RPC_AT_ONCE = 1_000  # calls under way on all: past it they are refused as UNAVAILABLE or RESOURCE_EXHAUSTED
+RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
+RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: an authorization of the largest size and what else is sent
+RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request is here
+RPC_STARTS_A_TURN = 4  # calls begun in one turn of the loop, some 0.3 ms each
+RPC_IDLE_S = 1_800.0  # a connection without calls ends; clients connect again by themselves
+RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is there,
+RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has so long to say so
 
 # --- access control ------------------------------------------------------------------------------
 LOGINS_WAITING = 64  # passwords being checked at once; each costs a tenth of a second of one core

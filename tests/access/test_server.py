@@ -34,7 +34,7 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import CONNECTION_SEND_HIGH_WATER_BYTES
+from nadi.limits import CONNECTION_UNSENT_BYTES
 from nadi.segmentstore.connection import Connection
 from nadi.standalone import EmbeddedServer, Server, ServerSecurity
 from nadi.wire import commands as wire
@@ -419,7 +419,7 @@ def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate
     import uvloop
 
     size = 12 << 20
-    wanted = 4 * CONNECTION_SEND_HIGH_WATER_BYTES
+    wanted = 64 << 20
     payload = random.Random(1).randbytes(1 << 20)
     security = ServerSecurity(tls_certificate=str(tls.certificate), tls_key=str(tls.key))
 
@@ -452,7 +452,7 @@ def test_large_reads_and_back_pressure_over_tls(tmp_path: Path, tls: Certificate
             await peer.drain()
             connection = await held_back(server)
             assert connection._transport is not None
-            assert connection._transport.get_write_buffer_size() < 2 * CONNECTION_SEND_HIGH_WATER_BYTES
+            assert connection._transport.get_write_buffer_size() < CONNECTION_UNSENT_BYTES
             decoder, got = Decoder(), dict.fromkeys(range(asked), 0)
             whole = (b"\0\0\0\0" + len(payload).to_bytes(4, "big") + payload) * (size >> 20)
             answered = 0

@@ -192,7 +192,7 @@ def test_a_session_that_outlives_its_token(tmp_path: Path) -> None:
                 assert isinstance(await peer.receive(), wire.AuthTokenCheckFailed)
         except ConnectionError:
             pass  # the connection has ended
-        again = await connect(world.store._server.sockets[0].getsockname())  # type: ignore[union-attr]
+        again = await connect(world.store.address)
         setup = await again.ask(wire.SetupAppend(7, WRITER, SEGMENT, world.token()))
         assert setup.last_event_number == 2
         info = await again.ask(wire.GetStreamSegmentInfo(8, SEGMENT, world.token(READ)))

@@ -25,7 +25,7 @@ import msgspec
 import uvloop
 
 import nadi.standalone.server
-from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.controller.service import add_controller, rpc_server
 from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.server import Server
@@ -53,7 +53,7 @@ class Opened(msgspec.Struct):
 
 def _noting(connection: Connection, served: Served) -> Connection:
     """The connection, noting the names of the commands that it receives and sends."""
-    receive, send = connection._receive, connection.send
+    receive, send = connection.receive, connection.send
 
     def noting_receive(command: wire.Command) -> None:
         served.received.add(type(command).__name__)
@@ -63,7 +63,7 @@ def _noting(connection: Connection, served: Served) -> Connection:
         served.sent.add(type(command).__name__)
         send(command)
 
-    connection._receive = noting_receive  # type: ignore[method-assign]
+    connection.receive = noting_receive  # type: ignore[method-assign]
     connection.send = noting_send  # type: ignore[method-assign]
     return connection
 
@@ -95,9 +95,9 @@ class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             self._served.add_rpc(rpc, grpc.StatusCode.UNIMPLEMENTED.name)
             return inner
 
-        async def handle(request: Any, context: Any) -> Any:
+        async def handle(requests: Any, context: Any) -> Any:
             try:
-                reply = await inner.unary_unary(request, context)
+                reply = await inner.stream_unary(requests, context)
             except BaseException:
                 self._served.add_rpc(rpc, _code_name(context.code()))
                 raise
@@ -108,7 +108,7 @@ class _NotingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
                 reply.nodeURI[0].port = self.controller_port
             return reply
 
-        return grpc.unary_unary_rpc_method_handler(handle, inner.request_deserializer, inner.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(handle, inner.request_deserializer, inner.response_serializer)
 
 
 def _code_name(code: Any) -> str:
@@ -129,7 +129,7 @@ class _Door:
         self._listener = await loop.create_server(self._connection, HOST, 0)
         store_port = self._listener.sockets[0].getsockname()[1]
         interceptor = _NotingInterceptor(self._served, store_port)
-        self._rpc = grpc.aio.server(options=SERVER_OPTIONS, interceptors=[interceptor])
+        self._rpc = rpc_server(interceptors=[interceptor])
         add_controller(self._rpc, self._server.controller)
         interceptor.controller_port = self._rpc.add_insecure_port(f"{HOST}:0")
         await self._rpc.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -40,6 +40,9 @@ class _AbortError(Exception):
 
 class _Context:
     """What a handler is given besides its request."""
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
         raise _AbortError(code)
@@ -95,6 +98,10 @@ async def _run(report: Report, chance: random.Random, inputs: int, send: Send, p
     return report
 
 
+async def _one(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
 async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Report:
     """Call deserialisers and handlers as the gRPC server would."""
     registered = _Handlers()
@@ -105,7 +112,7 @@ async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Repor
         handler = handlers[rpc]
         assert handler.request_deserializer is None, "a handler gets what was sent, and parses it itself"
         try:
-            reply = await handler.unary_unary(data, _Context())
+            reply = await handler.stream_unary(_one(data), _Context())
         except _AbortError as abort:
             if abort.code not in AGREED:
                 raise Finding(f"{rpc} {data.hex()} is answered {abort.code.name}") from None

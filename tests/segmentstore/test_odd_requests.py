@@ -124,8 +124,7 @@ def test_one_who_breaks_the_protocol_often_is_logged_seldom(tmp_path: Path, capl
         nonlocal now
         async with open_store(tmp_path, containers=1) as (store, _):
             store._report = SeldomWarning(logging.getLogger("nadi"), "%d ended, the last from %s: %s", lambda: now)
-            assert store._server is not None
-            address = store._server.sockets[0].getsockname()[:2]
+            address = store.address
             for number in range(12):
                 now = 1.0 if number == 11 else 0.5 * bool(number)
                 bad = await connect(address)

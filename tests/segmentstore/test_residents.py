@@ -81,7 +81,7 @@ class Story:
         container._wake.set()
         await until(lambda: container.state is not former and container.failure is None)
         peer.close()
-        return await connect(store._server.sockets[0].getsockname()[:2])  # type: ignore[union-attr]
+        return await connect(store.address)
 
     async def _look(self, peer: Peer, segment: str) -> None:
         info = await peer.ask(wire.GetStreamSegmentInfo(1, segment, ""))

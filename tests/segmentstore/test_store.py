@@ -47,7 +47,7 @@ def test_two_connections_with_one_writer(tmp_path: Path) -> None:
             await peer.create(S)
             await peer.setup(S)
             await peer.append([b"x"], 1)
-            address = store._server.sockets[0].getsockname()[:2]  # type: ignore[union-attr]
+            address = store.address
             second = await connect(address)
             assert await second.setup(S) == 1
             await second.append([b"y"], 2)
@@ -160,7 +160,7 @@ def test_transient_segments_go_with_their_connection(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_store(tmp_path) as (store, peer):
             await peer.create(S)
-            other = await connect(store._server.sockets[0].getsockname()[:2])  # type: ignore[union-attr]
+            other = await connect(store.address)
             made = await other.ask(wire.CreateTransientSegment(1, WRITER, S, ""))
             assert made.segment.startswith(S + "#transient.")
             other.close()
@@ -240,7 +240,7 @@ def test_a_malformed_frame_ends_only_its_connection(tmp_path: Path, junk: bytes)
     async def run() -> None:
         async with open_store(tmp_path) as (store, peer):
             await peer.create(S)
-            bad = await connect(store._server.sockets[0].getsockname()[:2])  # type: ignore[union-attr]
+            bad = await connect(store.address)
             bad.send_raw(junk)
             assert await bad.closed()
             await peer.setup(S)

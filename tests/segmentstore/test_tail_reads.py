@@ -12,7 +12,6 @@ import uvloop
 from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
 from nadi.segmentstore.connection_reads import ConnectionReads
-from nadi.segmentstore.container import Container
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
@@ -26,8 +25,7 @@ def read(offset: int, request: int, length: int = 1000) -> wire.ReadSegment:
 
 
 async def another(store: SegmentStore) -> Peer:
-    assert store._server is not None
-    return await connect(store._server.sockets[0].getsockname()[:2])
+    return await connect(store.address)
 
 
 async def until_waiting(store: SegmentStore, count: int) -> Any:
@@ -59,7 +57,7 @@ def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
                         assert (found.request_id, found.offset, found.at_tail) == (request, offset, True)
                         assert bytes(found.data) == frame_events([bytes(last)])
                 offset += 8 + last
-            assert (record.waiters, record.holders) == ([], 0)
+            assert (len(record.waiters), record.holders) == (0, 0)
 
     uvloop.run(run())
 
@@ -89,7 +87,7 @@ def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) -> None:
             assert {type(reply) for reply in found} == {expected[what]}
             if what == "seal":
                 assert all(reply.end_of_segment and not len(reply.data) for reply in found)
-            assert (record.waiters, record.holders) == ([], 0)
+            assert (len(record.waiters), record.holders) == (0, 0)
 
     uvloop.run(run())
 
@@ -108,7 +106,7 @@ def test_who_leaves_waits_no_longer(tmp_path: Path) -> None:
             assert record.holders == 1
             await peer.append([b"held"], 1)
             assert bytes((await stays.receive()).data) == HELD
-            assert (record.waiters, record.holders) == ([], 0)
+            assert (len(record.waiters), record.holders) == (0, 0)
 
     uvloop.run(run())
 
@@ -156,10 +154,10 @@ def test_a_fault_in_one_read_ends_its_connection_alone(
             await until_waiting(store, 3)
             answer = ConnectionReads._answer
 
-            def faulty(reads: ConnectionReads, container: Container, command: wire.ReadSegment) -> None:
+            def faulty(reads: ConnectionReads, command: wire.ReadSegment, room: int) -> None:
                 if command.request_id == 13:
                     raise ZeroDivisionError
-                answer(reads, container, command)
+                answer(reads, command, room)
 
             monkeypatch.setattr(ConnectionReads, "_answer", faulty)
             assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)

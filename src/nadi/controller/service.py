@@ -9,9 +9,10 @@ client stall for a minute; in-band FAILURE does too, so it is used only where no
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -34,6 +35,7 @@ from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
 from nadi.controller.service_time import EventTimeService
 from nadi.controller.service_transactions import TransactionService
+from nadi.controller.turns import Turns
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -51,29 +53,56 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
+from nadi.limits import (
+    RPC_AT_ONCE,
+    RPC_CONNECTIONS_MAX,
+    RPC_IDLE_S,
+    RPC_KEEPALIVE_S,
+    RPC_KEEPALIVE_TIMEOUT_S,
+    RPC_MESSAGE_MAX_BYTES,
+    RPC_MESSAGE_TIMEOUT_S,
+    RPC_METADATA_MAX_BYTES,
+    RPC_STARTS_A_TURN,
+    RPC_STREAMS_MAX,
+    TLS_HANDSHAKE_S,
+)
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS, SERVICE
 
 log = logging.getLogger(__name__)
 
-# Java pings an idle channel every 6 minutes; too strict a server would close it. The message limit is
-# the one tonic has.
+# Java pings an idle channel every 6 minutes; too strict a server would close it. gRPC has no limit of all its memory
+# that Python could set, so each part has one: connections, calls on each, and bytes of each call.
 SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.max_receive_message_length", 4 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", round(RPC_KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(RPC_KEEPALIVE_TIMEOUT_S * 1000)),
+    ("grpc.max_connection_idle_ms", round(RPC_IDLE_S * 1000)),
+    ("grpc.server_handshake_timeout_ms", round(TLS_HANDSHAKE_S * 1000)),
+    ("grpc.max_allowed_incoming_connections", RPC_CONNECTIONS_MAX),
+    ("grpc.max_concurrent_streams", RPC_STREAMS_MAX),
+    ("grpc.max_receive_message_length", RPC_MESSAGE_MAX_BYTES),
+    ("grpc.max_metadata_size", RPC_METADATA_MAX_BYTES),
+    ("grpc.absolute_max_metadata_size", RPC_METADATA_MAX_BYTES),
     ("grpc.so_reuseport", 0),
 ]
+
+
+def rpc_server(**arguments: Any) -> grpc.aio.Server:
+    """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server."""
+    return grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPC_AT_ONCE, **arguments)
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
     """Let `server` answer every RPC of the service for `controller`; with `access`, only who may ask it."""
     kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
     services = [kind(controller) for kind in kinds]
+    turns = Turns(RPC_STARTS_A_TURN)
     handlers = {
-        rpc: grpc.unary_unary_rpc_method_handler(
-            _guarded(rpc, request, _method(rpc, services), access),
+        rpc: grpc.stream_unary_rpc_method_handler(  # for the server to say how long the one request may take to come
+            _guarded(rpc, request, _method(rpc, services), access, turns),
             response_serializer=response.SerializeToString,
         )
         for rpc, (request, response) in METHODS.items()
@@ -93,15 +122,23 @@ def _method(rpc: str, services: Sequence[object]) -> Answer:
 
 
 def _guarded(
-    rpc: str, kind: type[Message], method: Answer, access: ControllerAccess | None
-) -> Callable[[bytes, Any], Awaitable[Any]]:
+    rpc: str, kind: type[Message], method: Answer, access: ControllerAccess | None, turns: Turns
+) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
     """A handler out of which no exception comes, and into which nobody comes whom `access` refuses.
 
     It parses the request itself: gRPC answers UNKNOWN to bad ones.
     """
 
-    async def handle(raw: bytes, context: Any) -> Any:
+    async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
         try:
+            async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S):
+                raw = await anext(requests, None)
+        except TimeoutError:
+            return await context.abort(grpc.StatusCode.UNAVAILABLE, f"no request in {RPC_MESSAGE_TIMEOUT_S:.0f} s")
+        await turns.mine(context.peer())
+        try:
+            if raw is None:
+                raise DecodeError("there is no request")
             request = kind.FromString(raw)
         except DecodeError:
             return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.name}")

@@ -23,6 +23,11 @@ class TokenCheck:
         self._key = key
         self._good: dict[str, Token] = {}
 
+    @property
+    def asks(self) -> bool:
+        """Whether there must be tokens."""
+        return self._key is not None
+
     def check(self, command: Any) -> float:
         """When the command's token ends, on the monotonic clock (infinity: never).
 

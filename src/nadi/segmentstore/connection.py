@@ -1,7 +1,8 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
-Appends are put into the container's queue as they are decoded, without a task or a future for each;
-reads go past it (`connection_reads`), for they may wait at the tail; other commands are handled one after another.
+What is taken of the peer, and when, is for `connection_intake` to say. Appends are put into the container's queue as
+they are decoded, without a task or a future for each; reads go past it (`connection_reads`), for they may wait at the
+tail; other commands are handled one after another. No reply is built that can't be sent soon.
 A peer that breaks the protocol loses this connection, and nobody else notices.
 """
 
@@ -9,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from nadi.access.budget import Account, Budget
 from nadi.errors import (
     NadiError,
     ProtocolError,
@@ -21,8 +24,19 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import CONNECTION_SEND_HIGH_WATER_BYTES
+from nadi.limits import (
+    CONNECTION_APPENDS_WAITING,
+    CONNECTION_COMMANDS_WAITING,
+    CONNECTION_RECEIVED_BYTES,
+    CONNECTION_REPLIES_BYTES,
+    CONNECTION_SESSIONS,
+    CONNECTION_UNSENT_BYTES,
+    SEND_HIGH_WATER_BYTES,
+    SEND_LOW_WATER_BYTES,
+    SEND_TIMEOUT_S,
+)
 from nadi.naming import TRANSIENT_DELIMITER
+from nadi.segmentstore.connection_intake import Intake
 from nadi.segmentstore.connection_reads import ConnectionReads
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
@@ -31,14 +45,15 @@ from nadi.segmentstore.records import Kind
 from nadi.segmentstore.service import SegmentService, error_reply, find
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts
-from nadi.wire.decoder import Decoder
 from nadi.wire.fields import NO_VERSION, Buffer
 from nadi.wire.outgoing import Outgoing
+from nadi.wire.unsent import Unsent
 
 log = logging.getLogger(__name__)
 
 HELLO = wire.Hello(17, 5)
-_COMMANDS_WAITING = 1_000
+_COMMAND_WEIGHT = 4  # a command of many small parts takes some times its bytes
+_KEPT = 2  # a reply keeps the block alive that it was cut from: up to twice its size
 
 
 class _Session:
@@ -82,9 +97,11 @@ class _Setup:
 
     def done(self, result: int) -> None:
         command = self.command
+        self.connection.settled()
         self.connection.send(wire.AppendSetup(command.request_id, command.segment, command.writer_id, result))
 
     def failed(self, error: Exception) -> None:
+        self.connection.settled()
         self.session.error = error
         self.connection.fail(error, self.command.request_id, self.command.segment)
 
@@ -109,6 +126,7 @@ class _Expired:
         raise AssertionError("it always fails")
 
     def failed(self, error: Exception) -> None:
+        self.connection.settled()
         self.connection.fail(error, self.request_id, self.session.segment)
         self.connection.close()
 
@@ -172,11 +190,13 @@ class _Append:
 
     def done(self, result: int) -> None:
         session = self.session
+        self.connection.settled()
         self.connection.send(wire.DataAppended(self.writer, self.last, session.acknowledged, self.request_id, result))
         session.acknowledged = self.last
 
     def failed(self, error: Exception) -> None:
         connection = self.connection
+        connection.settled()
         if isinstance(error, ConditionError):
             connection.send(wire.ConditionalCheckFailed(self.writer, self.last, self.request_id))
         elif isinstance(error, WriterConflictError):
@@ -198,20 +218,33 @@ class Connection(asyncio.BufferedProtocol):
         reader: SegmentReader,
         connections: set[Connection],
         report: Callable[[object, object], None],
+        budget: Budget,
+        known: Callable[[], None] = lambda: None,
+        left: Callable[[], None] = lambda: None,
     ) -> None:
-        """`report` is told whose connection was ended, and why: anybody can cause that, at any rate."""
+        """`report` is told whose connection was ended, and why: anybody can cause that, at any rate.
+
+        known: called when the peer has shown that it may be here. left: when the connection is no more.
+        """
         self._container_of = container_of
         self._service = service
         self._access = service.access
         self._connections = connections
         self._report = report
-        self._decoder = Decoder()
+        self._budget = budget
+        self._sending = budget.account()
+        self.known = known
+        self._left = left
+        self._intake: Intake | None = None
+        self._unsent: Unsent | None = None
+        self._unsent_bytes = 0
+        self._appends = 0  # in containers' queues
         self._sessions: dict[bytes, _Session] = {}
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._reads = ConnectionReads(self, container_of, reader, service.access)
-        self._commands: asyncio.Queue[wire.Command] = asyncio.Queue(_COMMANDS_WAITING)
+        self._commands: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
         self._worker: asyncio.Task[None] | None = None
         self._throttle: asyncio.Task[None] | None = None
         self._transients: list[str] = []
@@ -221,19 +254,30 @@ class Connection(asyncio.BufferedProtocol):
     # --- transport -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by form, not by class
-        self._transport.set_write_buffer_limits(high=CONNECTION_SEND_HIGH_WATER_BYTES)
-        self._outgoing = Outgoing(self._transport)
+        self._transport = made = cast("asyncio.Transport", transport)  # uvloop's is one by form, not by class
+        made.set_write_buffer_limits(high=SEND_HIGH_WATER_BYTES, low=SEND_LOW_WATER_BYTES)
+        self._outgoing = Outgoing(made, self._flushed)
+        self._unsent = Unsent(made)
+        self._intake = Intake(self, self._budget, self._access, made)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._transport = self._outgoing = None
+        self._transport = self._outgoing = self._unsent = None
         self._connections.discard(self)
+        if self._intake is not None:
+            self._intake.close()
+        self._budget.forget(self._room_came)
+        self._sending.give(_KEPT * self._unsent_bytes)
+        self._unsent_bytes = 0
         self.writable.set()
         self._reads.close()
         for task in (self._worker, self._throttle):
             if task is not None:
                 task.cancel()
+        for _, size in self._commands:
+            self._done_with(size)
+        self._commands.clear()
+        self._left()
         if self._transients:
             names, self._transients = self._transients, []
             task = asyncio.create_task(self._drop_transients(names))
@@ -249,38 +293,70 @@ class Connection(asyncio.BufferedProtocol):
             except UnavailableError as error:
                 log.warning("transient segment %s stays for now: %s", name, error)
 
-    def pause_writing(self) -> None:
-        self.writable.clear()
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        self.writable.set()
-        if self._transport is not None and self._throttle is None:
-            self._transport.resume_reading()
-
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.get_buffer(sizehint)
+        assert self._intake is not None
+        return self._intake.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        try:
-            for command in self._decoder.buffer_updated(nbytes):
-                self._receive(command)
-        except ProtocolError as error:
+        assert self._intake is not None
+        self._intake.buffer_updated(nbytes)
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self._flushed(0)
+        self.writable.set()
+        self._reads.go_on()
+        self._go_on()
+
+    def _flushed(self, size_bytes: int) -> None:
+        """So many bytes more were given to the transport, or it has passed some on."""
+        if self._unsent is not None:
+            unsent, before = self._unsent.flushed(size_bytes), self._unsent_bytes
+            if unsent != before:
+                self._unsent_bytes = unsent
+                self._sending.take(_KEPT * (unsent - before))
+
+    def look(self, now_s: float) -> bool:
+        """End the connection if its peer is too slow with what it sends, or with what it asked for: True then."""
+        if self._transport is None or self._intake is None or self._unsent is None:
+            return False
+        reason = self._intake.look(now_s)
+        if self._unsent.stalled_s(now_s) > SEND_TIMEOUT_S:
+            reason = f"it took nothing of {self._unsent.size_bytes:,} bytes for {SEND_TIMEOUT_S:.0f} s"
+        if reason:
+            self._report(self._peer(), reason)
+            self._transport.abort()  # it would not take the rest either
+            return True
+        if self._unsent_bytes:
+            self._flushed(0)
+        return False
+
+    def broken(self, error: Exception) -> None:
+        """What was received, or its handling, ends the connection."""
+        if isinstance(error, ProtocolError):
             self._refuse(error)
-        except Exception as error:
+        else:
             log.error("a connection ends by an unexpected error", exc_info=error)
             self.close()
 
+    def _peer(self) -> object:
+        return self._transport.get_extra_info("peername") if self._transport is not None else None
+
     def _refuse(self, reason: object) -> None:
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        self._report(peer, reason)
+        self._report(self._peer(), reason)
         self.close()
 
     def close(self) -> None:
         if self._transport is not None:
             self.flush()
             self._transport.close()
+
+    def abort(self) -> None:
+        """End it now, whatever is not sent yet."""
+        if self._transport is not None:
+            self._transport.abort()
 
     # --- replies -----------------------------------------------------------------------------------------
 
@@ -292,6 +368,28 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         if self._outgoing is not None:
             self._outgoing.flush()
+
+    @property
+    def room_bytes(self) -> int:
+        """How large a reply may be now; 0: none, and reads are told when that changes."""
+        if not self.writable.is_set():
+            return 0
+        sending = self._sending
+        room = min(sending.room_bytes, CONNECTION_REPLIES_BYTES - sending.held_bytes) // _KEPT
+        if self._outgoing is not None:
+            room -= self._outgoing.queued_bytes
+        if room <= 0:
+            self._budget.wait(self._room_came)
+        return max(0, room)
+
+    def _room_came(self) -> None:
+        self._flushed(0)
+        self._reads.go_on()
+
+    @property
+    def sending(self) -> Account:
+        """What is held for replies."""
+        return self._sending
 
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
         """Say the error on the wire; what the protocol has no word for ends the connection."""
@@ -306,7 +404,33 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- commands ----------------------------------------------------------------------------------------
 
-    def _receive(self, command: wire.Command) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Nothing more is taken of the peer for now."""
+        intake = self._intake
+        if intake is None:
+            return True
+        if intake.held.held_bytes > CONNECTION_RECEIVED_BYTES or intake.is_over_share:
+            self._budget.wait(intake.go_on)
+            return True
+        return (
+            self._throttle is not None
+            or self._appends >= CONNECTION_APPENDS_WAITING
+            or self._unsent_bytes > CONNECTION_UNSENT_BYTES
+            or len(self._commands) >= CONNECTION_COMMANDS_WAITING
+        )
+
+    def _go_on(self) -> None:
+        if self._intake is not None:
+            self._intake.go_on()
+
+    def settled(self) -> None:
+        """One of the appends in a container's queue was answered."""
+        self._appends -= 1
+        if self._appends == CONNECTION_APPENDS_WAITING // 2:
+            self._go_on()
+
+    def receive(self, command: wire.Command) -> None:
         if self._worker is None or isinstance(command, wire.KeepAlive):
             self._dispatch(command)
         else:
@@ -363,6 +487,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         session = _Session(command.segment, self._container_of(command.segment), ends_at)
         self._sessions[command.writer_id] = session
+        if len(self._sessions) > CONNECTION_SESSIONS:
+            raise ProtocolError(f"more than {CONNECTION_SESSIONS:,} writers on one connection")
+        self._appends += 1
         session.container.submit(_Setup(self, session, command))
 
     def _append(self, end: wire.AppendBlockEnd) -> None:
@@ -386,52 +513,75 @@ class Connection(asyncio.BufferedProtocol):
         if session is None:
             raise ProtocolError("an append without SetupAppend")
         container = session.container
+        self._appends += 1
         if self._access.has_ended(session.ends_at):
             container.submit(_Expired(self, session, request_id))
             return
         container.submit(_Append(self, session, writer, parts, events, last, request_id, expected, after))
         if container.full and self._throttle is None and self._transport is not None:
-            self._transport.pause_reading()
             self._throttle = asyncio.create_task(self._resume_when_room(container))
 
     async def _resume_when_room(self, container: Container) -> None:
         await container.room()
         self._throttle = None
-        if self._transport is not None and self.writable.is_set():
-            self._transport.resume_reading()
+        self._go_on()
 
     def _enqueue_command(self, command: wire.Command) -> None:
-        try:
-            self._commands.put_nowait(command)
-        except asyncio.QueueFull:
-            raise ProtocolError(f"more than {_COMMANDS_WAITING} commands wait on one connection") from None
+        assert self._intake is not None
+        size = _COMMAND_WEIGHT * self._intake.frame_bytes
+        self._intake.held.take(size)
+        self._commands.append((command, size))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
 
+    def _done_with(self, size_bytes: int) -> None:
+        """A command is handled."""
+        if self._intake is not None:
+            self._intake.held.give(size_bytes)
+
     async def _work(self) -> None:
         """Handle commands in order; the task ends when none wait."""
-        while not self._commands.empty():
-            command: Any = self._commands.get_nowait()
+        while self._commands:
+            await self._may_reply()
+            command, size = self._commands.popleft()
             try:
-                if not self._service.handles(command):
-                    self._dispatch(command)
-                    continue
-                reply = await self._service.handle(command)
-                if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
-                    self._transients.append(reply.segment)
-                self.send(reply)  # in here too: a reply that the protocol can't hold ends the connection
-            except UnavailableError as error:
-                log.info("a connection ends: %s", error)
-                self.close()
-                return
-            except ProtocolError as error:
-                self._refuse(error)
-                return
-            except Exception as error:
-                log.error("%s failed", type(command).__name__, exc_info=error)
-                self.close()
-                return
+                if not await self._handle(command):
+                    return
+            finally:
+                self._done_with(size)
+            if len(self._commands) == CONNECTION_COMMANDS_WAITING // 2:
+                self._go_on()
         self._worker = None
+        self._go_on()
+
+    async def _may_reply(self) -> None:
+        """Wait until the peer takes replies, and there is room for one."""
+        await self.writable.wait()
+        while not self._sending.room_bytes:
+            await self._sending.room()
+            await self.writable.wait()
+
+    async def _handle(self, command: Any) -> bool:
+        """Whether the connection goes on after it."""
+        try:
+            if not self._service.handles(command):
+                self._dispatch(command)
+                return True
+            reply = await self._service.handle(command)
+            if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
+                self._transients.append(reply.segment)
+            self.send(reply)  # in here too: a reply that the protocol can't hold ends the connection
+            self.flush()  # so that the next one knows whether there is room
+            return True
+        except UnavailableError as error:
+            log.info("a connection ends: %s", error)
+            self.close()
+        except ProtocolError as error:
+            self._refuse(error)
+        except Exception as error:
+            log.error("%s failed", type(command).__name__, exc_info=error)
+            self.close()
+        return False
 
 
 _background: set[asyncio.Task[None]] = set()

@@ -1,18 +1,21 @@
 """The reads that one connection has asked for.
 
 What memory holds is answered at once, and at a segment's tail as soon as something comes, without a task for either;
-a task is for what must be fetched, and for a peer that doesn't take what it asked for.
+a task is for what must be fetched. While the peer doesn't take what it asked for, or there is no room for a reply,
+reads wait as the requests that they are: nothing is put together or fetched for a reply that can't be sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from nadi.access.budget import Account
 from nadi.errors import NadiError, ProtocolError
-from nadi.limits import CONNECTION_READS_WAITING, KIB
+from nadi.limits import CONNECTION_READS_WAITING, KIB, READ_REPLY_MAX_BYTES, READS_A_TURN
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.reads import SegmentReader
@@ -29,6 +32,13 @@ class Peer(Protocol):
     """The connection, as its reads see it."""
 
     writable: asyncio.Event
+
+    @property
+    def room_bytes(self) -> int:
+        """How large a reply may be; where it is 0, `go_on` is called when that changes."""
+
+    @property
+    def sending(self) -> Account: ...
 
     def send(self, command: wire.Command) -> None: ...
 
@@ -54,7 +64,7 @@ class _Wait:
         self._container, self._record, self.command, self._again = container, record, command, again
         self._state = container.state
         self._state.residents.hold(record)
-        record.waiters.append(self)
+        record.waiters.add(self)
 
     def __call__(self) -> None:
         self._let_go()
@@ -62,7 +72,7 @@ class _Wait:
 
     def cancel(self) -> None:
         """Wait no longer."""
-        self._record.waiters.remove(self)
+        self._record.waiters.discard(self)
         self._let_go()
 
     def _let_go(self) -> None:
@@ -81,10 +91,12 @@ class ConnectionReads:
         self._access = access
         self._waits: set[_Wait] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ready: deque[wire.ReadSegment] = deque()  # to be answered when there is room
+        self._is_due = False
 
     def start(self, command: wire.ReadSegment) -> None:
         """Answer it, now or later; ProtocolError if too many are under way."""
-        if len(self._waits) + len(self._tasks) >= CONNECTION_READS_WAITING:
+        if len(self._waits) + len(self._tasks) + len(self._ready) >= CONNECTION_READS_WAITING:
             raise ProtocolError(f"more than {CONNECTION_READS_WAITING} reads wait on one connection")
         segment = command.segment
         try:
@@ -92,29 +104,57 @@ class ConnectionReads:
         except NadiError as error:
             self._peer.fail(error, command.request_id, segment, command.offset)
             return
-        container = self._container_of(segment)
-        container.make_room()
-        self._answer(container, command)
+        self._ready.append(command)
+        if not self._is_due:
+            self.go_on()
 
     def close(self) -> None:
         """Nobody waits for them any more."""
+        self._ready.clear()
         waits, self._waits = self._waits, set()
         for wait in waits:
             wait.cancel()
         for task in self._tasks:
             task.cancel()
 
-    def _answer(self, container: Container, command: wire.ReadSegment) -> None:
+    def go_on(self) -> None:
+        """Answer what is ready, as far as there is room for replies; a few in a turn of the loop."""
+        ready, peer = self._ready, self._peer
+        for _ in range(READS_A_TURN):
+            if not ready:
+                return
+            room = peer.room_bytes
+            if not room:
+                return
+            command = ready.popleft()
+            try:
+                self._answer(command, room)
+            except Exception as error:  # a container may have called, which has others to serve
+                log.error("a read of %s failed", command.segment, exc_info=error)
+                peer.close()
+        if ready and not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._again)
+
+    def _again(self) -> None:
+        self._is_due = False
+        self.go_on()
+
+    def _answer(self, command: wire.ReadSegment, room: int) -> None:
         """With what is in memory; else wait, or fetch it."""
-        segment, offset = command.segment, command.offset
+        segment, offset, length = command.segment, command.offset, min(command.suggested_length, room)
+        container = self._container_of(segment)
+        container.make_room()
         try:
-            record, data = self._reader.at_hand(container, segment, offset, command.suggested_length)
-            if data is not None and self._peer.writable.is_set():
+            record, data = self._reader.at_hand(container, segment, offset, length)
+            if data is not None:
                 self._reply(command, record, data)
-            elif data is None and offset >= record.durable_length:
+            elif offset >= record.durable_length:
                 self._waits.add(_Wait(container, record, command, self._wake))
             else:
-                task = asyncio.create_task(self._fetch(container, command))
+                held = min(max(length, 0), READ_REPLY_MAX_BYTES)
+                self._peer.sending.take(held)
+                task = asyncio.create_task(self._fetch(container, command, length, held))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         except NadiError as error:
@@ -122,19 +162,21 @@ class ConnectionReads:
 
     def _wake(self, wait: _Wait, container: Container) -> None:
         self._waits.discard(wait)
-        try:
-            self._answer(container, wait.command)
-        except Exception as error:  # the container calls, which has others to serve
-            log.error("a read of %s failed", wait.command.segment, exc_info=error)
-            self._peer.close()
+        self._ready.append(wait.command)
+        if not self._is_due:
+            self.go_on()
 
-    async def _fetch(self, container: Container, command: wire.ReadSegment) -> None:
+    async def _fetch(self, container: Container, command: wire.ReadSegment, length: int, held: int) -> None:
         segment, offset = command.segment, command.offset
         try:
-            record, data = await self._reader.read(container, segment, offset, command.suggested_length)
-            while not self._peer.writable.is_set():
-                await self._peer.writable.wait()
+            try:
+                record, data = await self._reader.read(container, segment, offset, length)
+                while not self._peer.writable.is_set():  # another reply went out meanwhile; this one is counted
+                    await self._peer.writable.wait()
+            finally:
+                self._peer.sending.give(held)
             self._reply(command, record, data)
+            self.go_on()
         except NadiError as error:
             self._peer.fail(error, command.request_id, segment, offset)
         except Exception as error:
@@ -142,6 +184,8 @@ class ConnectionReads:
             self._peer.close()
 
     def _reply(self, command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> None:
+        if len(data) > _LARGE_READ_BYTES and 2 * len(data) < len(getattr(data, "obj", data)):
+            data = bytes(data)  # the block that it is a small part of is not to stay for its sake
         self._peer.send(reply_to(command, record, data))
         if len(data) > _LARGE_READ_BYTES:
             self._peer.flush()  # now, so that the next read knows whether there is room for it

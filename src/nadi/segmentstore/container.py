@@ -23,6 +23,7 @@ from nadi.limits import (
     CHECKPOINT_DIRTY_RECORDS,
     CHECKPOINT_INTERVAL_S,
     FRAME_MAX_BYTES,
+    FRAME_MAX_REQUESTS,
     LOG_MAX_BYTES,
     QUEUE_MAX_BYTES,
 )
@@ -298,7 +299,7 @@ class Container:
                 request.failed(error)
         for record in frame.touched.values():
             if record.waiters:
-                record.wake()
+                record.waiters.wake()
         if self._room and not self.full:
             waiting, self._room = self._room, []
             for future in waiting:
@@ -308,7 +309,7 @@ class Container:
 
     def _prepare(self, frame: FrameBuilder, answers: list[tuple[Request, Any, Exception | None]]) -> None:
         queue = self._queue
-        while queue and frame.size_bytes < FRAME_MAX_BYTES:
+        while queue and frame.size_bytes < FRAME_MAX_BYTES and len(answers) < FRAME_MAX_REQUESTS:
             request = queue.popleft()
             self.queue_bytes -= request.size_bytes
             try:
@@ -336,7 +337,7 @@ class Container:
             request.failed(_again(error))
         for record in self.state.residents.all():
             record.deleted = True  # whoever still holds it looks it up again
-            record.wake()
+            record.waiters.wake()
         for future in self._room:
             if not future.done():
                 future.set_result(None)

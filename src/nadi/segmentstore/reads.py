@@ -1,7 +1,7 @@
 """Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
 
 A read gives what lies contiguously in memory, or one piece fetched from where it is; less than was
-asked for is always fine. Concurrent reads of one block share its fetch.
+asked for is always fine. Concurrent reads of one block share its fetch, and few fetches are under way at a time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from nadi.errors import InvalidArgumentError, NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
-from nadi.limits import MIB, READ_REPLY_MAX_BYTES
+from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
@@ -20,6 +20,10 @@ CHUNK_BLOCK_BYTES = 4 * MIB
 READ_AHEAD_BLOCKS = 3
 
 
+class _MovedError(Exception):
+    """The bytes are elsewhere by now: look again."""
+
+
 class SegmentReader:
     """Reads for one segment store."""
 
@@ -27,6 +31,7 @@ class SegmentReader:
         self._chunks = chunks
         self._cache = cache
         self._fetches: dict[Place, asyncio.Task[memoryview]] = {}
+        self._at_once = asyncio.Semaphore(FETCHES_AT_ONCE)
 
     async def read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
         """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
@@ -44,6 +49,8 @@ class SegmentReader:
                 if offset < record.durable_length:
                     return record, await self._load(container, record, offset, _bounded(length))
                 await _growth(record)
+            except _MovedError:
+                pass
             except NotFoundError:
                 if state.find(name) is record and _unchanged(record, offset):
                     raise  # else it was compacted or truncated meanwhile: look again
@@ -102,6 +109,8 @@ class SegmentReader:
         while ahead and index < len(record.extents) and record.extents[index].chunk:
             extent = record.extents[index]
             while ahead and number * CHUNK_BLOCK_BYTES < extent.length:
+                if len(self._fetches) >= READ_AHEAD_FETCHES:
+                    return  # what somebody asked for comes first
                 self._start_block(extent, number)
                 number += 1
                 ahead -= 1
@@ -114,7 +123,10 @@ class SegmentReader:
         count = min(extent.length - within, length, record.durable_length - offset)
         if extent.frame is not None:
             assert extent.frame.address is not None
-            return await container.log.read_at(extent.frame.address, extent.position + within, count)
+            async with self._at_once:
+                if extent.frame is None or record.deleted or offset < record.start_offset:
+                    raise _MovedError  # while it had to wait
+                return await container.log.read_at(extent.frame.address, extent.position + within, count)
         number, skip = divmod(within, CHUNK_BLOCK_BYTES)
         task = self._start_block(extent, number)
         block = await asyncio.shield(task) if task is not None else self._cache.get((extent.chunk, number, 0))
@@ -131,10 +143,14 @@ class SegmentReader:
         if task is None:
             start = number * CHUNK_BLOCK_BYTES
             size = min(CHUNK_BLOCK_BYTES, extent.length - start)
-            task = asyncio.create_task(self._chunks.read(extent.chunk, start, size))
+            task = asyncio.create_task(self._fetch(extent.chunk, start, size))
             self._fetches[place] = task
             task.add_done_callback(lambda done: self._fetched(place, done))
         return task
+
+    async def _fetch(self, chunk: str, start: int, size: int) -> memoryview:
+        async with self._at_once:
+            return await self._chunks.read(chunk, start, size)
 
     def _fetched(self, place: Place, task: asyncio.Task[memoryview]) -> None:
         self._fetches.pop(place, None)
@@ -164,12 +180,11 @@ async def _growth(record: SegmentRecord) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    record.waiters.append(grew)
+    record.waiters.add(grew)
     try:
         await waiter
     finally:
-        if grew in record.waiters:
-            record.waiters.remove(grew)
+        record.waiters.discard(grew)
 
 
 def _bounded(length: int) -> int:

@@ -7,11 +7,11 @@ Moving bytes to tier 2, merging and compacting only exchange extents; no byte ch
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from enum import IntEnum
 from operator import attrgetter
 
 from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.waiters import Waiters
 
 
 class Kind(IntEnum):
@@ -111,15 +111,9 @@ class SegmentRecord:
         self.moments: dict[int, int] = {}  # entries of its time index since the last checkpoint
         self.changed_attributes: set[bytes] = set()
         self.changed_extents: dict[int, Extent | None] = {}  # by offset; None: gone
-        self.waiters: list[Callable[[], None]] = []  # each is called once
+        self.waiters = Waiters()  # at its tail
         self.holders = 0  # of whoever needs this very object across an await
 
     def extent_index(self, offset: int) -> int:
         """Index of the extent that holds `offset`; the caller knows that one does."""
         return bisect_right(self.extents, offset, key=_OFFSET) - 1
-
-    def wake(self) -> None:
-        """Let everybody who waits for this segment's tail look again."""
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
-            waiter()

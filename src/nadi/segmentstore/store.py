@@ -23,9 +23,11 @@ from pathlib import Path
 import crc32c
 import msgspec
 
+from nadi.access.budget import Budget
+from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError, NadiError, StorageFullError
-from nadi.limits import STORAGE_WRITER_RUNS, TLS_HANDSHAKE_S
+from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.naming import container_key
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
@@ -42,6 +44,7 @@ from nadi.wire.commands import Command
 log = logging.getLogger(__name__)
 
 FORMAT = 1
+_LOOKS_A_TURN = 200
 DEFAULT_CONTAINERS = 1
 
 
@@ -150,8 +153,12 @@ class SegmentStore:
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
+        self.budget = Budget()
+        self._patrol: asyncio.Task[None] | None = None
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
-        self._server: asyncio.Server | None = None
+        self.listener: Listener | None = None
+        self.address = ("", 0)
+        self.too_slow = 0  # connections that were ended for it
 
     def container_of(self, segment: str) -> Container:
         """The container that owns the segment of that name, by a hash that ignores epochs and transactions."""
@@ -175,19 +182,40 @@ class SegmentStore:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Take clients; gives the address, with the port that was found for port 0."""
-        self._server = await asyncio.get_running_loop().create_server(
+        found = await bound_sockets(host, port)
+        self.listener = Listener(
             self._connection,
-            host,
-            port,
-            backlog=1024,
-            ssl=tls,
-            ssl_handshake_timeout=TLS_HANDSHAKE_S if tls is not None else None,
+            _abort,
+            most=files_left(CONNECTIONS_MAX),
+            most_of_address=CONNECTIONS_OF_ADDRESS,
+            name="segment store",
         )
-        address = self._server.sockets[0].getsockname()
-        return address[0], address[1]
+        self.listener.listen(found, tls)
+        self._patrol = asyncio.create_task(self._look_after(), name="patrol")
+        self.address = found[0].getsockname()[:2]
+        return self.address
 
-    def _connection(self) -> Connection:
-        return Connection(self.container_of, self._service, self._reader, self._connections, self._report)
+    def _connection(self, guest: Guest | None = None) -> Connection:
+        return Connection(
+            self.container_of,
+            self._service,
+            self._reader,
+            self._connections,
+            self._report,
+            self.budget,
+            *((guest.settle, guest.leave) if guest is not None else ()),
+        )
+
+    async def _look_after(self) -> None:
+        """End connections whose peers are too slow, each looked at every now and then."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(PATROL_S)
+            connections = list(self._connections)
+            for first in range(0, len(connections), _LOOKS_A_TURN):
+                for connection in connections[first : first + _LOOKS_A_TURN]:
+                    self.too_slow += connection.look(loop.time())
+                await asyncio.sleep(0)
 
     async def exchange(self, command: Command) -> Command:
         """A command's reply, for whoever lives in the same process."""
@@ -195,8 +223,10 @@ class SegmentStore:
 
     async def close(self) -> None:
         """End connections, finish what is queued, write the state, release the folder."""
-        if self._server is not None:
-            self._server.close()
+        if self.listener is not None:
+            self.listener.close()
+        if self._patrol is not None:
+            self._patrol.cancel()
         for connection in list(self._connections):
             connection.close()
         for writer in self.storage_writers:
@@ -204,3 +234,8 @@ class SegmentStore:
         for container in self.containers:
             await container.stop()
         self._lock.release()
+
+
+def _abort(protocol: asyncio.BaseProtocol) -> None:
+    assert isinstance(protocol, Connection)
+    protocol.abort()

@@ -12,6 +12,7 @@ from itertools import islice
 
 from nadi.errors import ConditionFailedError, InvalidArgumentError, NadiError, StreamSealedError
 from nadi.limits import (
+    MAX_FRAME_SENT_BYTES,
     TABLE_BATCH_MAX_BYTES,
     TABLE_KEY_MAX_BYTES,
     TABLE_PAGE_MAX_BYTES,
@@ -122,11 +123,15 @@ def remove(
 def read(state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey]) -> list[TableEntry]:
     """An entry for each key asked for, in order; absent ones have version -1 and no value."""
     entries = []
+    size = 0
     for key in keys:
         if not key.key:
             raise InvalidArgumentError("a table key has at least one byte")  # nor could the reply name it
         found = state.table_entry(record, key.key)
         entries.append(TableEntry(key.key, found[0], found[1]) if found else TableEntry(key.key, NOT_EXISTS, b""))
+        size += ENTRY_OVERHEAD_BYTES + len(key.key) + len(entries[-1].value)
+        if size > MAX_FRAME_SENT_BYTES:
+            raise InvalidArgumentError(f"the entries have more than {MAX_FRAME_SENT_BYTES:,} bytes: ask for fewer keys")
     return entries
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nadi.controller.rest.health import Component, Status, leaf, parent
 from nadi.segmentstore.container import Container
+from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.writer import StorageWriter
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ def server_health(server: Server) -> Component:
         "nadi",
         (
             _controller(server),
-            parent("segment-store", (parent("containers", containers), parent("storage-writers", writers))),
+            parent(
+                "segment-store", (parent("containers", containers), parent("storage-writers", writers), _peers(store))
+            ),
             leaf("rpc", Status.UP if server.controller_uri else Status.STARTING, {"uri": server.controller_uri}),
         ),
     )
@@ -31,6 +34,24 @@ def _controller(server: Server) -> Component:
     if controller is None:
         return leaf("controller", Status.STARTING)
     return leaf("controller", Status.UP, {"unfinished": controller.unfinished})
+
+
+def _peers(store: SegmentStore) -> Component:
+    """Memory held for those who are connected, of what it may be, and how many there are."""
+    listener, budget = store.listener, store.budget
+    if listener is None:
+        return leaf("peers", Status.STARTING)
+    details: dict[str, Any] = {
+        "held_bytes": budget.held_bytes,
+        "peak_bytes": budget.peak_bytes,
+        "most_bytes": budget.total_bytes,
+        "waiting": budget.waiting,
+        "connections": len(listener.guests),
+        "refused": listener.refused,
+        "ended": listener.ended,
+        "too_slow": store.too_slow,
+    }
+    return leaf("peers", Status.UP, details)
 
 
 def _container(container: Container) -> Component:

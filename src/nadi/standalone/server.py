@@ -12,8 +12,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import grpc
-
+from nadi.access.listener import raise_file_limit
 from nadi.access.tls import ServerTls
 from nadi.access.tokens import TokenKey
 from nadi.controller.access import ControllerAccess, with_token
@@ -21,7 +20,7 @@ from nadi.controller.controller import Controller
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
-from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.controller.service import add_controller, rpc_server
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_STORE_PORT
 from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.segmentstore.store import SegmentStore
@@ -74,6 +73,7 @@ class Server:
             raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
         tls, tokens = tls_of(security), token_key_of(security, self.folder)
         self.store = SegmentStore(self.folder, self._containers, tokens)
+        self._api.budget = self.store.budget
         self.gate = gate_of(security)
         self._api.access = RestAccess(self.gate)
         try:
@@ -130,7 +130,7 @@ class Server:
         except BaseException:
             await self.store.close()
             raise
-        self._rpc = grpc.aio.server(options=SERVER_OPTIONS)
+        self._rpc = rpc_server()
         access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
         add_controller(self._rpc, self.controller, access)
         try:
@@ -182,6 +182,7 @@ def _taken(host: str, port: int, error: Exception) -> str:
 
 async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.Event | None = None) -> None:
     """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect."""
+    raise_file_limit()
     stop = until or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,13 +1,15 @@
 """The receiving half of a connection: a buffer that the transport fills, and the commands in it.
 
-A transport asks for room with `get_buffer`, fills some of it and says how much with
-`buffer_updated`, which gives the commands that became whole. Views in commands point into the
-buffer; a buffer with views handed out is never written again but left to them.
+A transport asks for room with `get_buffer` and says how much it filled with `filled`; `next` gives the commands that
+are whole, one by one (`buffer_updated` all of them). Views in commands point into the buffer; a buffer with views
+handed out is never written again but left to them. Buffers are small at first and grow with what comes.
 """
 
 from __future__ import annotations
 
 import struct
+import weakref
+from typing import Protocol
 
 import numpy as np
 
@@ -28,49 +30,113 @@ _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
 _LEAST_ROOM = 4096
+_GROWTH = 4  # times as large as the last buffer is the next one
 
 
-def _buffer(size: int) -> memoryview:
-    """Writable memory that, unlike a bytearray's, is not zeroed first."""
-    return np.empty(size, np.uint8).data
+class Held(Protocol):
+    """Who counts the memory of buffers, as long as anybody holds one."""
+
+    @property
+    def room_bytes(self) -> int: ...
+
+    def take(self, size_bytes: int) -> None: ...
+
+    def give(self, size_bytes: int) -> None: ...
 
 
 class Decoder:
-    """Bytes in, commands out; after a ProtocolError it must not be used again."""
+    """Bytes in, commands out; after a ProtocolError it must not be used again.
 
-    def __init__(self, buffer_bytes: int = RECEIVE_BUFFER_BYTES) -> None:
-        self._size = buffer_bytes
-        self._view = _buffer(buffer_bytes)
+    buffer_bytes: of a buffer, and least_bytes of the first one; a larger frame gets one of its own. held: is told of
+    every buffer. `max_frame_bytes` is what a frame may announce, and may be changed between two commands.
+    """
+
+    def __init__(
+        self, buffer_bytes: int = RECEIVE_BUFFER_BYTES, least_bytes: int | None = None, held: Held | None = None
+    ) -> None:
+        self._most = buffer_bytes
+        self._least = self._size = min(buffer_bytes, least_bytes or buffer_bytes)
+        self._held = held
+        self._view = memoryview(b"")  # none yet
         self._start = 0  # of the first frame that is not whole yet
         self._end = 0  # of what was received
         self._shared = False  # commands hold views of this buffer
+        self.frame_bytes = 0  # of the command that came last
+        self.max_frame_bytes = MAX_FRAME_RECEIVED_BYTES
+
+    @property
+    def pending_bytes(self) -> int:
+        """Received, and in no command yet."""
+        return self._end - self._start
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Of the frame that is under way, with its head; 0 where that is not known, or `next` will refuse it."""
+        if self._end - self._start < 8:
+            return 0
+        length: int = _FRAME.unpack_from(self._view, self._start)[1]
+        return 8 + length if 0 <= length <= self.max_frame_bytes else 0
+
+    @property
+    def head(self) -> tuple[int, int]:
+        """Type and size of the frame that is under way; (0, 0) where they are not here."""
+        if self._end - self._start < 8:
+            return 0, 0
+        code, length = _FRAME.unpack_from(self._view, self._start)
+        return code, length
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Of the buffer there is, as far as the next one takes its place."""
+        return 0 if self._shared else len(self._view)
+
+    @property
+    def next_buffer_bytes(self) -> int:
+        """Of the buffer that `get_buffer` would make for the frame under way; 0 where it needs no other."""
+        wanted = self.wanted_bytes
+        return wanted if self._start + wanted > len(self._view) and wanted > self._least else 0
+
+    @property
+    def pending(self) -> memoryview:
+        """What `pending_bytes` counts."""
+        return self._view[self._start : self._end]
 
     def get_buffer(self, _hint: int = -1) -> memoryview:
         """Room for the transport to fill."""
-        if len(self._view) - self._end < _LEAST_ROOM:
+        if len(self._view) - self._end < _LEAST_ROOM or self._start + self.wanted_bytes > len(self._view):
             self._renew()
         return self._view[self._end :]
 
+    def filled(self, count: int) -> None:
+        """So many bytes of the room were filled."""
+        self._end += count
+
+    def next(self) -> Command | None:
+        """The next command that is whole."""
+        start, available = self._start, self._end - self._start
+        if available < 8:
+            if not available and not self._shared:
+                self._start = self._end = 0
+            return None
+        view = self._view
+        code, length = _FRAME.unpack_from(view, start)
+        if not 0 <= length <= self.max_frame_bytes:
+            raise ProtocolError(f"a frame of type {code} announces {length:,} bytes")
+        if 8 + length > available:
+            return None
+        stop = start + 8 + length
+        command = decode_payload(code, view, start + 8, stop)
+        self._shared = self._shared or code in _KEEPS_VIEW
+        self._start = stop
+        self.frame_bytes = 8 + length
+        return command
+
     def buffer_updated(self, count: int) -> list[Command]:
-        """The commands that became whole with the `count` bytes just received."""
+        """All commands that became whole with the `count` bytes just received."""
         self._end += count
         commands: list[Command] = []
-        view, start, end = self._view, self._start, self._end
-        while end - start >= 8:
-            code, length = _FRAME.unpack_from(view, start)
-            if not 0 <= length <= MAX_FRAME_RECEIVED_BYTES:
-                raise ProtocolError(f"a frame of type {code} announces {length:,} bytes")
-            stop = start + 8 + length
-            if stop > end:
-                break
-            commands.append(decode_payload(code, view, start + 8, stop))
-            self._shared = self._shared or code in _KEEPS_VIEW
-            start = stop
-        self._start = start
-        if start == end and not self._shared:
-            self._start = self._end = 0
-        elif end - start >= 8 and start + 8 + _FRAME.unpack_from(view, start)[1] > len(view):
-            self._renew()
+        while (command := self.next()) is not None:
+            commands.append(command)
         return commands
 
     def receive(self, data: bytes | memoryview) -> list[Command]:
@@ -85,12 +151,29 @@ class Decoder:
             data = data[count:]
         return commands
 
+    def rest(self) -> None:
+        """Keep no buffer while nothing comes."""
+        if self._start == self._end:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the buffer, and of what came of a frame."""
+        self._view, self._start, self._end, self._shared = memoryview(b""), 0, 0, False
+        self._size = self._least
+
     def _renew(self) -> None:
         """Move the unfinished frame to the head of a fresh buffer that can hold it whole."""
         pending = self._end - self._start
-        needed = 0
-        if pending >= 8:
-            needed = 8 + _FRAME.unpack_from(self._view, self._start)[1]
-        fresh = _buffer(max(self._size, needed, pending + _LEAST_ROOM))
+        size = self._size if self._held is None else max(self._least, min(self._size, self._held.room_bytes))
+        fresh = self._buffer(max(size, self.wanted_bytes, pending + _LEAST_ROOM))
         fresh[:pending] = self._view[self._start : self._end]
         self._view, self._start, self._end, self._shared = fresh, 0, pending, False
+        self._size = min(self._size * _GROWTH, self._most)
+
+    def _buffer(self, size: int) -> memoryview:
+        """Writable memory that, unlike a bytearray's, is not zeroed first."""
+        array = np.empty(size, np.uint8)
+        if self._held is not None:
+            self._held.take(size)
+            weakref.finalize(array, self._held.give, size).atexit = False
+        return array.data

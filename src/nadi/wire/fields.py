@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 from nadi.errors import ProtocolError
+from nadi.limits import LIST_MAX_ENTRIES
 
 Buffer = bytes | bytearray | memoryview
 
@@ -148,6 +149,8 @@ def list_of(
 
     def read_all(data: memoryview, position: int, end: int) -> tuple[Any, int]:
         count, position = take_count(data, position, end, least)
+        if count > LIST_MAX_ENTRIES:
+            raise ProtocolError(f"a list of {count:,} entries exceeds {LIST_MAX_ENTRIES:,}")
         values = []
         for _ in range(count):
             value, position = read(data, position, end)

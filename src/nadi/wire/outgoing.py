@@ -6,6 +6,7 @@ A write to a socket costs more than what most commands are, and each one may wak
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from nadi.limits import KIB
 from nadi.wire.codec import encode_parts
@@ -17,14 +18,19 @@ _BUFFERS_MAX = 64  # past it one joined write is faster than that many buffers
 
 
 class Outgoing:
-    """For one transport and its loop's thread."""
+    """For one transport and its loop's thread. `flushed` is told how many bytes the transport was given.
 
-    def __init__(self, transport: asyncio.WriteTransport) -> None:
+    `queued_bytes` of it wait for the end of this turn.
+    """
+
+    def __init__(self, transport: asyncio.WriteTransport, flushed: Callable[[int], None] | None = None) -> None:
         self._transport = transport
+        self._flushed = flushed
         self._loop = asyncio.get_running_loop()
         self._buffers: list[Buffer] = []
         self._is_large = False
         self._is_due = False
+        self.queued_bytes = 0
 
     def send(self, command: Command) -> None:
         """Queue a command; nothing of it where this raises, as ProtocolError does for one that is too large."""
@@ -32,16 +38,19 @@ class Outgoing:
         if max(map(len, parts)) > _LARGE_PART_BYTES:
             self._buffers += parts
             self._is_large = True
+            self.queued_bytes += sum(map(len, parts))
         else:
-            self._buffers.append(b"".join(parts))
+            joined = b"".join(parts)
+            self._buffers.append(joined)
+            self.queued_bytes += len(joined)
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Hand over to the transport what is queued, now."""
-        buffers, is_large = self._buffers, self._is_large
-        self._buffers, self._is_large, self._is_due = [], False, False
+        buffers, is_large, size = self._buffers, self._is_large, self.queued_bytes
+        self._buffers, self._is_large, self._is_due, self.queued_bytes = [], False, False, 0
         if not buffers or self._transport.is_closing():
             return
         try:
@@ -52,3 +61,5 @@ class Outgoing:
         except BaseException:  # half a frame may be out, and others with it: nobody may wait for their answers
             self._transport.abort()
             raise
+        if self._flushed is not None:
+            self._flushed(size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from nadi.access.names import Act, Need, need
+from nadi.access.budget import Budget
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
 from nadi.controller.controller import Controller
 from nadi.controller.metadata import StreamName
@@ -30,6 +31,7 @@ class Api:
     health: Callable[[], Component]
     access: RestAccess
     controller: Controller | None = None
+    budget: Budget = field(default_factory=Budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,21 +118,26 @@ def on_reader_group(permission: Permission) -> Asked:
     return lambda call: Need(reader_group_resource(call.scope, call.group), permission)
 
 
-async def read_body(request: Request, kind: Any) -> Any:
-    """The request's JSON as a `kind`; InvalidArgumentError names what is wrong with it."""
+async def read_body(request: Request, kind: Any, budget: Budget) -> Any:
+    """The request's JSON as a `kind`, counted in `budget` while it comes; InvalidArgumentError names what is wrong."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
     data = bytearray()
+    account = budget.account()
     try:
         async with asyncio.timeout(REST_BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 data += chunk
+                account.take(len(chunk))
+                await account.room()
                 if len(data) > REST_BODY_MAX_BYTES:
                     raise InvalidArgumentError(f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
     except TimeoutError as error:
         raise InvalidArgumentError(f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
     except ClientDisconnect as error:
         raise InvalidArgumentError("the client left before its body was here") from error
+    finally:
+        account.hold(0)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:

@@ -1,4 +1,8 @@
-"""The REST port: uvicorn in the server's own event loop, started and stopped with the rest of it."""
+"""The REST port: uvicorn in the server's own event loop, started and stopped with the rest of it.
+
+Its connections come through a Listener, which ends those that say nothing where others come. So whoever asks about
+health is answered, also where all places are taken.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +11,80 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.protocol import RestProtocol, protocol_for
 from nadi.controller.rest.replies import refusal
-from nadi.limits import REST_CONNECTIONS_MAX, REST_HEAD_MAX_BYTES
+from nadi.limits import (
+    REST_CONNECTIONS_EXTRA,
+    REST_CONNECTIONS_MAX,
+    REST_CONNECTIONS_OF_ADDRESS,
+    REST_HEAD_MAX_BYTES,
+)
 
 STOP_GRACE_S = 1
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn that leaves signals to whoever runs the loop, and says when it serves."""
+    """uvicorn that leaves signals to whoever runs the loop, takes what a Listener lets in, and says when it serves."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.serving = asyncio.Event()
+        self.listener = Listener(
+            self._protocol,
+            _abort,
+            most=files_left(REST_CONNECTIONS_MAX),
+            most_of_address=REST_CONNECTIONS_OF_ADDRESS,
+            extra=REST_CONNECTIONS_EXTRA,
+            name="REST",
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        self.servers = []  # uvicorn has none of its own to close
+        self.listener.listen(sockets or [], self.config.ssl)
+        self.started = True
         self.serving.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.listener.close()
+        await super().shutdown(None)
+
+    def _protocol(self, guest: Guest) -> RestProtocol:
+        app = cast("ASGIApp", self.config.loaded_app)
+        return protocol_for(
+            guest, _short(app), config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+
+
+def _short(app: ASGIApp) -> ASGIApp:
+    """`app` for those above the limit: what tells of health, and nothing else."""
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(("/ping", "/v1/health")):
+            await app(scope, receive, send)
+        else:
+            await refusal(503, "too many connections are at work: try again", {"Connection": "close"})(
+                scope, receive, send
+            )
+
+    return serve
+
+
+def _abort(protocol: asyncio.BaseProtocol) -> None:
+    assert isinstance(protocol, RestProtocol)
+    protocol.abort()
 
 
 def _stoppable(app: ASGIApp) -> ASGIApp:
@@ -70,7 +122,6 @@ class RestServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=REST_CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_GRACE_S,
             h11_max_incomplete_event_size=REST_HEAD_MAX_BYTES,
         )
@@ -81,17 +132,9 @@ class RestServer:
 
     async def start(self) -> None:
         """Listen; OSError where the port can't be had."""
-        found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-        host, port = listener.getsockname()[:2]
-        self._task = asyncio.create_task(self._uvicorn.serve([listener]), name="rest")
+        found = await bound_sockets(self._host, self._port)
+        host, port = found[0].getsockname()[:2]
+        self._task = asyncio.create_task(self._uvicorn.serve(found), name="rest")
         serving = asyncio.create_task(self._uvicorn.serving.wait())
         await asyncio.wait([self._task, serving], return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():

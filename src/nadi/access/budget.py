@@ -1,0 +1,130 @@
+"""One budget for all bytes that a server holds for its peers, so that none of them can take what others need.
+
+It counts what was received and is not handled yet, and what is to be sent and was not taken yet. Each connection has
+an account for either direction. None may hold more than a share of what is free, so shares become smaller as more is
+held and something is always left for who comes next; a few bytes everybody gets, or a newcomer could not even ask.
+Who finds no room waits until somebody gives something back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from nadi.limits import PEERS_BYTES, PEERS_LEAST_BYTES, PEERS_SHARE, WAKES_A_TURN
+
+Waiter = Callable[[], None]
+
+
+class Budget:
+    """`account` for a connection; `held_bytes` now, and `peak_bytes` at most so far."""
+
+    def __init__(self, total_bytes: int = PEERS_BYTES) -> None:
+        self.total_bytes = total_bytes
+        self.held_bytes = 0
+        self.peak_bytes = 0
+        self._waiting: dict[Waiter, None] = {}
+        self._is_due = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+
+    @property
+    def share_bytes(self) -> int:
+        """What one account may hold now."""
+        return max(PEERS_LEAST_BYTES, (self.total_bytes - self.held_bytes) // PEERS_SHARE)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
+
+    def account(self) -> Account:
+        """For the thread of the loop that runs now."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        return Account(self)
+
+    def wait(self, waiter: Waiter) -> None:
+        """Call it once after something was given back; it looks again, and may wait again."""
+        self._waiting[waiter] = None
+
+    def forget(self, waiter: Waiter) -> None:
+        """It waits no longer."""
+        self._waiting.pop(waiter, None)
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether this is the loop's thread."""
+        return threading.get_ident() == self._thread
+
+    def at_home(self, function: Callable[[], None]) -> None:
+        """Call it in the loop's thread."""
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function)
+
+    def change(self, count: int) -> None:
+        """For accounts: hold so many bytes more, or less."""
+        assert self._loop is not None
+        self.held_bytes += count
+        if count > 0:
+            self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        elif self._waiting and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._wake, len(self._waiting))
+
+    def _wake(self, count: int) -> None:
+        """Everybody who waits now looks once, a few in a turn of the loop, who waited longest first."""
+        self._is_due = False
+        for _ in range(min(count, WAKES_A_TURN, len(self._waiting))):
+            waiter = next(iter(self._waiting))
+            del self._waiting[waiter]
+            waiter()
+            count -= 1
+        if count > 0 and self._waiting and self._loop is not None:
+            self._is_due = True
+            self._loop.call_soon(self._wake, count)
+
+
+class Account:
+    """What is held for one connection, in one direction."""
+
+    __slots__ = ("_budget", "held_bytes")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.held_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        """How much more it may hold."""
+        return max(0, self._budget.share_bytes - self.held_bytes)
+
+    async def room(self) -> None:
+        """Wait until it may hold more."""
+        while not self.room_bytes:
+            came = asyncio.Event()
+            self._budget.wait(came.set)
+            try:
+                await came.wait()
+            finally:
+                self._budget.forget(came.set)
+
+    def take(self, size_bytes: int) -> None:
+        """Hold that much more, or less where it is negative; who can wait asks for `room_bytes` before."""
+        self.held_bytes += size_bytes
+        self._budget.change(size_bytes)
+
+    def give(self, size_bytes: int) -> None:
+        """Hold that much less. From any thread: the last to let go of a buffer may be a collection of garbage there."""
+        if not self._budget.is_at_home:
+            self._budget.at_home(lambda: self.give(size_bytes))
+            return
+        self.held_bytes -= size_bytes
+        self._budget.change(-size_bytes)
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold that much from now on."""
+        change, self.held_bytes = size_bytes - self.held_bytes, size_bytes
+        if change:
+            self._budget.change(change)

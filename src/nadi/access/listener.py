@@ -1,0 +1,218 @@
+"""A port that takes connections: so many in all, and so many from one address, counted from the first moment on.
+
+A connection is a guest. One whose peer has not yet shown what it is here for, or sent half of something, is loose:
+where the door is full, the one that has been loose longest goes for the next to come. So whoever comes and says at
+once what it wants finds a place, however many come and say nothing. TLS handshakes count, and have a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import resource
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+
+from nadi.limits import ACCEPTS_A_TURN, FILES_FOR_STORAGE, TLS_HANDSHAKE_S
+from nadi.seldom import SeldomWarning
+
+log = logging.getLogger(__name__)
+
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_DOORS = 3  # that take connections: the segment store's, gRPC's and REST's
+_PAUSE_S = 0.1  # when the system has no room for a connection
+
+
+async def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets at all addresses that `host` stands for, to `listen` with; OSError where one can't be had."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    made: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = socket.socket(family, kind, protocol)
+            made.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind((address[0], port or made[0].getsockname()[1], *address[2:]))
+    except OSError:
+        for one in made:
+            one.close()
+        raise
+    return made
+
+
+def files_left(most: int) -> int:
+    """`most` connections, or as many as the process may have open files beside those that storage needs."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if allowed == resource.RLIM_INFINITY else max(1, min(most, (allowed - FILES_FOR_STORAGE) // _DOORS))
+
+
+def raise_file_limit() -> None:
+    """Let the process have as many open files as it may: by default a tenth of that, or less."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Guest:
+    """One connection, as the door sees it; its protocol says `settle`, `loosen` and `leave`."""
+
+    __slots__ = ("_listener", "address", "is_extra", "protocol", "task")
+
+    def __init__(self, listener: Listener, address: str, is_extra: bool) -> None:
+        self._listener = listener
+        self.address = address
+        self.is_extra = is_extra  # above the limit: for short questions only
+        self.task: asyncio.Task[None] | None = None  # while it shakes hands
+        self.protocol: asyncio.BaseProtocol | None = None
+
+    def settle(self) -> None:
+        """It has shown what it is here for, and stays."""
+        self._listener.loose.pop(self, None)
+
+    def loosen(self) -> None:
+        """Nothing is under way for it: it may be the one to go."""
+        if self in self._listener.guests:
+            self._listener.loose[self] = None
+
+    def leave(self) -> None:
+        self._listener.left(self)
+
+
+class Listener:
+    """`listen`, then `close`. `make` gives a guest's protocol, `end` ends a guest's connection at once.
+
+    `end` may be asked for a protocol that has no transport yet. most: connections in all; most_of_address: of one
+    address; extra: above these, for guests that are told so.
+    `refused` and `ended` count those that found no place, and those that had to go for others.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Guest], asyncio.BaseProtocol],
+        end: Callable[[asyncio.BaseProtocol], None],
+        *,
+        most: int,
+        most_of_address: int,
+        extra: int = 0,
+        name: str = "",
+    ) -> None:
+        self._make, self._end = make, end
+        self._most, self._most_of_address, self._extra = most, most_of_address, extra
+        self._extras = 0
+        self.guests: set[Guest] = set()
+        self.loose: dict[Guest, None] = {}
+        self._of_address: Counter[str] = Counter()
+        self.refused = self.ended = 0
+        self._report = SeldomWarning(log, f"{name}: %d connections found no place or had to go, the last from %s: %s")
+        self._sockets: list[socket.socket] = []
+        self._tls: ssl.SSLContext | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
+        """Take connections at sockets that are bound."""
+        self._sockets, self._tls = sockets, tls
+        for one in sockets:
+            one.setblocking(False)
+            one.listen(1024)
+            self._resume(one)
+
+    def close(self) -> None:
+        """Take no more; guests stay."""
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            asyncio.get_running_loop().remove_reader(one)
+            one.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def left(self, guest: Guest) -> None:
+        """The guest is gone."""
+        if guest in self.guests:
+            self.guests.discard(guest)
+            self.loose.pop(guest, None)
+            self._extras -= guest.is_extra
+            self._of_address[guest.address] -= 1
+            if not self._of_address[guest.address]:
+                del self._of_address[guest.address]
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self._report("the system", error)
+                    asyncio.get_running_loop().remove_reader(listening)
+                    asyncio.get_running_loop().call_later(_PAUSE_S, self._resume, listening)
+                    return
+                continue  # it left before it was let in
+            self._admit(accepted, str(address[0]))
+
+    def _resume(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _admit(self, accepted: socket.socket, address: str) -> None:
+        is_extra = False
+        is_full_of_it = self._of_address[address] >= self._most_of_address
+        if is_full_of_it or len(self.guests) - self._extras >= self._most:
+            gone = self._make_place(address if is_full_of_it else "")
+            is_extra = gone.is_extra if gone is not None else self._extras < self._extra
+            if gone is None and not is_extra:
+                self.refused += 1
+                self._report(address, "no place")
+                accepted.close()
+                return
+        accepted.setblocking(False)
+        guest = Guest(self, address, is_extra)
+        self.guests.add(guest)
+        self.loose[guest] = None
+        self._extras += is_extra
+        self._of_address[address] += 1
+        guest.task = task = asyncio.get_running_loop().create_task(self._let_in(guest, accepted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _make_place(self, address: str) -> Guest | None:
+        """End the guest that has been loose longest, of that address if there is one, and say which it was."""
+        found = next((guest for guest in self.loose if not address or guest.address == address), None)
+        if found is None:
+            return None
+        self.ended += 1
+        self._report(found.address, "it had nothing under way, and others came")
+        self.left(found)
+        if found.protocol is not None:
+            self._end(found.protocol)
+        elif found.task is not None:
+            found.task.cancel()
+        return found
+
+    async def _let_in(self, guest: Guest, accepted: socket.socket) -> None:
+        made = self._make(guest)
+        if self._tls is None:
+            guest.protocol = made
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: made,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S if self._tls is not None else None,
+            )
+        except BaseException as error:
+            guest.leave()
+            self._end(made)
+            accepted.close()
+            if not isinstance(error, OSError | asyncio.CancelledError):  # those are the peer's doing, or ours
+                log.error("a connection could not be taken", exc_info=error)
+        else:
+            guest.task, guest.protocol = None, made

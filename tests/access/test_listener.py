@@ -1,0 +1,168 @@
+"""A door's places: so many in all and for one address, and who says nothing goes for who comes."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+import uvloop
+
+from nadi.access import listener as listening
+from nadi.access.listener import Guest, Listener, bound_sockets, files_left
+from nadi.limits import FILES_FOR_STORAGE
+from tests.access.support import certificate
+
+
+class Echo(asyncio.Protocol):
+    """Settles at the first byte, if it is no question mark."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        assert self.transport is not None
+        if data != b"?":
+            self.guest.settle()
+        self.transport.write(b"extra" if self.guest.is_extra else b"plain")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.guest.leave()
+
+
+def end(protocol: asyncio.BaseProtocol) -> None:
+    assert isinstance(protocol, Echo)
+    if protocol.transport is not None:
+        protocol.transport.abort()
+
+
+@asynccontextmanager
+async def door(
+    most: int, most_of_address: int, extra: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[tuple[Listener, tuple[str, int]]]:
+    listener = Listener(Echo, end, most=most, most_of_address=most_of_address, extra=extra, name="echo")
+    sockets = await bound_sockets("127.0.0.1", 0)
+    listener.listen(sockets, tls)
+    try:
+        yield listener, sockets[0].getsockname()
+    finally:
+        listener.close()
+
+
+class Visitor:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def come(cls, address: tuple[str, int], local: str = "127.0.0.1") -> Visitor:
+        return cls(*await asyncio.open_connection(*address, local_addr=(local, 0)))
+
+    async def say(self, words: bytes = b"!") -> bytes:
+        """The answer; b"" if it has no place, or lost it."""
+        try:
+            self.writer.write(words)
+            return await asyncio.wait_for(self.reader.read(5), 10)
+        except ConnectionError:
+            return b""
+
+
+async def until(count: int, listener: Listener) -> None:
+    async with asyncio.timeout(10):
+        while len(listener.guests) != count:  # noqa: ASYNC110 - it is looked at from outside
+            await asyncio.sleep(0.001)
+
+
+def test_who_says_nothing_goes_for_who_comes() -> None:
+    async def main() -> None:
+        async with door(3, 3) as (listener, address):
+            quiet = [await Visitor.come(address) for _ in range(3)]
+            await until(3, listener)
+            comes = await Visitor.come(address)
+            assert await comes.say() == b"plain"
+            assert await quiet[0].say() == b"", "who was quiet longest went"
+            assert await quiet[1].say() == b"plain"
+            assert (len(listener.guests), listener.ended, listener.refused) == (3, 1, 0)
+
+    uvloop.run(main())
+
+
+def test_who_has_settled_stays_and_who_leaves_makes_place() -> None:
+    async def main() -> None:
+        async with door(2, 2) as (listener, address):
+            here = [await Visitor.come(address) for _ in range(2)]
+            assert [await one.say() for one in here] == [b"plain"] * 2
+            assert await (await Visitor.come(address)).say() == b""
+            assert [await one.say() for one in here] == [b"plain"] * 2
+            here.pop().writer.close()
+            await until(1, listener)
+            assert await (await Visitor.come(address)).say() == b"plain"
+            assert (listener.refused, listener.ended) == (1, 0)
+
+    uvloop.run(main())
+
+
+def test_one_address_does_not_take_the_places_of_others() -> None:
+    async def main() -> None:
+        async with door(10, 2) as (listener, address):
+            crowd = [await Visitor.come(address) for _ in range(2)]
+            assert [await one.say() for one in crowd] == [b"plain"] * 2
+            assert await (await Visitor.come(address)).say() == b""
+            other = await Visitor.come(address, "127.0.0.2")
+            assert await other.say() == b"plain"
+            waits = await Visitor.come(address, "127.0.0.3")  # and who waits elsewhere does not go for the crowd
+            await until(4, listener)
+            assert await (await Visitor.come(address)).say() == b""
+            assert await waits.say() == b"plain"
+
+    uvloop.run(main())
+
+
+def test_extra_places_are_for_short_questions() -> None:
+    async def main() -> None:
+        async with door(2, 2, extra=1) as (listener, address):
+            here = [await Visitor.come(address) for _ in range(2)]
+            assert [await one.say() for one in here] == [b"plain"] * 2
+            first = await Visitor.come(address)
+            assert await first.say(b"?") == b"extra"
+            second = await Visitor.come(address)
+            assert await second.say(b"?") == b"extra"  # in the place of the first
+            assert await first.say(b"?") == b""
+            assert len(listener.guests) == 3
+
+    uvloop.run(main())
+
+
+def test_half_a_handshake_has_a_place_and_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "TLS_HANDSHAKE_S", 0.3)
+    files = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    trusting = ssl.create_default_context(cafile=str(files.authority))
+
+    async def main() -> None:
+        async with door(2, 2, tls=context) as (listener, address):
+            halves = [await Visitor.come(address) for _ in range(2)]
+            await until(2, listener)
+            whole = Visitor(*await asyncio.open_connection(*address, ssl=trusting, server_hostname="localhost"))
+            assert await whole.say() == b"plain"
+            assert await asyncio.wait_for(halves[0].reader.read(), 10) == b"", "it went for one who came"
+            assert await asyncio.wait_for(halves[1].reader.read(), 10) == b"", "it was too slow"
+            await until(1, listener)
+            assert await whole.say() == b"plain"
+
+    uvloop.run(main())
+
+
+def test_doors_leave_files_for_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    assert files_left(10) == 10
+    assert 3 * files_left(10_000) + FILES_FOR_STORAGE <= 1024
