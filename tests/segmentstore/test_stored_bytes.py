@@ -26,6 +26,7 @@ from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, log_
 from nadi.segmentstore.tier2 import writer as storage_writer
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES as CHECKED_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.standalone.health import _container
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, open_store
 
@@ -148,6 +149,9 @@ def test_a_flipped_byte_in_a_chunk_is_told_and_all_else_is_read(tmp_path: Path, 
             (known,) = store.containers[0].damaged
             assert (known.segment, known.offset, known.end_offset) == (S, 5 * CHECKED_BYTES, behind)
             assert "checksum" in known.reason
+            details = _container(store.containers[0]).details
+            assert details["damaged_places"] == 1
+            assert [(place["segment"], place["offset"]) for place in details["damaged"]] == [(S, known.offset)]
             flip(chunk_path(tmp_path, extent), damaged)
             await assert_read(store, S, data, length=length)
 
