@@ -37,6 +37,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
     │   └── SegmentGoneError        the whole segment was: go on from the stream's head
+    ├── DamagedDataError            stored bytes are damaged or missing: put their file back, or go on at `end_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
     │   ├── TokenExpiredError       a delegation token ran out: the client fetches another and goes on
@@ -263,6 +264,20 @@ class SegmentGoneError(TruncatedError):
         self.segment, self.offset, self.start_offset = segment, 0, 0
 
 
+class DamagedDataError(NadiError):
+    """Bytes [offset, end_offset) of a segment can't be read as they were stored; all others can.
+
+    end_offset: where reading can be taken up again: an append boundary at or after the damage.
+    """
+
+    def __init__(self, segment: str, offset: int, end_offset: int, reason: str) -> None:
+        super().__init__(
+            f"bytes {offset:,} to {end_offset:,} of segment {segment} can't be read as they were stored ({reason}): "
+            f'have them put back from a copy, or go on at {end_offset:,}; readers do with on_damage="skip"'
+        )
+        self.segment, self.offset, self.end_offset, self.reason = segment, offset, end_offset, reason
+
+
 class UnavailableError(NadiError):
     """The server can't be reached or can't do it now: try again."""
 
@@ -312,7 +327,7 @@ class DataFolderVersionError(DataFolderError):
 class CorruptLogError(DataFolderError):
     """Acknowledged data in the durable log is damaged; nothing was changed on disk.
 
-    `file` and `offset` say where; the message says what can be done.
+    `file` and `offset` say where, `what` says what is wrong there, the message what can be done.
     """
 
     def __init__(self, file: str, offset: int, what: str) -> None:
@@ -321,4 +336,4 @@ class CorruptLogError(DataFolderError):
             "Put that file back from a copy and start again; or, to give up everything that was "
             f"acknowledged after this place, set it aside with: nadi repair --cut-log '{file}' --at {offset}"
         )
-        self.file, self.offset = file, offset
+        self.file, self.offset, self.what = file, offset, what

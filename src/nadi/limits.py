@@ -79,6 +79,7 @@ RECORDS_IN_MEMORY = 10_000  # of one container, idle ones; 1 KB each, and loaded
 RECORD_ATTRIBUTES_IN_MEMORY = 1_000  # of one segment: writers' numbers mostly; more are looked up on disk
 STATE_MAP_BYTES = 256 * MIB  # address space for a container's state at first; doubled when it is full
 LOCATE_EXTENTS_BACK = 130  # looked at for an event's begin: as many as the largest event has appends
+DAMAGE_LISTED = 1_000  # damaged places that a container lists; readers are told of all
 TIME_INDEX_MS = 1_000  # a segment's time index has at most one entry in it
 TIME_INDEX_BYTES = 4 * KIB  # and one entry, of some 40 bytes on disk, for so many: it stays about 1 % of the data
 TIME_INDEX_MOST_MS = 10_000  # or where fewer come, one in it

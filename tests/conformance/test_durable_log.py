@@ -7,29 +7,55 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError
 from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import log_file_name
 from nadi.segmentstore.tier1.log import DurableLog, LogAddress
 from nadi.segmentstore.tier1.memory import MemoryLog, MemoryStorage
 
-Opener = Callable[[], DurableLog]
 FILE_BYTES = 64 * 1024
 
 
-def _file_log(folder: Path) -> Opener:
-    return lambda: FileLog.open(folder / "log", file_bytes=FILE_BYTES, spare_files=2)
+class Opener(Protocol):
+    def __call__(self) -> DurableLog: ...
+
+    def flip(self, address: LogAddress, offset: int) -> None:
+        """Damage one byte of a frame's payload where it is stored."""
 
 
-def _memory_log(folder: Path) -> Opener:
-    storage = MemoryStorage()
-    return lambda: MemoryLog.open(storage)
+class FileLogs:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "log"
+
+    def __call__(self) -> DurableLog:
+        return FileLog.open(self._folder, file_bytes=FILE_BYTES, spare_files=2)
+
+    def flip(self, address: LogAddress, offset: int) -> None:
+        with (self._folder / log_file_name(address.file)).open("r+b") as file:
+            file.seek(address.offset + offset)
+            byte = file.read(1)[0]
+            file.seek(address.offset + offset)
+            file.write(bytes([byte ^ 0x55]))
 
 
-OPENERS: dict[str, Callable[[Path], Opener]] = {"files": _file_log, "memory": _memory_log}
+class MemoryLogs:
+    def __init__(self, _: Path) -> None:
+        self._storage = MemoryStorage()
+
+    def __call__(self) -> DurableLog:
+        return MemoryLog.open(self._storage)
+
+    def flip(self, address: LogAddress, offset: int) -> None:
+        payload = bytearray(self._storage.frames[address.sequence])
+        payload[offset] ^= 0x55
+        self._storage.frames[address.sequence] = bytes(payload)
+
+
+OPENERS: dict[str, Callable[[Path], Opener]] = {"files": FileLogs, "memory": MemoryLogs}
 
 
 @pytest.fixture(params=list(OPENERS))
@@ -38,7 +64,7 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 
 
 def replayed(log: DurableLog, after_sequence: int = 0) -> dict[int, bytes]:
-    return {address.sequence: payload for address, payload in log.replay(after_sequence)}
+    return {frame.address.sequence: frame.payload for frame in log.replay(after_sequence)}
 
 
 @contextlib.asynccontextmanager
@@ -69,12 +95,12 @@ def test_frames_come_back_in_order_after_reopening(open_log: Opener) -> None:
     async def test() -> None:
         async with opened(open_log) as (log, _):
             for number, payload in enumerate(payloads, 1):
-                address = await log.append([payload[:3], payload[3:]])
+                address, _ = await log.append([payload[:3], payload[3:]])
                 assert address.sequence == number == log.last_sequence
         async with opened(open_log) as (log, frames):
             assert list(frames.items()) == list(enumerate(payloads, 1))
             assert log.last_sequence == len(payloads)
-            assert (await log.append([b"more"])).sequence == len(payloads) + 1
+            assert (await log.append([b"more"])).address.sequence == len(payloads) + 1
         async with opened(open_log) as (log, frames):
             assert list(frames.values()) == [*payloads, b"more"]
 
@@ -100,7 +126,7 @@ def test_frames_larger_than_a_file(open_log: Opener, size: int) -> None:
     async def test() -> None:
         async with opened(open_log) as (log, _):
             await log.append([b"before"])
-            address = await log.append([payload[:1000], payload[1000:]])
+            address, _ = await log.append([payload[:1000], payload[1000:]])
             await log.append([b"after"])
             assert await log.read_at(address, size - 10, 10) == payload[-10:]
         async with opened(open_log) as (_, frames):
@@ -122,17 +148,112 @@ def test_replay_begins_after_the_given_frame(open_log: Opener) -> None:
     run(test)
 
 
-def test_numbers_never_go_back_behind_the_given_frame(open_log: Opener) -> None:
-    """The log may have been cut; what comes after must not look older than the state it belongs to."""
+def test_a_log_that_ends_before_the_given_frame_is_refused(open_log: Opener) -> None:
+    """The newest frame is never released: where it is missing, later ones may be missing too."""
 
     async def test() -> None:
         async with opened(open_log) as (log, _):
-            await log.append([b"1"])
+            for number in range(1, 10):
+                await log.append([b"%d" % number])
+        for after in (10, 1000):
+            log = open_log()
+            with pytest.raises(CorruptLogError):
+                replayed(log, after_sequence=after)
+            await log.close()
         async with opened(open_log, after_sequence=9) as (log, frames):
             assert frames == {}
-            assert (await log.append([b"10"])).sequence == 10
-        async with opened(open_log, after_sequence=9) as (_, frames):
-            assert frames == {10: b"10"}
+            assert (await log.append([b"10"])).address.sequence == 10
+
+    run(test)
+
+
+PARTS = [b"the head", b"first part" * 100, b"", b"second part" * 1000]
+BEGINS = [0, 8, 1008, 1008]
+
+
+def test_a_damaged_part_is_never_given(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            address, checksums = await log.append(PARTS)
+            assert len(checksums) == 4 * (len(PARTS) - 1)
+            open_log.flip(address, 5_000)
+            for number, part in enumerate(PARTS[1:3]):
+                checksum = checksums[4 * number :][:4]
+                assert await log.read_at(address, BEGINS[number + 1], len(part), checksum) == part
+            with pytest.raises(CorruptLogError, match="checksum"):
+                await log.read_at(address, BEGINS[3], len(PARTS[3]), checksums[8:])
+            with pytest.raises(CorruptLogError, match="checksum"):
+                await log.read_at(address, 0, 8)  # nothing is known of these bytes alone
+            for wrong in (checksums[:4], bytes(4)):
+                with pytest.raises(CorruptLogError, match="checksum"):
+                    await log.read_at(address, BEGINS[3], len(PARTS[3]), wrong)
+
+    run(test)
+
+
+def test_a_frame_whose_data_is_damaged_is_replayed_once_it_was_durable(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            address, checksums = await log.append(PARTS)
+            await log.append([b"the next one"])
+            open_log.flip(address, 5_000)
+        log = open_log()
+        damaged, following = log.replay(0)
+        assert (damaged.address, damaged.checksums, damaged.damaged_parts) == (address, checksums, (2,))
+        assert damaged.payload.startswith(b"".join(PARTS[:3]))
+        assert (following.payload, following.damaged_parts) == (b"the next one", ())
+        with pytest.raises(CorruptLogError):
+            await log.read_at(address, BEGINS[3], len(PARTS[3]), checksums[8:])
+        assert (await log.append([b"3"])).address.sequence == 3
+        await log.close()
+        open_log.flip(address, 2)
+        log = open_log()
+        with pytest.raises(CorruptLogError):  # without its head nobody knows what the frame changed
+            replayed(log)
+        await log.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("place", [2, 5_000])
+def test_what_is_not_needed_to_start_may_be_damaged(open_log: Opener, place: int) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            addresses = [(await log.append([b"head %d" % n, bytes([n]) * 9_000])).address for n in range(1, 21)]
+        for number in (0, 3, 4, 16):
+            open_log.flip(addresses[number], place)
+        for after in (17, 18, 20):
+            async with opened(open_log, after) as (log, frames):
+                assert list(frames) == list(range(after + 1, 21))
+                assert await log.read_at(addresses[5], 0, 6) == b"head 6"
+                with pytest.raises(CorruptLogError):
+                    await log.read_at(addresses[16], 0, 6)
+
+    run(test)
+
+
+def test_single_frames_can_be_kept(open_log: Opener) -> None:
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            addresses = [(await log.append([bytes([n]) * 10_000])).address for n in range(1, 41)]
+            before, kept = log.size_bytes, addresses[9]
+            log.truncate(31, keep=[kept])
+            assert log.size_bytes < before / 2
+            assert log.has(kept, 10_000)
+            assert await log.read_at(kept, 0, 10) == bytes([10]) * 10
+        async with opened(open_log, after_sequence=30) as (log, frames):
+            assert list(frames) == list(range(31, 41))
+            assert await log.read_at(kept, 0, 10) == bytes([10]) * 10
+            log.truncate(31, keep=[kept])
+            assert log.has(kept, 10_000)
+            assert log.has(addresses[39], 10_000)
+            assert not log.has(addresses[39], 10_000_000)
+            log.truncate(31)
+            assert not log.has(kept, 10_000)
+            with pytest.raises(NotFoundError):
+                await log.read_at(kept, 0, 10)
+        async with opened(open_log, after_sequence=30) as (log, frames):
+            assert list(frames) == list(range(31, 41))
 
     run(test)
 
@@ -145,16 +266,16 @@ def test_parts_of_frames_are_read_at_their_address(open_log: Opener) -> None:
         for address, payload in zip(addresses, payloads, strict=True):
             offset = rng.randrange(len(payload))
             length = rng.randrange(len(payload) - offset + 1)
-            assert log.read_at_now(address, offset, length) == payload[offset : offset + length]
+            assert await log.read_at(address, offset, length) == payload[offset : offset + length]
         reads = [log.read_at(address, 0, len(p)) for address, p in zip(addresses, payloads, strict=True)]
         assert await asyncio.gather(*reads) == payloads
 
     async def test() -> None:
         async with opened(open_log) as (log, _):
-            addresses = [await log.append([payload]) for payload in payloads]
+            addresses = [(await log.append([payload])).address for payload in payloads]
             await check(log, addresses)
         log = open_log()
-        assert [address for address, _ in log.replay(0)] == addresses
+        assert [frame.address for frame in log.replay(0)] == addresses
         await check(log, addresses)
         await log.close()
 
@@ -164,7 +285,7 @@ def test_parts_of_frames_are_read_at_their_address(open_log: Opener) -> None:
 def test_truncate_releases_only_lower_frames(open_log: Opener) -> None:
     async def test() -> None:
         async with opened(open_log) as (log, _):
-            addresses = [await log.append([bytes([n]) * 10_000]) for n in range(1, 41)]
+            addresses = [(await log.append([bytes([n]) * 10_000])).address for n in range(1, 41)]
             before = log.size_bytes
             assert before >= 40 * 10_000
             log.truncate(0)
@@ -179,7 +300,7 @@ def test_truncate_releases_only_lower_frames(open_log: Opener) -> None:
             assert list(frames) == list(range(31, 42))
             log.truncate(1000)  # all of them
             assert log.size_bytes < before / 2
-            assert (await log.append([b"42"])).sequence == 42
+            assert (await log.append([b"42"])).address.sequence == 42
         async with opened(open_log, after_sequence=41) as (_, frames):
             assert frames == {42: b"42"}
 
@@ -243,7 +364,7 @@ def test_a_closed_log_refuses(open_log: Opener) -> None:
     async def test() -> None:
         log = open_log()
         replayed(log)
-        address = await log.append([b"1"])
+        address, _ = await log.append([b"1"])
         await log.close()
         await log.close()
         calls: list[Awaitable[object]] = [log.append([b"2"]), log.read_at(address, 0, 1)]
@@ -271,7 +392,7 @@ def test_random_lives_agree_with_a_list(open_log: Opener, seed: int) -> None:
                     if action < 0.7:
                         payload = rng.randbytes(rng.choice([0, 1, 4048, 4049, 9000, 40_000, 70_000]))
                         half = rng.randrange(len(payload) + 1)
-                        address = await log.append([payload[:half], payload[half:]])
+                        address, _ = await log.append([payload[:half], payload[half:]])
                         model[address.sequence], addresses[address.sequence] = payload, address
                     elif action < 0.9 and (live := [s for s in model if s >= kept_from]):
                         sequence = rng.choice(live)

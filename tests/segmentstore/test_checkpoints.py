@@ -46,9 +46,9 @@ def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, monkeypat
                     await go_on.wait()
                 return await append(parts)
 
-            def note(before_sequence: int) -> None:
+            def note(before_sequence: int, keep: Any) -> None:
                 released.append((before_sequence, go_on.is_set()))
-                truncate(before_sequence)
+                truncate(before_sequence, keep)
 
             monkeypatch.setattr(container.log, "append", held)
             monkeypatch.setattr(container.log, "truncate", note)

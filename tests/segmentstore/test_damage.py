@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 import nadi
 from nadi.errors import CorruptLogError, DataFolderError
-from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader, frame_bytes
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader, FrameHeader
 
 COUNT = 40
 
@@ -43,11 +43,11 @@ def frames(path: Path) -> Iterator[tuple[FrameHeader, bytes]]:
     header = FileHeader.decode(data[:BLOCK_BYTES], path)
     position = BLOCK_BYTES
     while header is not None:
-        frame = FrameHeader.decode(memoryview(data)[position:], header.log_id, header.number, position)
+        frame = FrameHeader.decode(memoryview(data)[position:], header.log_crc, header.number, position)
         if frame is None:
             return
         yield frame, data[position + FRAME_HEADER_BYTES :][: frame.payload_bytes]
-        position += frame_bytes(frame.payload_bytes)
+        position += frame.frame_bytes
 
 
 def place_of(folder: Path, event: bytes) -> tuple[Path, FrameHeader]:
@@ -91,10 +91,10 @@ def test_a_torn_tail_is_dropped_and_everything_acknowledged_is_there(folder: Pat
     header = FileHeader.decode(path.read_bytes()[:BLOCK_BYTES], path)
     assert header is not None
     last = max((frame for frame, _ in frames(path)), key=lambda frame: frame.sequence)
-    end = last.offset + frame_bytes(last.payload_bytes)
+    end = last.offset + last.frame_bytes
     block = bytearray(BLOCK_BYTES)
-    torn = FrameHeader(10 * BLOCK_BYTES, last.sequence + 1, last.epoch, last.number, end, payload_crc=1)
-    torn.encode_into(memoryview(block), header.log_id)
+    torn = last._replace(payload_bytes=10 * BLOCK_BYTES, sequence=last.sequence + 1, offset=end, head_crc=1)
+    torn.encode_into(memoryview(block), header.log_crc)
     overwrite(path, end, bytes(block) + b"half a payload" * 100)
 
     assert events_of(folder) == expected(COUNT)

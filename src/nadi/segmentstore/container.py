@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,12 +29,14 @@ from nadi.limits import (
 )
 from nadi.segmentstore import reserve
 from nadi.segmentstore.cache import BlockCache
+from nadi.segmentstore.damage import Damage, KnownDamage
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.metadata import Metadata
-from nadi.segmentstore.operations import Delete, decode_frame
+from nadi.segmentstore.operations import Append, Delete, decode_frame
 from nadi.segmentstore.records import FrameRef
 from nadi.segmentstore.state import Checkpoint, StateMachine
 from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +90,10 @@ def _again(error: UnavailableError) -> UnavailableError:
     return fresh
 
 
+async def _nothing() -> None:
+    pass
+
+
 class Container:
     """One container. `submit` queues a request; `call` queues a function and waits for its result.
 
@@ -97,6 +103,7 @@ class Container:
     def __init__(self, number: int, folder: Path, cache: BlockCache, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.number = number
         self.cache = cache
+        self.damage = KnownDamage(number)
         self._now_ms = now_ms
         self.queue_bytes = 0
         self.log_full = False  # at its limit, because tier 2 takes no data; looked at for each frame
@@ -114,6 +121,7 @@ class Container:
         self._checkpointed_sequence = 0
         self._truncation_due = False
         self.on_durable: Callable[[], None] = lambda: None
+        self.on_opened: Callable[[], Awaitable[None]] = _nothing  # before it takes requests
 
     # --- life ----------------------------------------------------------------------------------------
 
@@ -149,6 +157,7 @@ class Container:
             await self._open_parts()
         reserve.take(self._folder)
         self._checkpointed_sequence = self.metadata.state().sequence
+        await self.on_opened()
         # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
         self._checkpoint_at = time.monotonic() - CHECKPOINT_INTERVAL_S * (self.number % 4) / 4
         log.info(
@@ -177,14 +186,21 @@ class Container:
     def _recover(self) -> StateMachine:
         state = StateMachine(self.metadata)
         now = time.monotonic()
-        for address, payload in self.log.replay(state.sequence):
-            operations, head = decode_frame(payload)
-            frame = FrameRef(address.sequence, address, now)
+        for found in self.log.replay(state.sequence):
+            operations, head = decode_frame(found.payload)
+            frame = FrameRef(found.address.sequence, found.address, now)
+            part = 0
             for operation in operations:
-                state.apply(operation, frame, head)
+                if isinstance(operation, Append) and operation.length:
+                    state.apply(operation, frame, head, found.checksums[part * CHECKSUM_BYTES :][:CHECKSUM_BYTES])
+                    if part in found.damaged_parts:
+                        state.set_aside(state.must(operation.segment).extents[-1])
+                    part += 1
+                else:
+                    state.apply(operation, frame)
             if frame.live_bytes:
                 state.frames[frame.sequence] = frame
-            state.sequence = address.sequence
+            state.sequence = frame.sequence
         state.durable(state.residents.all())
         return state
 
@@ -228,6 +244,15 @@ class Container:
     def failure(self) -> Exception | None:
         """Why it takes no requests now; it recovers by itself."""
         return self._failure
+
+    @property
+    def damaged(self) -> list[Damage]:
+        """What of its data is known to be damaged; not what was truncated or deleted since."""
+        found = self.damage.all()
+        if self._failure is not None:
+            return found
+        records = [(damage, self.state.find(damage.segment)) for damage in found]
+        return [damage for damage, record in records if record is not None and damage.end_offset > record.start_offset]
 
     @property
     def started(self) -> bool:
@@ -282,14 +307,15 @@ class Container:
         self.log_full = self.log.size_bytes > LOG_MAX_BYTES
         self._prepare(frame, answers)
         if not frame.empty:
-            parts, blocks = frame.finish()
-            ref.address = await self.log.append(parts)
+            parts, extents = frame.finish()
+            ref.address, checksums = await self.log.append(parts)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
-            for position, block in blocks:
-                self.cache.put((f"{self.number}", sequence, position), block)
+            for number, extent in enumerate(extents):
+                extent.checksums = checksums[number * CHECKSUM_BYTES :][:CHECKSUM_BYTES]
+                self.cache.put((f"{self.number}", sequence, extent.position), parts[number + 1])
             self.state.durable(frame.touched.values())
         self._in_flight = []
         for request, result, error in answers:
@@ -429,8 +455,13 @@ class Container:
     def _truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint.
 
+        Damaged bytes stay, for who may get them back, and don't hold up others: else the log would grow until it is
+        full, and writers wait for ever.
         Between frames only: one under way may say that bytes are in tier 2, and may yet be lost.
         """
         self._truncation_due = False
-        oldest = next(iter(self.state.frames), self._checkpointed_sequence + 1)
-        self.log.truncate(min(oldest, self._checkpointed_sequence + 1))
+        oldest, damaged = self.state.log_needed()
+        before = self._checkpointed_sequence + 1
+        if oldest is not None:
+            before = min(before, oldest)
+        self.log.truncate(before, keep=damaged)

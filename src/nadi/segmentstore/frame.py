@@ -90,11 +90,11 @@ class FrameBuilder:
     def empty(self) -> bool:
         return not self._operations
 
-    def finish(self) -> tuple[list[bytes], list[tuple[int, bytes]]]:
-        """The frame's payload in parts, and each block of data with its position in the payload."""
+    def finish(self) -> tuple[list[bytes], list[Extent]]:
+        """The frame's payload, the head and the parts behind it, and the extent that each of these parts makes."""
         data: list[bytes] = []
         operations: list[AnyOperation] = []
-        placed: list[tuple[Extent, int, bytes]] = []
+        extents: list[Extent] = []
         position = 0
         for item in self._operations:
             if not isinstance(item, _Run):
@@ -106,12 +106,11 @@ class FrameBuilder:
             if item.extent is not None:
                 block = b"".join(item.parts)
                 item.parts = []
-                placed.append((item.extent, position, block))
+                item.extent.position = position  # in the data area, as yet
+                extents.append(item.extent)
                 data.append(block)
                 position += len(block)
         head = encode_head(operations)
-        blocks = []
-        for extent, offset, block in placed:
-            extent.position = len(head) + offset
-            blocks.append((extent.position, block))
-        return [head, *data], blocks
+        for extent in extents:
+            extent.position += len(head)
+        return [head, *data], extents

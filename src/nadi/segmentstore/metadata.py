@@ -268,8 +268,8 @@ class Metadata:
                 frame = frames.get(sequence)
                 if frame is None:
                     frame = frames[sequence] = FrameRef(sequence, LogAddress(sequence, file, offset), 0.0)
-            extent = Extent(_PAIR.unpack(key)[1], length, frame, position, value[_EXTENT.size :].decode())
-            record.extents.append(extent)
+            chunk, checksums = _unpack_chunk(value)
+            record.extents.append(Extent(_PAIR.unpack(key)[1], length, frame, position, chunk, checksums))
             if frame is not None:
                 record.log_bytes += length
         return record
@@ -283,6 +283,12 @@ class Metadata:
             if _EXTENT.unpack_from(value)[1]:
                 found[_PAIR.unpack(key)[0]] = None
         return list(found)
+
+    def chunks(self) -> Iterator[tuple[int, int, int, str]]:
+        """Segment, offset, length and chunk of all extents that are in chunks, as of the last checkpoint."""
+        for key, value in self._scan("extents", b""):
+            if not _EXTENT.unpack_from(value)[1]:
+                yield *_PAIR.unpack(key), _EXTENT.unpack_from(value)[0], _unpack_chunk(value)[0]
 
     def moment(self, segment: int, at_ms: int) -> int | None:
         """The offset of the segment's last entry in its time index at or before that moment."""
@@ -347,7 +353,14 @@ class Metadata:
 def _pack_extent(extent: Extent) -> bytes:
     address = extent.frame.address if extent.frame is not None else LogAddress(0, 0, 0)
     assert address is not None, "a checkpoint holds durable frames only"
-    return _EXTENT.pack(extent.length, *address, extent.position) + extent.chunk.encode()
+    checksums = b"\0" + extent.checksums if extent.checksums else b""  # earlier versions had none
+    return _EXTENT.pack(extent.length, *address, extent.position) + extent.chunk.encode() + checksums
+
+
+def _unpack_chunk(value: bytes) -> tuple[str, bytes]:
+    """What follows the fixed part of an extent: the chunk's name, and the checksums."""
+    chunk, _, checksums = bytes(value[_EXTENT.size :]).partition(b"\0")
+    return chunk.decode(), checksums
 
 
 def _unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:

@@ -2,7 +2,8 @@
 
 A frame's payload is `u32 size · msgpack list of operations · data`. An operation names what became
 of the state, never what was asked, so replay only applies. All bytes that one frame appends to one
-segment lie together in the data area, so a thousand small appends cost one `Append`.
+segment lie together in the data area, so a thousand small appends cost one `Append`. To the log, what stands before the
+data area is the frame's head, and the data of each `Append` a part.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class ChunkStored(Operation, frozen=True, tag="c"):
     offset: int
     length: int
     chunk: str
+    checksums: bytes = b""  # of its blocks, see `tier2.checksums`; earlier versions made none
 
 
 class ChunksDropped(Operation, frozen=True, tag="x"):

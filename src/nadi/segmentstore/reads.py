@@ -2,26 +2,36 @@
 
 A read gives what lies contiguously in memory, or one piece fetched from where it is; less than was
 asked for is always fine. Concurrent reads of one block share its fetch, and few fetches are under way at a time.
+Everything that is fetched is checked against the checksums of its extent before anybody gets it, and only what is
+whole goes to the cache.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import NamedTuple
 
-from nadi.errors import InvalidArgumentError, NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
+from nadi.errors import (
+    CorruptLogError,
+    DamagedDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+)
 from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
-from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.wire.fields import Buffer
 
-CHUNK_BLOCK_BYTES = 4 * MIB
+CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
 READ_AHEAD_BLOCKS = 3
-
-
-class _MovedError(Exception):
-    """The bytes are elsewhere by now: look again."""
+_DAMAGED_PLACES = 10_000  # remembered
 
 
 class SegmentReader:
@@ -30,13 +40,15 @@ class SegmentReader:
     def __init__(self, chunks: ChunkStore, cache: BlockCache) -> None:
         self._chunks = chunks
         self._cache = cache
-        self._fetches: dict[Place, asyncio.Task[memoryview]] = {}
+        self._fetches: dict[Place, asyncio.Task[_Fetched]] = {}
         self._at_once = asyncio.Semaphore(FETCHES_AT_ONCE)
+        self._damaged: set[Place] = set()  # where fetching ahead is no use
 
     async def read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
         """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
 
-        Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError.
+        Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError, and
+        DamagedDataError where the stored bytes are not those that were appended; up to there they are given.
         """
         while True:
             container.make_room()
@@ -46,14 +58,10 @@ class SegmentReader:
             state = container.state
             state.residents.hold(record)
             try:
-                if offset < record.durable_length:
-                    return record, await self._load(container, record, offset, _bounded(length))
-                await _growth(record)
-            except _MovedError:
-                pass
-            except NotFoundError:
-                if state.find(name) is record and _unchanged(record, offset):
-                    raise  # else it was compacted or truncated meanwhile: look again
+                if offset >= record.durable_length:
+                    await _growth(record)
+                elif (found := await self._load(container, record, offset, _bounded(length))) is not None:
+                    return record, found
             finally:
                 state.residents.release(record)
 
@@ -94,7 +102,7 @@ class SegmentReader:
 
     def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:
         if extent.frame is not None:
-            block = self._cache.get((f"{container.number}", extent.frame.sequence, extent.position))
+            block = self._cache.get(self._place(container, extent))
             return None if block is None else memoryview(block)[within : within + count]
         number, skip = divmod(within, CHUNK_BLOCK_BYTES)
         block = self._cache.get((extent.chunk, number, 0))
@@ -111,65 +119,174 @@ class SegmentReader:
             while ahead and number * CHUNK_BLOCK_BYTES < extent.length:
                 if len(self._fetches) >= READ_AHEAD_FETCHES:
                     return  # what somebody asked for comes first
-                self._start_block(extent, number)
+                place = extent.chunk, number, 0
+                if place not in self._damaged and self._cache.get(place) is None:
+                    self._start_block(extent, number)
                 number += 1
                 ahead -= 1
             index, number = index + 1, 0
 
-    async def _load(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer:
-        """What one extent has there, from where it lies."""
+    async def _load(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer | None:
+        """What one extent has there, from where it lies; None if it was moved or truncated meanwhile.
+
+        Raises DamagedDataError.
+        """
         extent = record.extents[record.extent_index(offset)]
         within = offset - extent.offset
         count = min(extent.length - within, length, record.durable_length - offset)
         if extent.frame is not None:
-            assert extent.frame.address is not None
-            async with self._at_once:
-                if extent.frame is None or record.deleted or offset < record.start_offset:
-                    raise _MovedError  # while it had to wait
-                return await container.log.read_at(extent.frame.address, extent.position + within, count)
-        number, skip = divmod(within, CHUNK_BLOCK_BYTES)
-        task = self._start_block(extent, number)
-        block = await asyncio.shield(task) if task is not None else self._cache.get((extent.chunk, number, 0))
-        if block is None:
-            raise NotFoundError(extent.chunk)
-        return memoryview(block)[skip : skip + count]
-
-    def _start_block(self, extent: Extent, number: int) -> asyncio.Task[memoryview] | None:
-        """Fetch one block of a chunk into the cache, unless it is there or on its way."""
-        place = (extent.chunk, number, 0)
-        if self._cache.get(place) is not None:
+            begin = 0
+            task = self._start(self._place(container, extent), lambda: self._of_log(container, extent))
+        else:
+            begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
+            task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES)
+        fetched = await asyncio.shield(task)
+        end = fetched.readable_to(within)
+        if end > within:
+            return memoryview(fetched.data)[within - begin : min(within + count, end) - begin]
+        error = await self._damage(record, extent, within, fetched)
+        if not _is_there(record, extent) or offset < record.start_offset:
             return None
+        container.damage.note(error)
+        raise error
+
+    def _start_block(self, extent: Extent, number: int) -> asyncio.Task[_Fetched]:
+        """Fetch one block of a chunk into the cache."""
+        begin = number * CHUNK_BLOCK_BYTES
+        size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
+        return self._start((extent.chunk, number, 0), lambda: self._of_chunk(extent, begin, size))
+
+    def _start(self, place: Place, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> asyncio.Task[_Fetched]:
+        """Have it fetched into the cache, unless it is on its way."""
         task = self._fetches.get(place)
         if task is None:
-            start = number * CHUNK_BLOCK_BYTES
-            size = min(CHUNK_BLOCK_BYTES, extent.length - start)
-            task = asyncio.create_task(self._fetch(extent.chunk, start, size))
-            self._fetches[place] = task
+            task = self._fetches[place] = asyncio.create_task(self._in_turn(fetch))
             task.add_done_callback(lambda done: self._fetched(place, done))
         return task
 
-    async def _fetch(self, chunk: str, start: int, size: int) -> memoryview:
+    async def _in_turn(self, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> _Fetched:
         async with self._at_once:
-            return await self._chunks.read(chunk, start, size)
+            return await fetch()
 
-    def _fetched(self, place: Place, task: asyncio.Task[memoryview]) -> None:
+    def _fetched(self, place: Place, task: asyncio.Task[_Fetched]) -> None:
         self._fetches.pop(place, None)
-        if not task.cancelled() and task.exception() is None:
-            self._cache.put(place, task.result())
+        if task.cancelled() or task.exception() is not None:
+            return
+        if task.result().damaged:
+            if len(self._damaged) >= _DAMAGED_PLACES:
+                self._damaged.clear()
+            self._damaged.add(place)
+        else:
+            self._damaged.discard(place)
+            self._cache.put(place, task.result().data)
 
-    async def read_exactly(self, container: Container, extents: list[Extent]) -> list[Buffer]:
-        """All bytes of the extents in parts, for the storage writer: past the cache where they are not in it."""
+    @staticmethod
+    def _place(container: Container, extent: Extent) -> Place:
+        assert extent.frame is not None
+        return f"{container.number}", extent.frame.sequence, extent.position
+
+    @staticmethod
+    async def _of_log(container: Container, extent: Extent) -> _Fetched:
+        """An extent of the log, checked."""
+        assert extent.frame is not None
+        assert extent.frame.address is not None
+        address, length = extent.frame.address, extent.length
+        try:
+            data = await container.log.read_at(address, extent.position, length, extent.checksums)
+        except NotFoundError as error:
+            return _Fetched(b"", 0, length, {0: str(error)}, length)
+        except CorruptLogError as error:
+            return _Fetched(b"", 0, length, {0: f"{error.what}, at byte {error.offset:,} of {error.file}"}, length)
+        except OSError as error:
+            raise UnavailableError(f"the log can't be read: {error}") from error
+        return _Fetched(data, 0, length, {}, length)
+
+    async def _of_chunk(self, extent: Extent, begin: int, size: int) -> _Fetched:
+        """Part of a chunk, from a whole block on, checked."""
+        name, first = extent.chunk, begin // BLOCK_BYTES
+        damaged: dict[int, str] = {}
+        try:
+            data: Buffer = await self._chunks.read(name, begin, size)
+        except NotFoundError:
+            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
+            return _Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
+        except DiskReadError as error:
+            if size <= BLOCK_BYTES:
+                return _Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
+            # one bad place fails the whole read: block by block the others are had
+            pieces = [
+                await self._of_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
+                for at in range(begin, begin + size, BLOCK_BYTES)
+            ]
+            for piece in pieces:
+                damaged |= piece.damaged
+            data = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return _Fetched(data, begin, size, damaged, BLOCK_BYTES)
+        arguments = name, extent.checksums, first, data, size
+        if size <= BLOCK_BYTES:
+            numbers = damaged_blocks(*arguments)
+        else:  # which takes long enough to hold up others
+            numbers = await asyncio.get_running_loop().run_in_executor(None, damaged_blocks, *arguments)
+        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
+        return _Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
+
+    async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: _Fetched) -> DamagedDataError:
+        """What is told of a damaged place in an extent: from there to the next append that may be whole."""
+        last = within // fetched.block_bytes
+        reason = fetched.damaged[last]
+        while last + 1 in fetched.damaged:
+            last += 1
+        end = extent.length
+        if extent.chunk and (last + 1) * fetched.block_bytes < end:
+            description = await self._chunks.describe(extent.chunk, extent.length)
+            if description is not None and description.block_bytes == fetched.block_bytes:
+                end = min(end, description.go_on_at(last + 1))
+        return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
+
+    async def read_exactly(
+        self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False
+    ) -> list[Buffer]:
+        """All bytes of some of the segment's extents in parts, each checked; those of the log from the cache, if they
+        are there and it isn't to be passed by.
+
+        Raises DamagedDataError; NotFoundError if they are the segment's no more.
+        """
         parts: list[Buffer] = []
         for extent in extents:
             if extent.frame is not None:
-                block = self._cached(container, extent, 0, extent.length)
-                if block is None:
-                    assert extent.frame.address is not None
-                    block = await container.log.read_at(extent.frame.address, extent.position, extent.length)
+                block = None if past_cache else self._cached(container, extent, 0, extent.length)
+                if block is not None:
+                    parts.append(block)
+                    continue
+                fetched = await self._of_log(container, extent)
             else:
-                block = await self._chunks.read(extent.chunk, 0, extent.length)
-            parts.append(block)
+                fetched = await self._of_chunk(extent, 0, extent.length)
+            if fetched.damaged:
+                error = await self._damage(record, extent, min(fetched.damaged) * fetched.block_bytes, fetched)
+                if not _is_there(record, extent):
+                    raise NotFoundError(f"what {record.name} had there was moved or truncated")
+                container.damage.note(error)
+                raise error
+            parts.append(fetched.data)
         return parts
+
+
+class _Fetched(NamedTuple):
+    """What an extent has from `begin` on, `size` bytes; `damaged` says by blocks, counted in the extent, why not."""
+
+    data: Buffer
+    begin: int
+    size: int
+    damaged: dict[int, str]
+    block_bytes: int
+
+    def readable_to(self, within: int) -> int:
+        """Where the bytes end that are whole from that position of the extent on."""
+        if not self.damaged:
+            return self.begin + self.size
+        first = within // self.block_bytes
+        ends = [number for number in self.damaged if number >= first]
+        return max(within, min(ends) * self.block_bytes) if ends else self.begin + self.size
 
 
 async def _growth(record: SegmentRecord) -> None:
@@ -192,5 +309,8 @@ def _bounded(length: int) -> int:
     return min(READ_REPLY_MAX_BYTES, max(8, length))
 
 
-def _unchanged(record: SegmentRecord, offset: int) -> bool:
-    return not record.deleted and offset >= record.start_offset
+def _is_there(record: SegmentRecord, extent: Extent) -> bool:
+    """Whether the segment still has its bytes in this extent."""
+    if record.deleted or not record.extents or extent.offset < record.extents[0].offset:
+        return False
+    return record.extents[record.extent_index(extent.offset)] is extent

@@ -23,27 +23,42 @@ class Kind(IntEnum):
 class FrameRef:
     """One frame of the log that still holds bytes which are nowhere else; shared by its extents."""
 
-    __slots__ = ("address", "at", "live_bytes", "segments", "sequence")
+    __slots__ = ("address", "aside_bytes", "at", "live_bytes", "segments", "sequence")
 
     def __init__(self, sequence: int, address: LogAddress | None, at: float) -> None:
         self.sequence = sequence
         self.address = address
         self.live_bytes = 0
+        self.aside_bytes = 0  # of them, those that are damaged and so can't be moved to tier 2
         self.at = at  # on the monotonic clock
         self.segments: list[int] = []  # ids of those that have, or had, bytes here
 
 
 class Extent:
-    """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start."""
+    """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start.
 
-    __slots__ = ("chunk", "frame", "length", "offset", "position")
+    checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame; earlier versions had none.
+    aside: it is damaged, so the storage writer leaves it where it is.
+    """
 
-    def __init__(self, offset: int, length: int, frame: FrameRef | None, position: int, chunk: str = "") -> None:
+    __slots__ = ("aside", "checksums", "chunk", "frame", "length", "offset", "position")
+
+    def __init__(
+        self,
+        offset: int,
+        length: int,
+        frame: FrameRef | None,
+        position: int,
+        chunk: str = "",
+        checksums: bytes = b"",
+    ) -> None:
         self.offset = offset
         self.length = length
         self.frame = frame
         self.position = position
         self.chunk = chunk
+        self.checksums = checksums
+        self.aside = False
 
     @property
     def end(self) -> int:

@@ -8,7 +8,7 @@ memory and are loaded again when they are asked for (`residents`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from nadi.limits import CHUNK_FLUSH_BYTES
@@ -17,6 +17,7 @@ from nadi.segmentstore import operations as op
 from nadi.segmentstore.metadata import Change, ChangedExtents, ContainerState, Metadata, Overlay
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.residents import Residents
+from nadi.segmentstore.tier1.log import LogAddress
 
 
 @dataclass(slots=True)
@@ -92,12 +93,33 @@ class StateMachine:
     # --- what is in the log only -------------------------------------------------------------------
 
     def logged_in(self, frame: FrameRef) -> SegmentRecord:
-        """A segment that has bytes in this frame, which still holds some."""
+        """A segment that has bytes in this frame, which still holds some that are not set aside."""
         while True:
             record = self.residents.known(frame.segments[-1])
-            if record is not None and any(extent.frame is frame for extent in record.extents):
+            if record is not None and any(extent.frame is frame and not extent.aside for extent in record.extents):
                 return record
-            frame.segments.pop()  # deleted, truncated, merged, or in a chunk by now
+            frame.segments.pop()  # deleted, truncated, merged, in a chunk by now, or set aside
+
+    def to_move(self) -> Iterator[FrameRef]:
+        """The frames that hold bytes for tier 2, oldest first."""
+        return (frame for frame in self.frames.values() if frame.live_bytes > frame.aside_bytes)
+
+    def set_aside(self, extent: Extent) -> None:
+        """The extent is damaged: it stays where it is, so that it may be had back, and holds up nothing else."""
+        if not extent.aside:
+            extent.aside = True
+            if extent.frame is not None:
+                extent.frame.aside_bytes += extent.length
+
+    def log_needed(self) -> tuple[int | None, list[LogAddress]]:
+        """The oldest frame that holds bytes for tier 2; and those before it, which hold damaged ones only."""
+        aside: list[LogAddress] = []
+        for frame in self.frames.values():
+            assert frame.address is not None, "frames are listed once they are durable"
+            if frame.live_bytes > frame.aside_bytes:
+                return frame.sequence, aside
+            aside.append(frame.address)
+        return None, aside
 
     def largest(self) -> list[SegmentRecord]:
         """The segments that have enough in the log for a chunk, in the order in which they came to it."""
@@ -112,12 +134,13 @@ class StateMachine:
 
     # --- operations --------------------------------------------------------------------------------
 
-    def apply(self, operation: op.AnyOperation, frame: FrameRef, data_at: int = 0) -> None:
-        """Change the state; `data_at` is where the data area begins in the frame's payload."""
+    def apply(self, operation: op.AnyOperation, frame: FrameRef, data_at: int = 0, checksum: bytes = b"") -> None:
+        """Change the state; `data_at` is where the data area begins in the frame's payload, `checksum` that of what
+        an append has in it."""
         self._now = frame.at
         match operation:
             case op.Append():
-                self._replay_append(operation, frame, data_at)
+                self._replay_append(operation, frame, data_at, checksum)
             case op.Create():
                 record = SegmentRecord(operation.segment, operation.name, operation.kind, operation.at_ms)
                 record.scale_type, record.target_rate = operation.scale_type, operation.target_rate
@@ -161,12 +184,13 @@ class StateMachine:
                 for chunk in operation.chunks:
                     self.garbage.pop(chunk, None)
 
-    def _replay_append(self, operation: op.Append, frame: FrameRef, data_at: int) -> None:
+    def _replay_append(self, operation: op.Append, frame: FrameRef, data_at: int, checksum: bytes) -> None:
         record = self.must(operation.segment)
         assert operation.offset == record.length, "an append of the log does not continue its segment"
         moments.note(record, operation.at_ms)
         if operation.length:
-            extent = Extent(operation.offset, operation.length, frame, data_at + operation.position)
+            position = data_at + operation.position
+            extent = Extent(operation.offset, operation.length, frame, position, checksums=checksum)
             record.extents.append(extent)
             record.changed_extents[extent.offset] = extent
             record.length += operation.length
@@ -198,6 +222,7 @@ class StateMachine:
         record.changed_extents[extent.offset] = None
         if extent.frame is not None:
             record.log_bytes -= extent.length
+            extent.frame.aside_bytes -= extent.length * extent.aside
             self.release_log(extent.frame, extent.length)
         elif extent.chunk:
             self.garbage[extent.chunk] = self._now
@@ -259,7 +284,7 @@ class StateMachine:
         first, last = span
         for extent in record.extents[first:last]:
             self._release(record, extent)
-        chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk)
+        chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk, operation.checksums)
         record.extents[first:last] = [chunk]
         record.changed_extents[operation.offset] = chunk
         self.mark(record)

@@ -18,6 +18,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import crc32c
@@ -29,6 +30,7 @@ from nadi.access.tokens import TokenKey
 from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError, NadiError, StorageFullError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.naming import container_key
+from nadi.segmentstore import inventory
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
@@ -145,6 +147,8 @@ class SegmentStore:
                 raise
         cache = BlockCache()
         self.containers = [Container(n, folder / f"container-{n}", cache, now_ms) for n in range(count)]
+        for container in self.containers:
+            container.on_opened = partial(inventory.take, container, chunks)
         self._reader = SegmentReader(chunks, cache)
         at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self.storage_writers = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nadi.controller.rest.health import Component, Status, leaf, parent
@@ -11,6 +12,8 @@ from nadi.segmentstore.tier2.writer import StorageWriter
 
 if TYPE_CHECKING:
     from nadi.standalone.server import Server
+
+_DAMAGE_SHOWN = 20  # places of each container
 
 
 def server_health(server: Server) -> Component:
@@ -68,6 +71,10 @@ def _container(container: Container) -> Component:
         "queued_bytes": container.queue_bytes,
         "log_bytes": container.log.size_bytes,
     }
+    damaged = container.damaged
+    if damaged:
+        details["damaged_places"] = len(damaged) + container.damage.unlisted
+        details["damaged"] = [asdict(damage) for damage in damaged[:_DAMAGE_SHOWN]]
     return leaf(name, Status.UP, details)
 
 

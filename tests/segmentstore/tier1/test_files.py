@@ -59,7 +59,7 @@ def write(folder: Path, payloads: list[bytes], after_sequence: int = 0, truncate
         try:
             for _ in log.replay(after_sequence):
                 pass
-            addresses = [await log.append([payload]) for payload in payloads]
+            addresses = [(await log.append([payload])).address for payload in payloads]
             log.truncate(truncate_to)
             return addresses
         finally:
@@ -71,7 +71,7 @@ def write(folder: Path, payloads: list[bytes], after_sequence: int = 0, truncate
 def read(folder: Path, after_sequence: int = 0) -> list[bytes]:
     log = open_log(folder)
     try:
-        return [payload for _, payload in log.replay(after_sequence)]
+        return [frame.payload for frame in log.replay(after_sequence)]
     finally:
         asyncio.run(log.close())
 
@@ -129,14 +129,12 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("damage", ["end", "garbled", "zeros"])
+@pytest.mark.parametrize("damage", ["garbled", "zeros"])
 def test_a_torn_last_frame_is_dropped(tmp_path: Path, damage: str, place: int) -> None:
     payloads = frames(2)
     last = write(tmp_path, [*payloads, frames(1, LAST_BYTES, seed=9)[0]])[-1]
     path, at = path_of(tmp_path, last), start_of(last) + place
-    if damage == "end":
-        os.truncate(path, at)
-    elif damage == "garbled" and place < FRAME_HEADER_BYTES + LAST_BYTES:
+    if damage == "garbled" and place < FRAME_HEADER_BYTES + LAST_BYTES:
         change(path, at, flip)
     else:
         change(path, at, lambda old: bytes(len(old)), FRAME_HEADER_BYTES + LAST_BYTES - place)
@@ -160,8 +158,18 @@ def test_padding_is_no_part_of_a_frame(tmp_path: Path) -> None:
     last = write(tmp_path, payloads)[-1]
     end = last.offset + len(payloads[-1])
     assert not any(path_of(tmp_path, last).read_bytes()[end : start_of(last) + BLOCK_BYTES])
-    os.truncate(path_of(tmp_path, last), end)
+    change(path_of(tmp_path, last), end, flip, start_of(last) + BLOCK_BYTES - end)
     assert read(tmp_path) == payloads
+
+
+@pytest.mark.parametrize("place", [5_000, BLOCK_BYTES, 1, 0])
+def test_a_last_file_that_is_shorter_than_it_was_is_refused(tmp_path: Path, place: int) -> None:
+    """A crash tears what is written, but shortens no file: acknowledged frames may be gone with its end."""
+    last = write(tmp_path, frames(3))[-1]
+    os.truncate(path_of(tmp_path, last), start_of(last) + place)
+    assert_refused(tmp_path, path_of(tmp_path, last), start_of(last))
+    cut(tmp_path, path_of(tmp_path, last), start_of(last), now=NOW)
+    assert read(tmp_path) == frames(2)
 
 
 def test_torn_first_frame_of_a_new_log(tmp_path: Path) -> None:
@@ -232,10 +240,33 @@ def test_damage_that_a_former_owner_left_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [1, 2, 3, 4])
-def test_a_damaged_file_header_is_refused(tmp_path: Path, file: int) -> None:
+def test_a_damaged_file_header_is_made_up_for_by_the_first_frame(
+    tmp_path: Path, file: int, caplog: pytest.LogCaptureFixture
+) -> None:
     assert write(tmp_path, frames(16))[-1].file == 4  # the last one in use; 5 is only prepared
+    change(tmp_path / layout.log_file_name(file), 9, flip)
+    assert read(tmp_path) == frames(16)
+    assert f"{layout.log_file_name(file)}: its header is damaged" in caplog.text
+    write(tmp_path, [b"more"])
+    assert read(tmp_path) == [*frames(16), b"more"]
+
+
+@pytest.mark.parametrize("file", [1, 2, 3, 4])
+def test_a_file_whose_first_blocks_are_damaged_is_refused(tmp_path: Path, file: int) -> None:
+    write(tmp_path, frames(16))
     path = tmp_path / layout.log_file_name(file)
-    change(path, 9, flip)
+    change(path, 0, flip, BLOCK_BYTES + FRAME_HEADER_BYTES)
+    with pytest.raises(CorruptLogError):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", bytes(FILE_BYTES)])
+def test_a_last_file_that_lost_its_content_is_refused(tmp_path: Path, content: bytes) -> None:
+    """Another file is prepared only once the one before it is in use."""
+    write(tmp_path, frames(16))
+    assert max(log_files(tmp_path)) == layout.log_file_name(5)
+    path = tmp_path / layout.log_file_name(4)
+    path.write_bytes(content)
     assert_refused(tmp_path, path, 0)
 
 
@@ -259,7 +290,7 @@ def test_a_last_file_that_was_only_prepared_is_harmless(tmp_path: Path, content:
 
 def test_files_of_another_format_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(layout, "FORMAT", 2)
+        patch.setattr(layout, "FORMAT", 3)
         write(tmp_path, [b"from the future"])
     with pytest.raises(DataFolderVersionError):
         read(tmp_path)
@@ -273,7 +304,7 @@ def test_the_epoch_file_can_be_lost(tmp_path: Path) -> None:
     (tmp_path / "epoch").unlink()
     log = open_log(tmp_path)
     assert log.epoch == 4
-    assert [payload for _, payload in log.replay(0)] == [b"1", b"2", b"3"]
+    assert [frame.payload for frame in log.replay(0)] == [b"1", b"2", b"3"]
     asyncio.run(log.close())
 
 
@@ -290,7 +321,7 @@ def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
         sequence += count
         assert read(tmp_path, sequence - 1) == payloads[-1:]
         live = max(path for path in tmp_path.glob("log-*.nadi") if FileHeader.decode(path.read_bytes(), path))
-        stale += live.read_bytes().count(layout.FRAME_MAGIC, BLOCK_BYTES) > 1
+        stale += live.read_bytes().count(layout.FRAME_MAGICS[0], BLOCK_BYTES) > 1
     assert stale, "the test must have met stale frames"
 
 
@@ -300,7 +331,7 @@ def test_files_are_recycled(tmp_path: Path) -> None:
         assert list(log.replay(0)) == []
         inodes = set()
         for payload in frames(200):
-            address = await log.append([payload])
+            address, _ = await log.append([payload])
             inodes.add(path_of(tmp_path, address).stat().st_ino)
             log.truncate(address.sequence - 3)
         await log.close()
@@ -331,7 +362,7 @@ def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch: pyte
         payloads = frames(60)
         log = open_log(tmp_path)
         assert list(log.replay(0)) == []
-        address = await log.append([payloads[0]])
+        address, _ = await log.append([payloads[0]])
         monkeypatch.setattr(os, "pread", slow_pread)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # the second read waits
         reading = asyncio.create_task(log.read_at(address, 0, 10_000))
@@ -339,13 +370,13 @@ def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch: pyte
         await asyncio.sleep(0)
         cancelled.cancel()
         for payload in payloads[1:]:
-            newest = await log.append([payload])
+            newest, _ = await log.append([payload])
             log.truncate(newest.sequence)
         assert path_of(tmp_path, address).exists()
         go_on.set()
         assert await reading == payloads[0]
         for payload in payloads:
-            log.truncate((await log.append([payload])).sequence)
+            log.truncate((await log.append([payload])).address.sequence)
         await log.close()
         assert len(log_files(tmp_path)) <= 6
         assert not path_of(tmp_path, address).exists()
@@ -427,7 +458,7 @@ def test_the_late_write_of_a_former_owner_is_passed_over(tmp_path: Path, monkeyp
         assert list(former.replay(0)) == []
         await former.append([b"1"])
         owner = open_log(tmp_path)
-        assert [payload for _, payload in owner.replay(0)] == [b"1"]
+        assert [frame.payload for frame in owner.replay(0)] == [b"1"]
         await owner.append([b"2"])
         with monkeypatch.context() as patch:
             patch.setattr(Fence, "check", lambda fence: None)

@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from nadi.access.names import Act, Need, need
 from nadi.access.budget import Budget
+from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
 from nadi.controller.controller import Controller
 from nadi.controller.metadata import StreamName

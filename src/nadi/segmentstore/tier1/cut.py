@@ -2,18 +2,36 @@
 
 Nothing is destroyed: what is cut off stays in the folder under names that end in `.damaged-<time>`.
 If it is interrupted, it can be run again.
+
+A log that ends before what the container's state reflects has lost frames, and is refused. After a cut it may: the
+file `cut` says so, one line `nadi-log-cut <number of the last file kept> <crc>`, until a later file is in use.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+from crc32c import crc32c
+
 from nadi.errors import InvalidArgumentError
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_number
+
+CUT_FILE = "cut"
+_LINE = re.compile(r"(nadi-log-cut (\d+)) ([0-9a-f]{8})\n")
+
+
+def cut_at(folder: Path) -> int | None:
+    """The number of the last file that the latest cut of this log kept, 0 for none; None if it was never cut."""
+    try:
+        match = _LINE.fullmatch((folder / CUT_FILE).read_text("ascii", "replace"))
+    except FileNotFoundError:
+        return None
+    return int(match[2]) if match and int(match[3], 16) == crc32c(match[1].encode()) else None
 
 
 def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = None) -> str:
@@ -49,7 +67,9 @@ def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = N
         os.truncate(path, offset)
         _sync(path)
         done.append(f"{path.name}: cut at byte {offset:,}; the frames before it are kept")
-    return "\n".join(done) or f"{folder} holds no log file from {path.name} on: nothing was done"
+    line = f"nadi-log-cut {number if path.exists() else number - 1}"
+    disk.replace_file(folder / CUT_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
+    return "\n".join(done) or f"{folder} holds no log file from {path.name} on: the log ends before it"
 
 
 def _free_name(path: Path, suffix: str) -> Path:

@@ -4,8 +4,8 @@
 staging buffer, writes it at the end of the current file, syncs it, and only then answers; a small one, while the
 disk is quick, it writes by itself (`pace`). Files are full of zeros or of released frames before they are used, so
 that a write changes no metadata.
-`layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `supply` has files
-ready, `fence` keeps a former owner out, `cut` is the last resort after damage.
+`layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `reading` reads single parts,
+`supply` has files ready, `fence` keeps a former owner out, `cut` is the last resort after damage.
 
 Frames are never written behind those of a former owner: the first append after `open` starts a new
 file, and so does a frame that doesn't fit the rest of one. A frame larger than a file makes its file
@@ -24,17 +24,21 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
+
+from crc32c import crc32c
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
 from nadi.limits import LOG_FILE_BYTES, LOG_SPARE_FILES
 from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
-from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.log import Appended, Frame, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
+from nadi.segmentstore.tier1.reading import read_checked
 from nadi.segmentstore.tier1.recovery import LogFile, Replay, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply
 from nadi.segmentstore.tier1.writer import FrameWriter
@@ -45,7 +49,7 @@ _LOG_ID_BYTES = 16
 class _Append(NamedTuple):
     parts: Sequence[bytes]
     loop: asyncio.AbstractEventLoop
-    done: asyncio.Future[LogAddress]
+    done: asyncio.Future[Appended]
 
 
 class FileLog:
@@ -68,7 +72,8 @@ class FileLog:
         except BaseException:
             self._fence.close()
             raise
-        self._replay = Replay(headers, log_id, direct=direct)
+        self._log_crc = crc32c(log_id)
+        self._replay = Replay(headers, log_id, cut_at(folder), direct=direct)
         self._files = {file.number: file for file in headers.used}  # lowest first
         self._left_over = [file.path for file in headers.prepared]
         self._next_sequence = 0  # 0 until replay() has ended
@@ -77,7 +82,8 @@ class FileLog:
         self._writer = FrameWriter(log_id, self._fence, self._supply, headers.next_number, self._add_file)
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
         self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()  # over _files and _released, which the writer and readers touch
+        self._lock = threading.Lock()  # over _files, _kept and _released, which the writer and readers touch
+        self._kept: dict[int, LogFile] = {}  # passed by `truncate`, and needed all the same
         self._released: deque[LogFile] = deque()  # waiting for their last reader
         self._appending = False
         self._failure: Exception | None = None
@@ -98,7 +104,7 @@ class FileLog:
         `name` is for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
 
         Raises:
-            CorruptLogError: a file is missing or its header is damaged; no log file was changed.
+            CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
             DataFolderVersionError: another version of nadi wrote it.
             OSError: the folder can't be used.
         """
@@ -119,7 +125,7 @@ class FileLog:
     def last_sequence(self) -> int:
         return max(0, self._next_sequence - 1)
 
-    def replay(self, after_sequence: int) -> Iterator[tuple[LogAddress, bytes]]:
+    def replay(self, after_sequence: int) -> Iterator[Frame]:
         assert self._next_sequence == 0, "replay() is for once, before the first append"
         yield from self._replay.frames(after_sequence)
         self._next_sequence = self._replay.next_sequence
@@ -127,7 +133,7 @@ class FileLog:
         self._thread.start()
         self._writer.prepare()
 
-    async def append(self, parts: Sequence[bytes]) -> LogAddress:
+    async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
         assert not self._appending, "one append at a time"
         if self._closed:
@@ -137,29 +143,34 @@ class FileLog:
         if self._failure is not None:
             raise UnavailableError(f"an append to the log {self._name} has failed: open it again")
         size = sum(map(len, parts))
-        if self._pace.is_quick(size) and self._writer.has_room(size):
+        if self._pace.is_quick(size) and self._writer.has_room(size, len(parts)):
             return self._write_here(parts)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[LogAddress] = loop.create_future()
+        done: asyncio.Future[Appended] = loop.create_future()
         self._appending = True
         self._queue.put(_Append(parts, loop, done))
         return await done
 
-    async def read_at(self, address: LogAddress, offset: int, length: int) -> bytes:
+    async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         file = self._pin(address)  # here, before a truncate() can come between
-        reading = asyncio.get_running_loop().run_in_executor(None, self._read, file, address, offset, length)
+        reading = asyncio.get_running_loop().run_in_executor(None, self._read, file, address, offset, length, checksum)
         return await asyncio.shield(reading)  # so that it runs, and lets go of the file, in any case
 
-    def read_at_now(self, address: LogAddress, offset: int, length: int) -> bytes:
-        return self._read(self._pin(address), address, offset, length)
+    def has(self, address: LogAddress, length: int) -> bool:
+        with self._lock:
+            file = self._files.get(address.file) or self._kept.get(address.file)
+            return file is not None and address.offset + length <= file.size_bytes
 
-    def truncate(self, before_sequence: int) -> None:
+    def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
+        numbers = {address.file for address in keep}
         with self._lock:
             files = list(self._files.values())
             for file, following in itertools.pairwise(files):
                 if following.first_sequence > before_sequence:
                     break
-                self._released.append(self._files.pop(file.number))
+                self._kept[file.number] = self._files.pop(file.number)
+            for number in [number for number in self._kept if number not in numbers]:
+                self._released.append(self._kept.pop(number))
             self._recycle_unread()
 
     async def close(self) -> None:
@@ -168,11 +179,11 @@ class FileLog:
         self._closed = True
         await asyncio.get_running_loop().run_in_executor(None, self._stop)
 
-    def _write_here(self, parts: Sequence[bytes]) -> LogAddress:
+    def _write_here(self, parts: Sequence[bytes]) -> Appended:
         """In the loop's thread, while the writer thread has nothing to do."""
         began = time.perf_counter()
         try:
-            address = self._writer.write(parts, self._next_sequence)
+            appended = self._writer.write(parts, self._next_sequence)
         except Exception as error:
             self._failure = self._explained(error)
             if self._failure is error:
@@ -180,13 +191,13 @@ class FileLog:
             raise self._failure from error
         self._next_sequence += 1
         self._pace.took(time.perf_counter() - began)
-        return address
+        return appended
 
     # --- the writer thread -----------------------------------------------------------------------
 
     def _run(self) -> None:
         while (request := self._queue.get()) is not None:
-            outcome: LogAddress | Exception
+            outcome: Appended | Exception
             try:
                 outcome = self._writer.write(request.parts, self._next_sequence)
                 self._next_sequence += 1
@@ -195,7 +206,7 @@ class FileLog:
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now: nobody waits
                 request.loop.call_soon_threadsafe(self._answer, request.done, outcome)
 
-    def _answer(self, done: asyncio.Future[LogAddress], outcome: LogAddress | Exception) -> None:
+    def _answer(self, done: asyncio.Future[Appended], outcome: Appended | Exception) -> None:
         self._appending = False
         if done.done():  # cancelled meanwhile; the frame is in the log all the same
             return
@@ -222,29 +233,30 @@ class FileLog:
         if self._closed:
             raise ClosedError(f"the log {self._name} is closed")
         with self._lock:
-            file = self._files.get(address.file)
+            file = self._files.get(address.file) or self._kept.get(address.file)
             if file is None:
-                raise NotFoundError(f"frame {address.sequence:,} was released from the log {self._name}")
+                raise NotFoundError(f"the log {self._name} has no file {address.file:,} (any more)")
             if file.read_fd < 0:
-                file.read_fd = disk.open_for_reading(file.path)
+                try:
+                    file.read_fd = disk.open_for_reading(file.path)
+                except FileNotFoundError as error:
+                    raise NotFoundError(f"{file.path} is missing") from error
             file.readers += 1
             return file
 
-    def _read(self, file: LogFile, address: LogAddress, offset: int, length: int) -> bytes:
+    def _read(self, file: LogFile, address: LogAddress, offset: int, length: int, checksum: bytes) -> bytes:
+        """In a thread: a disk may take its time, and so does the checksum of many bytes."""
         try:
-            data = os.pread(file.read_fd, length, address.offset + offset)
+            return read_checked(file, self._log_crc, address, offset, length, checksum)
         finally:
             with self._lock:
                 file.readers -= 1
                 self._recycle_unread()
                 if self._closed and not file.readers:
                     self._close_reading(file)
-        if len(data) < length:
-            raise CorruptLogError(str(file.path), address.offset, f"frame {address.sequence:,} ends too early")
-        return data
 
     def _recycle_unread(self) -> None:
-        """Give back released files that nobody reads, lowest first: the numbers must stay without gaps."""
+        """Give back released files that nobody reads, those released first before others."""
         while self._released and not self._released[0].readers:
             file = self._released.popleft()
             self._close_reading(file)
@@ -263,6 +275,6 @@ class FileLog:
         self._writer.close()
         self._fence.close()
         with self._lock:
-            for file in [*self._files.values(), *self._released]:
+            for file in [*self._files.values(), *self._kept.values(), *self._released]:
                 if not file.readers:
                     self._close_reading(file)

@@ -5,20 +5,26 @@ padded to one with zeros, so that a block that is durable is never written again
 little-endian.
 
     header block   magic 8 · format u32 · log id 16 · file number u64 · first sequence u64
-                   · epoch u64 · crc u32
+                   · epoch u64 · crc u32 · file size u64 · crc u32
     frame          magic 4 · payload size u32 · sequence u64 · epoch u64 · file number u64 · offset u64
-                   · payload crc u32 · header crc u32 · payload
+                   · head size u32 · head crc u32 · number of parts u32 · table crc u32 · header crc u32
+                   · payload · table: size u32 and crc u32 of each part
 
-Each header says, under its crc, where it belongs: in which log (the log's random id is in every crc),
-which file and at which offset. So neither a stale frame in a recycled file, nor a payload that carries
-the image of a frame, can pass for a live frame. A frame's header has a crc of its own, so that a frame
-whose payload is damaged still proves that the frames before it were once durable.
+A payload is its head and the parts behind it. Each has a checksum of its own, so damage is confined to the part it
+hit, the head says what the frame was about although data in it is damaged, and a part is read and checked without the
+rest. Every checksum is seeded with the log's random id and the place on disk it speaks of: neither a stale frame in a
+recycled file, nor a block that was written elsewhere, nor a payload that carries the image of a frame, can pass.
+
+Format 1 had neither the size in the file's header nor parts: one crc for the whole payload, in a shorter frame header.
+It is read, and not written any more. The file header begins as it did, so that an earlier nadi sees a format which it
+doesn't know, rather than a damaged header.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,15 +33,21 @@ from crc32c import crc32c
 from nadi.errors import DataFolderVersionError
 
 BLOCK_BYTES = 4096  # what disks write whole, and what O_DIRECT asks for; also the page size
-FORMAT = 1
-FRAME_MAGIC = b"nadf"
+FORMAT = 2
+FRAME_MAGICS = (b"nad2", b"nadf")  # of formats 2 and 1
 
 _FILE_MAGIC = b"nadi-log"
 _FILE_HEADER = struct.Struct("<8sI16sQQQ")
-_FRAME_HEADER = struct.Struct("<4sIQQQQI")
+_FILE_SIZE = struct.Struct("<Q")
+_FRAME_HEADER = struct.Struct("<4sIQQQQIIII")
+_FRAME_HEADER_1 = struct.Struct("<4sIQQQQI")
+_PLACE = struct.Struct("<QQ")
+_PART = struct.Struct("<II")
 _CRC = struct.Struct("<I")
 FRAME_HEADER_BYTES = _FRAME_HEADER.size + _CRC.size
+FRAME_HEADER_1_BYTES = _FRAME_HEADER_1.size + _CRC.size
 FRAME_MAX_PAYLOAD_BYTES = 0xFFFF_FFFF
+CHECKSUM_BYTES = _CRC.size
 
 _LOG_FILE_NAME = re.compile(r"log-(\d{16})\.nadi")
 
@@ -59,21 +71,40 @@ def padded(size: int) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def frame_bytes(payload_bytes: int) -> int:
+def frame_bytes(payload_bytes: int, parts: int = 0) -> int:
     """What a frame takes in its file."""
-    return padded(FRAME_HEADER_BYTES + payload_bytes)
+    return padded(FRAME_HEADER_BYTES + payload_bytes + parts * _PART.size)
+
+
+def checksum_at(data: bytes | memoryview, log_crc: int, number: int, position: int) -> int:
+    """The checksum of bytes that begin at that position of file `number`; `log_crc` is the crc of the log's id."""
+    return crc32c(data, crc32c(_PLACE.pack(number, position), log_crc))
+
+
+def pack_checksum(checksum: int) -> bytes:
+    """As an extent keeps it."""
+    return _CRC.pack(checksum)
 
 
 class FileHeader(NamedTuple):
-    """What the first block of a log file says; every frame of the file is of this epoch."""
+    """What the first block of a log file says; every frame of the file is of this epoch.
+
+    `size_bytes` is the least that the file has on disk; 0 if that isn't known.
+    """
 
     log_id: bytes
     number: int
     first_sequence: int
     epoch: int
+    size_bytes: int = 0
+
+    @property
+    def log_crc(self) -> int:
+        return crc32c(self.log_id)
 
     def encode(self) -> bytes:
-        fields = _FILE_HEADER.pack(_FILE_MAGIC, FORMAT, *self)
+        fields = _FILE_HEADER.pack(_FILE_MAGIC, FORMAT, *self[:4])
+        fields += _CRC.pack(crc32c(fields)) + _FILE_SIZE.pack(self.size_bytes)
         return (fields + _CRC.pack(crc32c(fields))).ljust(BLOCK_BYTES, b"\0")
 
     @classmethod
@@ -83,39 +114,118 @@ class FileHeader(NamedTuple):
         Raises:
             DataFolderVersionError: it is whole, and of another format.
         """
-        if len(block) < _FILE_HEADER.size + _CRC.size:
+        if len(block) < _FILE_HEADER.size + 2 * _CRC.size + _FILE_SIZE.size:
             return None
         magic, version, log_id, number, first_sequence, epoch = _FILE_HEADER.unpack_from(block)
         (crc,) = _CRC.unpack_from(block, _FILE_HEADER.size)
         if magic != _FILE_MAGIC or crc != crc32c(block[: _FILE_HEADER.size]):
             return None
-        if version != FORMAT:
+        if version not in (1, 2):
             raise DataFolderVersionError(str(path.parent), version, FORMAT)
-        return cls(log_id, number, first_sequence, epoch)
+        size_bytes, end = 0, _FILE_HEADER.size + _CRC.size + _FILE_SIZE.size
+        if version == 2 and crc32c(block[:end]) == _CRC.unpack_from(block, end)[0]:
+            (size_bytes,) = _FILE_SIZE.unpack_from(block, end - _FILE_SIZE.size)
+        return cls(log_id, number, first_sequence, epoch, size_bytes)
+
+
+class FrameCheck(NamedTuple):
+    """What of a frame is as it was written: its head, and which of the parts behind it, by number from 0, are not."""
+
+    head_is_whole: bool
+    checksums: bytes  # of the parts, u32 each; empty where they can't be told
+    damaged_parts: tuple[int, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.head_is_whole and not self.damaged_parts
 
 
 class FrameHeader(NamedTuple):
-    """What stands before a frame's payload; `offset` is the header's own place in file `number`."""
+    """What stands before a frame's payload; `offset` is the header's own place in file `number`.
+
+    In format 1 the whole payload is the head.
+    """
 
     payload_bytes: int
     sequence: int
     epoch: int
     number: int
     offset: int
-    payload_crc: int
+    head_bytes: int
+    head_crc: int
+    parts: int
+    table_crc: int
+    format: int = FORMAT
 
-    def encode_into(self, block: memoryview, log_id: bytes) -> None:
-        _FRAME_HEADER.pack_into(block, 0, FRAME_MAGIC, *self)
-        crc = crc32c(block[: _FRAME_HEADER.size], crc32c(log_id))
-        _CRC.pack_into(block, _FRAME_HEADER.size, crc)
+    @property
+    def header_bytes(self) -> int:
+        return FRAME_HEADER_BYTES if self.format == 2 else FRAME_HEADER_1_BYTES
+
+    @property
+    def content_bytes(self) -> int:
+        """Header, payload and table."""
+        return self.header_bytes + self.payload_bytes + self.parts * _PART.size
+
+    @property
+    def frame_bytes(self) -> int:
+        return padded(self.content_bytes)
+
+    def encode_into(self, block: memoryview, log_crc: int) -> None:
+        _FRAME_HEADER.pack_into(block, 0, FRAME_MAGICS[0], *self[:-1])
+        _CRC.pack_into(block, _FRAME_HEADER.size, crc32c(block[: _FRAME_HEADER.size], log_crc))
 
     @classmethod
-    def decode(cls, block: memoryview, log_id: bytes, number: int, offset: int) -> FrameHeader | None:
+    def decode(cls, block: memoryview, log_crc: int, number: int, offset: int) -> FrameHeader | None:
         """The header in `block` if it is whole and belongs to exactly this place, else None."""
-        if block[:4] != FRAME_MAGIC or len(block) < FRAME_HEADER_BYTES:
+        layout = _FRAME_HEADER if block[:4] == FRAME_MAGICS[0] else _FRAME_HEADER_1
+        if block[:4] not in FRAME_MAGICS or len(block) < layout.size + _CRC.size:
             return None
-        (crc,) = _CRC.unpack_from(block, _FRAME_HEADER.size)
-        if crc != crc32c(block[: _FRAME_HEADER.size], crc32c(log_id)):
+        (crc,) = _CRC.unpack_from(block, layout.size)
+        if crc != crc32c(block[: layout.size], log_crc):
             return None
-        header = cls._make(_FRAME_HEADER.unpack_from(block)[1:])
+        if layout is _FRAME_HEADER:
+            header = cls._make((*layout.unpack_from(block)[1:], 2))
+        else:
+            _, size, *place, payload_crc = layout.unpack_from(block)
+            header = cls._make((size, *place, size, payload_crc, 0, 0, 1))
         return header if (header.number, header.offset) == (number, offset) else None
+
+    @staticmethod
+    def resembles(block: memoryview, sequence: int, epoch: int, number: int, offset: int) -> bool:
+        """Whether a damaged header of just this frame stands there: nothing else has most of the fields in common."""
+        if len(block) < FRAME_HEADER_1_BYTES:
+            return False
+        found: tuple[int, ...] = _FRAME_HEADER_1.unpack_from(block)[2:6]
+        return sum(a == b for a, b in zip(found, (sequence, epoch, number, offset), strict=True)) >= 3
+
+    def check(self, frame: memoryview, log_crc: int) -> FrameCheck:
+        """Look at all of the frame's checksums. `frame` is header, payload and table, or what is there of them."""
+        begin, end = self.header_bytes, self.header_bytes + self.payload_bytes
+        head = frame[begin : begin + self.head_bytes]
+        if self.format == 1:
+            return FrameCheck(len(head) == self.head_bytes and crc32c(head) == self.head_crc, b"", ())
+        head_crc = checksum_at(head, log_crc, self.number, self.offset + begin)
+        is_whole = len(head) == self.head_bytes and head_crc == self.head_crc
+        table = frame[end : self.content_bytes]
+        table_crc = checksum_at(table, log_crc, self.number, self.offset + end)
+        if len(table) < self.parts * _PART.size or table_crc != self.table_crc:
+            return FrameCheck(is_whole, b"", tuple(range(self.parts)))
+        checksums, damaged = [], []
+        position = begin + self.head_bytes
+        for part, (size, checksum) in enumerate(_PART.iter_unpack(table)):
+            if checksum_at(frame[position : position + size], log_crc, self.number, self.offset + position) != checksum:
+                damaged.append(part)
+            checksums.append(_CRC.pack(checksum))
+            position += size
+        return FrameCheck(is_whole, b"".join(checksums), tuple(damaged))
+
+
+def encode_table(parts: Sequence[bytes], log_crc: int, number: int, position: int) -> tuple[bytes, bytes]:
+    """The table of parts that lie end to end from that position of file `number`; and their checksums alone."""
+    table, checksums = [], []
+    for part in parts:
+        checksum = checksum_at(part, log_crc, number, position)
+        table.append(_PART.pack(len(part), checksum))
+        checksums.append(_CRC.pack(checksum))
+        position += len(part)
+    return b"".join(table), b"".join(checksums)

@@ -1,20 +1,22 @@
 """The seam between a segment container and whatever keeps its frames: what every durable log does.
 
-A container turns its operations into frames (bytes) and appends them one at a time; the log numbers
+A container turns its operations into frames and appends them one at a time; the log numbers
 them 1, 2, 3… and answers when a frame can't be lost any more. After a restart the container reads its
-frames back in order (`replay`), and goes on appending. What always holds, for every implementation:
+frames back in order (`replay`), and goes on appending. A frame is a head, which replay needs, and parts of data behind
+it, which are read later, each by itself. What always holds, for every implementation:
 
 * a frame whose `append` returned is replayed, whole and unchanged, until `truncate` releases it;
 * a frame whose `append` did not return is replayed whole or not at all, and then it is the last one;
 * sequence numbers go up by one; no two frames share one;
-* once a log was opened again, its former owner's appends fail (`epoch`).
+* once a log was opened again, its former owner's appends fail (`epoch`);
+* each part has a checksum: bytes that are not those that were appended are never given for them.
 
 `tests/conformance/test_durable_log.py` runs on all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -26,6 +28,27 @@ class LogAddress(NamedTuple):
     offset: int
 
 
+class Appended(NamedTuple):
+    """A frame that is durable. `checksums` are those of its parts behind the head, 4 bytes each, for `read_at`."""
+
+    address: LogAddress
+    checksums: bytes
+
+
+class Frame(NamedTuple):
+    """A frame as `replay` found it.
+
+    payload: the head, which is whole, and the parts behind it.
+    checksums: of the parts, as `Appended` has them; empty for a frame of an earlier format, and where they are lost.
+    damaged_parts: which of the parts, by number from 0, are not as they were appended; `read_at` won't give them.
+    """
+
+    address: LogAddress
+    payload: bytes
+    checksums: bytes
+    damaged_parts: tuple[int, ...]
+
+
 class DurableLog(Protocol):
     """One container's log, as its only owner sees it. All of it is called from one event loop."""
 
@@ -35,23 +58,24 @@ class DurableLog(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held that `truncate` has not released (known once `replay` has ended)."""
+        """Bytes held that `truncate` has not passed (known once `replay` has ended)."""
 
     @property
     def last_sequence(self) -> int:
         """The number of the newest frame; 0 = none yet (known once `replay` has ended)."""
 
-    def replay(self, after_sequence: int) -> Iterator[tuple[LogAddress, bytes]]:
-        """The payloads of all frames later than `after_sequence`, in order; blocking.
+    def replay(self, after_sequence: int) -> Iterator[Frame]:
+        """All frames later than `after_sequence`, in order; blocking. The log has had that frame: earlier ones may be
+        damaged or missing, but it may not end before it.
 
         To be read to its end, once, before the first append.
 
         Raises:
-            CorruptLogError: acknowledged frames are damaged or missing; nothing was changed.
+            CorruptLogError: heads of acknowledged frames are damaged or missing; nothing was changed.
         """
 
-    async def append(self, parts: Sequence[bytes]) -> LogAddress:
-        """Make one frame durable whose payload is `parts` end to end. One call at a time.
+    async def append(self, parts: Sequence[bytes]) -> Appended:
+        """Make one frame durable whose payload is `parts` end to end, the first of them its head. One call at a time.
 
         Raises:
             StorageFullError: no room; the frame may or may not be there after the next open.
@@ -60,20 +84,21 @@ class DurableLog(Protocol):
             ClosedError: the log was closed, or another owner has opened it.
         """
 
-    async def read_at(self, address: LogAddress, offset: int, length: int) -> bytes:
+    async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         """`length` bytes of a frame's payload, from `offset` in it, which must lie inside it.
 
-        The frame's checksum is not looked at: that was done when it was replayed.
+        checksum: of just these bytes, which are a part; without it the whole frame is read and checked.
 
         Raises:
-            NotFoundError: the frame was released by `truncate`.
+            NotFoundError: the frame was released by `truncate`, or its file is gone.
+            CorruptLogError: the bytes are not those that were appended.
         """
 
-    def read_at_now(self, address: LogAddress, offset: int, length: int) -> bytes:
-        """The same, blocking, from any thread."""
+    def has(self, address: LogAddress, length: int) -> bool:
+        """Whether so many bytes of the frame's payload should be there, by the size of its file; nothing is read."""
 
-    def truncate(self, before_sequence: int) -> None:
-        """Frames below `before_sequence` are not needed any more; some of them may stay a while."""
+    def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
+        """Frames below `before_sequence`, but for those to `keep`, are not needed any more; some may stay a while."""
 
     async def close(self) -> None:
         """Wait for an append under way, then let go of everything. Nothing is written."""

@@ -1,14 +1,21 @@
 """Reading a log's files back: which of them are in use, and every whole frame in order.
 
-Two steps. `read_headers` looks at the first block of each file; `Replay` then walks the frames. Nothing
-is changed on disk. How a torn tail is told from damage:
+Two steps. `read_headers` looks at the first blocks of each file; `Replay` then walks the frames. Nothing
+is changed on disk. Frames up to the one that the state reflects are not needed to start: where they are damaged or
+their file is gone, the walk goes on behind them, and whoever reads what they hold is told. For all later ones, how a
+torn tail is told from damage:
 
 * Each owner starts a file of its own, and a file's header is durable before its first frame is
   written. So in every file but the last, the next header says where the frames must reach to: one that
   can't be read before that is damage.
 * One frame is in flight at a time. So in the last file, the first unreadable frame is the torn tail of
   a crash, never acknowledged, unless a later frame header of this log shows that it was durable once.
-* A last file without a header was being prepared; unless it holds a frame header, then it is damaged.
+* The newest frame is never released. So a log that ends before the frame that the state reflects has lost frames, and
+  so may one whose last file is shorter than it was.
+* A last file without a header was being prepared; unless it holds a frame header, or another one was prepared after
+  it: then it is damaged.
+
+A frame whose data is damaged, but not its head, is replayed all the same: the damage is told to whoever reads the data.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -25,14 +33,13 @@ from nadi.errors import CorruptLogError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
-    FRAME_HEADER_BYTES,
-    FRAME_MAGIC,
+    FRAME_MAGICS,
     FileHeader,
     FrameHeader,
-    frame_bytes,
+    log_file_name,
     log_file_number,
 )
-from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.log import Frame, LogAddress
 from nadi.segmentstore.tier1.window import Window
 
 _logger = logging.getLogger(__name__)
@@ -47,6 +54,9 @@ class LogFile:
     first_sequence: int
     epoch: int
     end: int
+    size_bytes: int  # on disk, when it was opened
+    least_bytes: int = 0  # what it had on disk when it was taken into use; 0: unknown
+    header_is_damaged: bool = False
     read_fd: int = -1
     readers: int = 0  # reads under way; the file isn't recycled before they end
 
@@ -55,6 +65,7 @@ class LogFile:
 class Headers:
     """A log's files: those in use, by number, and those at the end that were only prepared."""
 
+    folder: Path
     log_id: bytes | None
     used: list[LogFile]
     prepared: list[LogFile]
@@ -64,47 +75,76 @@ class Headers:
 def read_headers(folder: Path, log_id: bytes | None) -> Headers:
     """Sort out a folder's log files; `log_id` None takes the first header's.
 
+    A damaged header is made up for by the file's first frame, which says the same.
+
     Raises:
-        CorruptLogError: a file is missing between others, or the header of one that is in use is damaged.
+        CorruptLogError: the headers are out of order, or the last file in use can't be told from one only prepared.
     """
     files: list[LogFile] = []
-    valid = 0
+    in_use: list[bool] = []
     for number, path in sorted((n, p) for p in folder.iterdir() if (n := log_file_number(p.name)) is not None):
-        if files and number != files[-1].number + 1:
-            missing = folder / path.name.replace(f"{number:016d}", f"{files[-1].number + 1:016d}")
-            raise CorruptLogError(str(missing), 0, "this file is missing, and later ones are there")
         with path.open("rb") as stream:
-            header = FileHeader.decode(stream.read(BLOCK_BYTES), path)
-        if header is not None and header.number == number and header.log_id == (log_id or header.log_id):
+            blocks = stream.read(2 * BLOCK_BYTES)
+        header = FileHeader.decode(blocks[:BLOCK_BYTES], path)
+        if header is not None and (header.number != number or header.log_id != (log_id or header.log_id)):
+            header = None
+        if header is not None:
             log_id = header.log_id
-            if valid < len(files):
-                raise CorruptLogError(str(files[valid].path), 0, "its header is damaged, and later files are whole")
-            previous = files[-1] if files else None
-            if previous and (header.epoch, header.first_sequence) < (previous.epoch, previous.first_sequence):
-                raise CorruptLogError(str(path), 0, "its header is older than that of the file before it")
-            valid += 1
-        first_sequence, epoch = (header.first_sequence, header.epoch) if header else (0, 0)
-        files.append(LogFile(number, path, first_sequence, epoch, path.stat().st_size))
-    next_number = files[valid - 1].number + 1 if valid else 1
-    return Headers(log_id, files[:valid], files[valid:], next_number)
+        is_damaged = header is None
+        if header is None and log_id is not None:
+            first = FrameHeader.decode(memoryview(blocks)[BLOCK_BYTES:], crc32c(log_id), number, BLOCK_BYTES)
+            if first is not None:
+                header = FileHeader(log_id, number, first.sequence, first.epoch)
+        size_bytes = path.stat().st_size
+        known = (header.first_sequence, header.epoch, header.size_bytes) if header else (0, 0, 0)
+        first_sequence, epoch, least_bytes = known
+        files.append(LogFile(number, path, first_sequence, epoch, size_bytes, size_bytes, least_bytes, is_damaged))
+        in_use.append(header is not None)
+    valid = max((index + 1 for index, used in enumerate(in_use) if used), default=0)
+    used, prepared = files[:valid], files[valid:]
+    if valid and len(prepared) > 1:
+        raise CorruptLogError(str(prepared[0].path), 0, "its header is damaged, and another file was prepared after it")
+    following: LogFile | None = None
+    for file, is_known in zip(reversed(used), reversed(in_use[:valid]), strict=True):
+        if not is_known:  # nothing in it can be told: the walk misses its frames if they are needed
+            assert following is not None, "the last file in use has a header"
+            file.first_sequence, file.epoch = following.first_sequence, following.epoch
+        elif following and (following.epoch, following.first_sequence) < (file.epoch, file.first_sequence):
+            raise CorruptLogError(str(following.path), 0, "its header is older than that of the file before it")
+        following = file
+    return Headers(folder, log_id, used, prepared, files[valid - 1].number + 1 if valid else 1)
+
+
+class _End(NamedTuple):
+    """Where a walk ended: the block there, and the header of a frame that is not whole."""
+
+    block: bytes
+    torn: FrameHeader | None
 
 
 class Replay:
-    """One walk over the frames of the files in use. `next_sequence` is known at its end."""
+    """One walk over the frames of the files in use. `next_sequence` is known at its end.
 
-    def __init__(self, headers: Headers, log_id: bytes, *, direct: bool) -> None:
-        self._used, self._prepared = headers.used, headers.prepared
-        self._log_id = log_id
+    given_up: the number of the last file that an operator kept, if the log was cut: it may end before the state.
+    """
+
+    def __init__(self, headers: Headers, log_id: bytes, given_up: int | None, *, direct: bool) -> None:
+        self._folder, self._used, self._prepared = headers.folder, headers.used, headers.prepared
+        self._log_crc = crc32c(log_id)
+        self._is_cut = given_up is not None and (not self._used or self._used[-1].number <= given_up)
         self._window = Window(direct=direct)
         self.next_sequence = 0
 
-    def frames(self, after_sequence: int) -> Iterator[tuple[LogAddress, bytes]]:
+    def frames(self, after_sequence: int) -> Iterator[Frame]:
         """Every frame later than `after_sequence`. Files that end before it are not read.
 
         Raises:
-            CorruptLogError: a frame that was durable once is damaged or missing.
+            CorruptLogError: a later frame that was durable once is damaged or missing.
         """
         self.next_sequence = after_sequence + 1
+        for file in self._used:
+            if file.header_is_damaged:
+                _logger.warning("%s: its header is damaged; what was in it is taken from frames", file.path)
         try:
             for file in self._prepared:
                 self._check_no_frames(file)
@@ -112,6 +152,9 @@ class Replay:
                 first = self._used[0]
                 what = f"the log begins with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
                 raise CorruptLogError(str(first.path), 0, what)
+            if not self._used and after_sequence and not self._is_cut:
+                what = f"no file of the log is there, and the state has frame {after_sequence:,}"
+                raise CorruptLogError(str(self._folder / log_file_name(1)), 0, what)
             for file, following in zip(self._used, [*self._used[1:], None], strict=False):
                 if following is None or following.first_sequence > after_sequence + 1:
                     yield from self._frames_of(file, following, after_sequence)
@@ -121,42 +164,81 @@ class Replay:
             with self._used[-1].path.open("rb") as stream:
                 os.fdatasync(stream.fileno())  # a whole frame of a killed server may not be durable yet
 
-    def _frames_of(
-        self, file: LogFile, following: LogFile | None, after_sequence: int
-    ) -> Iterator[tuple[LogAddress, bytes]]:
+    def _frames_of(self, file: LogFile, following: LogFile | None, after_sequence: int) -> Iterator[Frame]:
         self._window.open(file.path)
         position, sequence = BLOCK_BYTES, file.first_sequence
         stop = following.first_sequence if following else None
+        end = _End(b"", None)
         while sequence != stop:  # what stands after `stop` is the late write of an owner that was fenced
-            header = self._header(file, position)
+            block = bytes(self._window.view(position, BLOCK_BYTES))
+            header = FrameHeader.decode(memoryview(block), self._log_crc, file.number, position)
             if header is None or (header.sequence, header.epoch) != (sequence, file.epoch):
-                break
-            frame = self._window.view(position, FRAME_HEADER_BYTES + header.payload_bytes)
-            payload = frame[FRAME_HEADER_BYTES:]
-            if len(payload) < header.payload_bytes or crc32c(payload) != header.payload_crc:
-                break
+                header = self._later(file, position, sequence)
+                if header is None or (stop is not None and header.sequence >= stop):
+                    end = _End(block, None)
+                    break
+                if header.sequence > after_sequence + 1:
+                    raise _missing(file, position, max(sequence, after_sequence + 1), header.sequence)
+                message = "%s: frames %d to %d, from byte %d on, can't be read; the state has what they said"
+                _logger.warning(message, file.path, sequence, header.sequence - 1, position)
+                position, sequence = header.offset, header.sequence
             if sequence > after_sequence:
-                yield LogAddress(sequence, file.number, position + FRAME_HEADER_BYTES), bytes(payload)
-            position += frame_bytes(header.payload_bytes)
+                frame = self._frame(file, header)
+                if frame is None or frame.damaged_parts:
+                    # the next header lies behind the frame, so what `_later` looked through is not needed again
+                    later = self._later(file, position + header.frame_bytes - BLOCK_BYTES, sequence)
+                    if later is not None and later.sequence > sequence + (frame is not None):
+                        raise _missing(file, position, sequence, later.sequence)
+                    if frame is None or (later is None and following is None):
+                        end = _End(block, header)
+                        break
+                    message = "%s: data of frame %d, at byte %d, is damaged: whoever reads it is told"
+                    _logger.warning(message, file.path, sequence, position)
+                yield frame
+            position += header.frame_bytes
             sequence += 1
         file.end = position
-        if stop is None:
-            self._check_tail(file, position, sequence)
+        if following is None:
+            sequence = self._check_end(file, position, sequence, after_sequence, end)
+        elif sequence != stop and following.number != file.number + 1:
+            missing = file.path.with_name(log_file_name(file.number + 1))
+            raise CorruptLogError(str(missing), 0, "this file is missing, and later ones are there")
         elif sequence != stop:
             what = f"frame {sequence:,} can't be read, and the next file begins with frame {stop:,}"
             raise CorruptLogError(str(file.path), position, what)
         self.next_sequence = max(self.next_sequence, sequence)
 
-    def _check_tail(self, file: LogFile, position: int, sequence: int) -> None:
-        torn = self._header(file, position)
-        torn_bytes = torn.payload_bytes if torn and torn.epoch == file.epoch else 0
-        for later in self._headers_from(file, position + BLOCK_BYTES):
-            if later.epoch == file.epoch and later.sequence > sequence:
-                what = f"frame {sequence:,} can't be read, and frame {later.sequence:,} was written after it"
-                raise CorruptLogError(str(file.path), position, what)
-        if torn_bytes:
+    def _frame(self, file: LogFile, header: FrameHeader) -> Frame | None:
+        """The frame at its header; None if not even its head is whole."""
+        content = self._window.view(header.offset, header.content_bytes)
+        check = header.check(content, self._log_crc)
+        if not check.head_is_whole:
+            return None
+        address = LogAddress(header.sequence, file.number, header.offset + header.header_bytes)
+        payload = bytes(content[header.header_bytes : header.header_bytes + header.payload_bytes])
+        return Frame(address, payload, check.checksums, check.damaged_parts)
+
+    def _check_end(self, file: LogFile, position: int, sequence: int, after_sequence: int, end: _End) -> int:
+        """The last file's frames end there: see that none is lost. Gives the number of the next one."""
+        if self._is_cut:
+            return sequence
+        place = min(position, file.size_bytes)
+        if sequence <= after_sequence:
+            is_the_last = sequence == after_sequence
+            block = memoryview(end.block)
+            if not (is_the_last and FrameHeader.resembles(block, sequence, file.epoch, file.number, position)):
+                what = f"the log ends before frame {sequence:,}, and the state has frame {after_sequence:,}"
+                raise CorruptLogError(str(file.path), place, what)
+            message = "%s: frame %d, at byte %d, can't be read; the state has what it said"
+            _logger.warning(message, file.path, sequence, position)
+            return sequence + 1
+        if file.size_bytes < file.least_bytes:
+            what = f"it had {file.least_bytes:,} bytes and has {file.size_bytes:,}; frame {sequence:,} may be lost"
+            raise CorruptLogError(str(file.path), place, what)
+        if end.torn is not None:
             message = "%s: dropped frame %d at byte %d, %d bytes: a write cut short, never acknowledged"
-            _logger.warning(message, file.path, sequence, position, torn_bytes)
+            _logger.warning(message, file.path, sequence, position, end.torn.payload_bytes)
+        return sequence
 
     def _check_no_frames(self, file: LogFile) -> None:
         newest_epoch = self._used[-1].epoch if self._used else 0
@@ -166,16 +248,26 @@ class Replay:
                 what = f"its header is damaged, and it holds frame {header.sequence:,}"
                 raise CorruptLogError(str(file.path), 0, what)
 
-    def _header(self, file: LogFile, position: int) -> FrameHeader | None:
-        block = self._window.view(position, BLOCK_BYTES)
-        return FrameHeader.decode(block, self._log_id, file.number, position)
+    def _later(self, file: LogFile, position: int, sequence: int) -> FrameHeader | None:
+        """The first header behind the block at `position` of a frame later than `sequence`."""
+        for header in self._headers_from(file, position + BLOCK_BYTES):
+            if header.epoch == file.epoch and header.sequence > sequence:
+                return header
+        return None
 
     def _headers_from(self, file: LogFile, position: int) -> Iterator[FrameHeader]:
         """All whole frame headers that belong where they stand, from `position` on."""
         while chunk := bytes(self._window.view(position, MIB)):
             for offset in range(0, len(chunk), BLOCK_BYTES):
-                if chunk.startswith(FRAME_MAGIC, offset):
-                    header = self._header(file, position + offset)
+                if chunk.startswith(FRAME_MAGICS, offset):
+                    place = position + offset
+                    block = memoryview(chunk)[offset : offset + BLOCK_BYTES]
+                    header = FrameHeader.decode(block, self._log_crc, file.number, place)
                     if header is not None:
                         yield header
             position += MIB
+
+
+def _missing(file: LogFile, position: int, sequence: int, found: int) -> CorruptLogError:
+    what = f"frame {sequence:,} can't be read, and frame {found:,} was written after it"
+    return CorruptLogError(str(file.path), position, what)

@@ -19,9 +19,11 @@ from nadi.segmentstore.tier1.layout import (
     FRAME_MAX_PAYLOAD_BYTES,
     FileHeader,
     FrameHeader,
+    checksum_at,
+    encode_table,
     frame_bytes,
 )
-from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.log import Appended, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
 from nadi.segmentstore.tier1.supply import FileSupply
 
@@ -44,6 +46,7 @@ class FrameWriter:
         on_new_file: Callable[[LogFile], None],
     ) -> None:
         self._log_id, self._fence, self._supply = log_id, fence, supply
+        self._log_crc = crc32c(log_id)
         self._on_new_file = on_new_file
         self._next_number = next_number
         self._file: LogFile | None = None
@@ -51,34 +54,46 @@ class FrameWriter:
         self._fd = -1
         self._staging = disk.aligned_buffer(_STAGING_BYTES)
 
-    def write(self, parts: Sequence[bytes], sequence: int) -> LogAddress:
+    def write(self, parts: Sequence[bytes], sequence: int) -> Appended:
         """Make a frame durable.
 
         Raises:
             OSError: it may be on disk or not, in part or whole.
             ClosedError: another owner has opened the log.
         """
+        head, data = (parts[0], parts[1:]) if parts else (b"", parts)
         payload_bytes = sum(map(len, parts))
         assert payload_bytes <= FRAME_MAX_PAYLOAD_BYTES, "the size field has 32 bits"
-        size = frame_bytes(payload_bytes)
+        size = frame_bytes(payload_bytes, len(data))
         self._fence.check()
         file = self._file
         if file is None or (file.end + size > self._file_bytes):
             file = self._next_file(sequence)
-        offset = file.end
-        frame = self._stage(parts, payload_bytes, size)
-        payload_crc = crc32c(frame[FRAME_HEADER_BYTES : FRAME_HEADER_BYTES + payload_bytes])
-        header = FrameHeader(payload_bytes, sequence, file.epoch, file.number, offset, payload_crc)
-        header.encode_into(frame, self._log_id)
+        offset, place = file.end, file.end + FRAME_HEADER_BYTES
+        table, checksums = encode_table(data, self._log_crc, file.number, place + len(head))
+        frame = self._stage([*parts, table], payload_bytes + len(table), size)
+        header = FrameHeader(
+            payload_bytes,
+            sequence,
+            file.epoch,
+            file.number,
+            offset,
+            len(head),
+            checksum_at(head, self._log_crc, file.number, place),
+            len(data),
+            checksum_at(table, self._log_crc, file.number, place + payload_bytes),
+        )
+        header.encode_into(frame, self._log_crc)
         disk.write_all(self._fd, frame, offset)
         os.fdatasync(self._fd)
         self._fence.check()
         file.end = offset + size
-        return LogAddress(sequence, file.number, offset + FRAME_HEADER_BYTES)
+        file.size_bytes = max(file.size_bytes, file.end)
+        return Appended(LogAddress(sequence, file.number, place), checksums)
 
-    def has_room(self, payload_bytes: int) -> bool:
-        """Whether a frame of so many bytes goes into the current file: `write` waits for nothing but the disk then."""
-        return self._file is not None and self._file.end + frame_bytes(payload_bytes) <= self._file_bytes
+    def has_room(self, payload_bytes: int, parts: int) -> bool:
+        """Whether such a frame goes into the current file: `write` waits for nothing but the disk then."""
+        return self._file is not None and self._file.end + frame_bytes(payload_bytes, parts) <= self._file_bytes
 
     def prepare(self) -> None:
         """Have the first file made ready."""
@@ -94,24 +109,26 @@ class FrameWriter:
         prepared = self._supply.take(self._next_number)
         self.close()
         self._fd, self._file_bytes = prepared.fd, prepared.size_bytes
-        header = FileHeader(self._log_id, prepared.number, first_sequence, self._fence.epoch)
+        header = FileHeader(self._log_id, prepared.number, first_sequence, self._fence.epoch, prepared.size_bytes)
         block = disk.aligned_buffer(BLOCK_BYTES)
         block[:] = header.encode()
         disk.write_all(self._fd, memoryview(block), 0)
         os.fdatasync(self._fd)
         self._next_number += 1
         self._supply.request(self._next_number)
-        self._file = LogFile(prepared.number, prepared.path, first_sequence, header.epoch, BLOCK_BYTES)
+        self._file = LogFile(
+            prepared.number, prepared.path, first_sequence, header.epoch, BLOCK_BYTES, prepared.size_bytes
+        )
         self._on_new_file(self._file)
         return self._file
 
-    def _stage(self, parts: Sequence[bytes], payload_bytes: int, size: int) -> memoryview:
+    def _stage(self, parts: Sequence[bytes], parts_bytes: int, size: int) -> memoryview:
         """The frame in aligned memory, its header still to be filled in."""
         if size > len(self._staging) or len(self._staging) > _STAGING_BYTES:
             self._staging = disk.aligned_buffer(max(size, _STAGING_BYTES))
         frame = memoryview(self._staging)[:size]
         position = FRAME_HEADER_BYTES
-        if payload_bytes < _SMALL_PART_BYTES * len(parts):
+        if parts_bytes < _SMALL_PART_BYTES * len(parts):
             parts = [b"".join(parts)]
         for part in parts:
             frame[position : position + len(part)] = part

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,14 @@ import obstore
 from obstore.store import LocalStore, ObjectStore
 
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire.fields import Buffer
+
+log = logging.getLogger(__name__)
+
+
+class DiskReadError(UnavailableError):
+    """A place on the disk that holds a chunk can't be read."""
 
 
 class ChunkStore:
@@ -48,9 +56,40 @@ class ChunkStore:
             raise UnavailableError(f"tier 2 can't be written: {error}") from error
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
-        """Bytes of a chunk, as they came, not copied; NotFoundError if it is gone."""
+        """Bytes of a chunk, as they came, not copied and not checked; fewer where it is shorter.
+
+        NotFoundError if it is gone; DiskReadError if its disk can't read it.
+        """
         try:
             return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"chunk {name} is not in tier 2") from error
+        except Exception as error:
+            if "(os error 5)" in str(error):
+                raise DiskReadError(f"the disk can't read chunk {name}: input/output error") from error
+            if await self._size(name) <= position:
+                return memoryview(b"")
+            raise UnavailableError(f"chunk {name} can't be read: {error}") from error
+
+    async def describe(self, name: str, length: int) -> ChunkDescription | None:
+        """What a chunk with so many bytes of data says of itself; None if it doesn't, or can't be read."""
+        try:
+            tail = await obstore.get_async(self._store, name, options={"range": {"offset": length}})
+            return ChunkDescription.decode(name, memoryview(await tail.bytes_async()))
+        except Exception as error:  # whatever is wrong, it is told by who reads the data
+            log.debug("chunk %s has no description: %s", name, error)
+            return None
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """The sizes of all objects whose names begin with a folder; blocking."""
+        try:
+            return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
+        except Exception as error:
+            raise UnavailableError(f"tier 2 can't be listed: {error}") from error
+
+    async def _size(self, name: str) -> int:
+        try:
+            return int((await obstore.head_async(self._store, name))["size"])
         except FileNotFoundError as error:
             raise NotFoundError(f"chunk {name} is not in tier 2") from error
         except Exception as error:

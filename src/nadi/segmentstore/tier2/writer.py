@@ -1,5 +1,8 @@
 """The storage writer of a container: moves bytes from the log to chunks, compacts, collects garbage.
 
+Bytes are checked as they are read, so a chunk's own checksums are never made of damaged ones: what is damaged is set
+aside, stays where it is and in the container's list, and holds up nothing else.
+
 A chunk's name is planned in the log before the object is written, and stored in it after the object
 is durable; so after a crash each object is either a segment's or known garbage.
 """
@@ -13,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from itertools import islice
 
-from nadi.errors import NadiError
+from nadi.errors import DamagedDataError, NadiError, NotFoundError
 from nadi.limits import (
     CHUNK_FLUSH_AGE_S,
     CHUNK_FLUSH_BYTES,
@@ -28,7 +31,10 @@ from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
+from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +152,7 @@ class StorageWriter:
         pressed = everything or self._container.log.size_bytes > LOG_MAX_BYTES // 2
         old = time.monotonic() - CHUNK_FLUSH_AGE_S
         seen: set[int] = set()
-        for frame in islice(state.frames.values(), FRAMES_LOOKED_AT):
+        for frame in islice(state.to_move(), FRAMES_LOOKED_AT):
             if not pressed and frame.at >= old:
                 break
             record = state.logged_in(frame)
@@ -160,7 +166,7 @@ class StorageWriter:
         run: list[Extent] = []
         size = 0
         for extent in record.extents:
-            is_durable = extent.frame is not None and extent.frame.address is not None
+            is_durable = extent.frame is not None and extent.frame.address is not None and not extent.aside
             if not is_durable or extent in self._moving or (run and size + extent.length > FLUSH_MAX_BYTES):
                 if run:
                     break
@@ -170,21 +176,58 @@ class StorageWriter:
         return run, size
 
     async def _store(self, record: SegmentRecord, extents: list[Extent]) -> None:
-        offset, length = extents[0].offset, sum(extent.length for extent in extents)
-        segment = record.id
-        name = f"container-{self._container.number}/{segment:012x}/{offset:016x}-{uuid.uuid4().hex}"
+        """Put the extents together in one chunk; only bytes that are those that were appended get there."""
+        parts = await self._read(record, extents)
+        if parts is None:
+            return
+        container, segment, name_of_segment = self._container.number, record.id, record.name
+        offset, length = extents[0].offset, sum(map(len, parts))
+        name = f"container-{container}/{segment:012x}/{offset:016x}-{uuid.uuid4().hex}"
+        begins = await self._begins(extents)
+        checksums = await asyncio.get_running_loop().run_in_executor(None, checksums_of, name, parts)
+        boundaries = boundaries_of(begins, length)
+        described = ChunkDescription(
+            1, container, segment, name_of_segment, offset, length, BLOCK_BYTES, checksums, boundaries
+        )
         self._planned_here.add(name)
         try:
             await self._container.call(lambda frame: frame.emit(ChunkPlanned(name)))
-            parts = await self._reader.read_exactly(self._container, extents)
-            if sum(map(len, parts)) != length:
-                return  # truncated meanwhile; the plan is dropped on the next round
-            await self._chunks.put(name, parts)
+            await self._chunks.put(name, [*parts, described.encode(name)])
             del parts
-            await self._container.call(lambda frame: self._stored(frame, ChunkStored(segment, offset, length, name)))
+            stored = ChunkStored(segment, offset, length, name, checksums)
+            await self._container.call(lambda frame: self._stored(frame, stored))
             self._fresh.add(segment)
         finally:
             self._planned_here.discard(name)
+
+    async def _read(self, record: SegmentRecord, extents: list[Extent]) -> list[Buffer] | None:
+        """All their bytes, checked; None if they can't be moved (now). What is damaged is set aside."""
+        state = self._container.state
+        state.residents.hold(record)
+        try:
+            return await self._reader.read_exactly(self._container, record, extents)
+        except NotFoundError:
+            return None  # moved or truncated meanwhile
+        except DamagedDataError as error:
+            for extent in extents:
+                if extent.offset <= error.offset < extent.end:
+                    state.set_aside(extent)
+                    if extent.chunk:  # its neighbours can be compacted
+                        self._fresh.add(record.id)
+            return None
+        finally:
+            state.residents.release(record)
+
+    async def _begins(self, extents: list[Extent]) -> list[int]:
+        """Where appends begin in the extents put end to end; a small chunk's begin is enough of it."""
+        begins, position = [], 0
+        for extent in extents:
+            described = None
+            if extent.chunk and extent.length > BLOCK_BYTES:
+                described = await self._chunks.describe(extent.chunk, extent.length)
+            begins += [position, *(position + begin for begin in (described.boundaries if described else ()))]
+            position += extent.length
+        return begins
 
     def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
         record = self._container.state.by_id(stored.segment)  # again: it may have left memory meanwhile
@@ -207,7 +250,7 @@ class StorageWriter:
             run: list[Extent] = []
             size = 0
             for extent in record.extents if record is not None else []:
-                if not extent.chunk or extent.length > SMALL_BYTES:
+                if not extent.chunk or extent.aside or extent.length > SMALL_BYTES:
                     if len(run) >= COMPACT_FROM:
                         break
                     run, size = [], 0

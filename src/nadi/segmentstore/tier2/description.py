@@ -1,0 +1,85 @@
+"""What a chunk object says of itself, behind its data: whose bytes these are, their checksums, where appends begin.
+
+    object     data · description, msgpack · footer
+    footer     size of the description u32 · its crc32c, seeded with the chunk's name, u32 · magic 8 (little-endian)
+
+The data comes first, so that positions in it are those of the extent. Readers don't need the description: the state
+has the checksums too. It tells where to go on behind damage, and whose the bytes are if the state is lost. Chunks of
+earlier versions have none.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import msgspec
+from crc32c import crc32c
+
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
+
+_FOOTER = struct.Struct("<II8s")
+_MAGIC = b"nadichnk"
+
+
+class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
+    """segment, offset: whose bytes these were when they were moved here, and from where on; a merge may move them.
+
+    boundaries: for each block of `block_bytes` the first position in the data, at or after the block's begin, where an
+    append begins; the data's length if none does.
+    """
+
+    version: int
+    container: int
+    segment_id: int
+    segment: str
+    offset: int
+    length: int
+    block_bytes: int
+    checksums: bytes
+    boundaries: tuple[int, ...]
+
+    def encode(self, name: str) -> bytes:
+        """What stands behind the data in the chunk of that name."""
+        body = msgspec.msgpack.encode(self)
+        return body + _FOOTER.pack(len(body), crc32c(body, crc32c(name.encode())), _MAGIC)
+
+    @classmethod
+    def decode(cls, name: str, tail: bytes | memoryview) -> ChunkDescription | None:
+        """From the end of an object of that name, or None if no whole one is there.
+
+        >>> described = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 0, 4, BLOCK_BYTES, b"....", (0,))
+        >>> ChunkDescription.decode("a", b"data" + described.encode("a")) == described
+        True
+        >>> ChunkDescription.decode("b", described.encode("a"))
+        """
+        tail = bytes(tail)
+        if len(tail) < _FOOTER.size:
+            return None
+        size, crc, magic = _FOOTER.unpack_from(tail, len(tail) - _FOOTER.size)
+        body = tail[: -_FOOTER.size][-size:] if size else b""
+        if magic != _MAGIC or len(body) < size or crc32c(body, crc32c(name.encode())) != crc:
+            return None
+        try:
+            return msgspec.msgpack.decode(body, type=cls)
+        except msgspec.DecodeError:  # of a later version
+            return None
+
+    def go_on_at(self, block: int) -> int:
+        """The first position at or after the begin of that block where an append begins."""
+        return self.boundaries[block] if block < len(self.boundaries) else self.length
+
+
+def boundaries_of(begins: Iterable[int], length: int) -> tuple[int, ...]:
+    """The boundaries of a description, from all positions where appends begin, in order.
+
+    >>> boundaries_of([0, 100, BLOCK_BYTES + 5], 3 * BLOCK_BYTES)
+    (0, 1048581, 3145728)
+    """
+    found: list[int] = []
+    for begin in begins:
+        while len(found) * BLOCK_BYTES <= begin and len(found) * BLOCK_BYTES < length:
+            found.append(begin)
+    while len(found) * BLOCK_BYTES < length:
+        found.append(length)
+    return tuple(found)

@@ -1,0 +1,580 @@
+"""Whatever happens to stored bytes: what a reader gets are those that were appended, or an error that says where."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from nadi.errors import CorruptLogError, DamagedDataError
+from nadi.model.framing import frame_events
+from nadi.segmentstore import container as container_module
+from nadi.segmentstore.cache import BlockCache
+from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, log_file_name
+from nadi.segmentstore.tier2 import writer as storage_writer
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES as CHECKED_BYTES
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.standalone.health import _container
+from nadi.wire import commands as wire
+from tests.segmentstore.harness import Peer, open_store
+
+S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
+TXN = S + "#transaction." + "0" * 31 + "1"
+EVENT_BYTES = 200_000
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every read goes to the disk; the storage writer moves what a test tells it to move."""
+    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
+    monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
+
+
+def opened(folder: Path) -> AbstractAsyncContextManager[tuple[SegmentStore, Peer]]:
+    return open_store(folder, 1)
+
+
+async def write(peer: Peer, segment: str, count: int, size: int = EVENT_BYTES, seed: int = 0) -> bytes:
+    """Make a segment of events, each in an append and a frame of its own; gives its bytes."""
+    rng = random.Random(f"{segment}{seed}")
+    writer = rng.randbytes(16)
+    await peer.create(segment)
+    last = await peer.setup(segment, writer)
+    data = b""
+    for number in range(count):
+        event = rng.randbytes(size)
+        await peer.append([event], max(0, last) + number + 1, writer)
+        data += frame_events([event])
+    return data
+
+
+def record_of(store: SegmentStore, segment: str) -> SegmentRecord:
+    record = store.containers[0].state.find(segment)
+    assert record is not None
+    return record
+
+
+async def move(store: SegmentStore) -> None:
+    """Everything to tier 2."""
+    while await store.storage_writers[0].flush_once(everything=True):
+        pass
+
+
+async def read(
+    store: SegmentStore, segment: str, length: int = 1 << 20
+) -> tuple[dict[int, bytes], list[DamagedDataError]]:
+    """All of the segment that can be read, by offset, going on where errors say so; and these errors."""
+    container, record = store.containers[0], record_of(store, segment)
+    found: dict[int, bytes] = {}
+    errors: list[DamagedDataError] = []
+    offset = record.start_offset
+    while offset < record.durable_length:
+        try:
+            _, data = await store._reader.read(container, segment, offset, length)
+        except DamagedDataError as error:
+            errors.append(error)
+            if not offset < error.end_offset:
+                raise
+            offset = error.end_offset
+        else:
+            found[offset] = bytes(data)
+            offset += len(data)
+    assert all(error.segment == segment for error in errors)
+    assert offset == record.durable_length
+    return found, errors
+
+
+async def assert_read(
+    store: SegmentStore, segment: str, data: bytes, *gaps: tuple[int, int], length: int = 1 << 20
+) -> None:
+    """The segment reads as `data` but for these ranges, which are told."""
+    found, errors = await read(store, segment, length)
+    assert [(error.offset, error.end_offset) for error in errors] == list(gaps)
+    for offset, piece in found.items():
+        assert data[offset : offset + len(piece)] == piece, offset
+    start = record_of(store, segment).start_offset
+    assert sum(map(len, found.values())) + sum(end - begin for begin, end in gaps) == len(data) - start
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def chunk_path(folder: Path, extent: Extent) -> Path:
+    assert extent.chunk
+    return folder / "tier2" / extent.chunk
+
+
+def log_place(folder: Path, extent: Extent) -> tuple[Path, int]:
+    """Where an extent of the log begins on disk."""
+    assert extent.frame is not None
+    assert extent.frame.address is not None
+    _, file, offset = extent.frame.address
+    return folder / "container-0" / "log" / log_file_name(file), offset + extent.position
+
+
+# --- chunks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1 << 20, 2 << 20, 70_000])
+def test_a_flipped_byte_in_a_chunk_is_told_and_all_else_is_read(tmp_path: Path, length: int) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data, other = await write(peer, S, 40), await write(peer, T, 3)
+            await move(store)
+            (extent,) = record_of(store, S).extents
+            await assert_read(store, S, data, length=length)
+            damaged = 5 * CHECKED_BYTES + 17
+            flip(chunk_path(tmp_path, extent), damaged)
+            event = EVENT_BYTES + 8
+            behind = -(-6 * CHECKED_BYTES // event) * event  # the first append that begins behind the damaged block
+            await assert_read(store, S, data, (5 * CHECKED_BYTES, behind), length=length)
+            await assert_read(store, T, other)
+            (known,) = store.containers[0].damaged
+            assert (known.segment, known.offset, known.end_offset) == (S, 5 * CHECKED_BYTES, behind)
+            assert "checksum" in known.reason
+            details = _container(store.containers[0]).details
+            assert details["damaged_places"] == 1
+            assert [(place["segment"], place["offset"]) for place in details["damaged"]] == [(S, known.offset)]
+            flip(chunk_path(tmp_path, extent), damaged)
+            await assert_read(store, S, data, length=length)
+
+    uvloop.run(run())
+
+
+@pytest.mark.parametrize("what", ["missing", "empty", "short", "description", "swapped", "block of another place"])
+def test_a_chunk_that_is_not_what_it_was(tmp_path: Path, what: str) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data, other = await write(peer, S, 10), await write(peer, T, 10)
+            await move(store)
+            path, second = (chunk_path(tmp_path, record_of(store, s).extents[0]) for s in (S, T))
+            gaps = [(0, len(data))]
+            other_gaps: list[tuple[int, int]] = []
+            if what == "missing":
+                path.unlink()
+            elif what == "swapped":
+                content = path.read_bytes()
+                path.write_bytes(second.read_bytes())
+                second.write_bytes(content)
+                other_gaps = gaps
+            elif what == "block of another place":
+                content = path.read_bytes()
+                path.write_bytes(content[BLOCK_BYTES : 2 * BLOCK_BYTES] + content[BLOCK_BYTES:])
+                gaps = [(0, 6 * (EVENT_BYTES + 8))]
+            else:
+                size = {"empty": 0, "short": len(data) - 1, "description": len(data)}[what]
+                os.truncate(path, size)
+                gaps = {"empty": gaps, "short": [(CHECKED_BYTES, len(data))], "description": []}[what]
+            await assert_read(store, S, data, *gaps)
+            await assert_read(store, T, other, *other_gaps)
+        async with opened(tmp_path) as (store, _):
+            listed = store.containers[0].damaged
+            assert [damage.segment for damage in listed] == ([S] if what in ("missing", "empty", "short") else [])
+            await assert_read(store, S, data, *gaps)
+
+    uvloop.run(run())
+
+
+def test_a_merged_segment_and_one_truncated_within_a_chunk(tmp_path: Path) -> None:
+    """Offsets change, checksums don't; and what lies before the start offset may be damaged."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data, more = await write(peer, S, 10), await write(peer, TXN, 10)
+            await move(store)
+            await peer.ask(wire.MergeSegments(1, S, TXN, ""))
+            await assert_read(store, S, data + more)
+            start = 3 * CHECKED_BYTES // 2
+            await peer.ask(wire.TruncateSegment(2, S, start, ""))
+            first, second = (chunk_path(tmp_path, extent) for extent in record_of(store, S).extents)
+            flip(first, CHECKED_BYTES - 1)
+            flip(second, 10)
+            gap = (len(data), len(data) + 6 * (EVENT_BYTES + 8))
+            await assert_read(store, S, data + more, gap)
+            flip(first, CHECKED_BYTES)
+            await assert_read(store, S, data + more, (start, len(data)), gap)
+        async with opened(tmp_path) as (store, _):
+            await assert_read(store, S, data + more, (start, len(data)), gap)
+
+    uvloop.run(run())
+
+
+def test_compaction_makes_nothing_whole_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "COMPACT_FROM", 3)
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            tier2, data = store.storage_writers[0], b""
+            for number in range(9):
+                data += await write(peer, S, 1, seed=number)
+                await move(store)
+            extents = list(record_of(store, S).extents)
+            assert len(extents) == 9
+            flip(chunk_path(tmp_path, extents[4]), 1_000)
+            for _ in range(10):
+                await tier2._compact_once()
+            lengths = [extent.length // (EVENT_BYTES + 8) for extent in record_of(store, S).extents]
+            assert lengths == [4, 1, 4]
+            await assert_read(store, S, data, (extents[4].offset, extents[4].end))
+            assert all(extent.checksums for extent in record_of(store, S).extents)
+
+    uvloop.run(run())
+
+
+def test_boundaries_are_kept_over_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "COMPACT_FROM", 2)
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data = b""
+            for number in range(2):
+                data += await write(peer, S, 13, seed=number)
+                await move(store)
+            await store.storage_writers[0]._compact_once()
+            (extent,) = record_of(store, S).extents
+            flip(chunk_path(tmp_path, extent), 3 * CHECKED_BYTES)
+            event = EVENT_BYTES + 8
+            behind = min(at for at in range(0, len(data), event) if at >= 4 * CHECKED_BYTES)
+            # the second chunk began within that block: its blocks are others, so its next known boundary may be later
+            ((_, end),) = [(e.offset, e.end_offset) for e in (await read(store, S))[1]]
+            assert end % event == 0
+            assert behind <= end <= behind + CHECKED_BYTES + event
+
+    uvloop.run(run())
+
+
+def test_a_chunk_that_the_disk_can_not_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_of_disk = ChunkStore.read
+
+    async def failing(chunks: ChunkStore, name: str, position: int, length: int) -> memoryview:
+        if position <= 2 * CHECKED_BYTES + 9 < position + length:
+            raise DiskReadError("input/output error")
+        return await read_of_disk(chunks, name, position, length)
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data = await write(peer, S, 30)
+            await move(store)
+            monkeypatch.setattr(ChunkStore, "read", failing)
+            await assert_read(store, S, data, (2 * CHECKED_BYTES, 16 * (EVENT_BYTES + 8)))
+
+    uvloop.run(run())
+
+
+# --- the log ---------------------------------------------------------------------------------------
+
+
+def test_a_flipped_byte_in_the_log_is_told_and_all_else_is_read(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data = await write(peer, S, 10)
+            extents = record_of(store, S).extents
+            path, at = log_place(tmp_path, extents[4])
+            flip(path, at + 100_000)
+            gap = extents[4].offset, extents[4].end
+            await assert_read(store, S, data, gap)
+            assert [(damage.offset, damage.end_offset) for damage in store.containers[0].damaged] == [gap]
+        async with opened(tmp_path) as (store, _):  # after a clean stop: the state has what the frames said
+            await assert_read(store, S, data, gap)
+
+    uvloop.run(run())
+
+
+def test_bytes_the_disk_can_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data = await write(peer, S, 5)
+            extents, pread = record_of(store, S).extents, os.pread
+            _, bad = log_place(tmp_path, extents[2])
+
+            def failing(fd: int, length: int, offset: int) -> bytes:
+                if offset <= bad < offset + length:
+                    raise OSError(errno.EIO, os.strerror(errno.EIO))
+                return pread(fd, length, offset)
+
+            monkeypatch.setattr(os, "pread", failing)
+            await assert_read(store, S, data, (extents[2].offset, extents[2].end))
+
+    uvloop.run(run())
+
+
+class Killed:
+    """A store that goes as by kill -9: nothing is written at its end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    async def __call__(self, store: SegmentStore) -> None:
+        (container,) = store.containers
+        if container._checkpoint is not None:
+            await asyncio.wait([container._checkpoint])
+        self._monkeypatch.setattr(container, "_start_checkpoint", lambda: None)
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> Killed:
+    return Killed(monkeypatch)
+
+
+def test_damaged_data_does_not_stop_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: Killed, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 3600.0)
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data = await write(peer, S, 10)
+            extents = list(record_of(store, S).extents)
+            await killed(store)
+        path, at = log_place(tmp_path, extents[4])
+        flip(path, at + 100_000)
+        gap = extents[4].offset, extents[4].end
+        async with opened(tmp_path) as (store, peer):
+            assert [(damage.offset, damage.end_offset) for damage in store.containers[0].damaged] == [gap]
+            await assert_read(store, S, data, gap)
+            reply = await peer.ask(wire.GetStreamSegmentInfo(1, S, ""))
+            assert reply.write_offset == len(data)
+        assert "is damaged: whoever reads it is told" in caplog.text
+
+    uvloop.run(run())
+
+
+@pytest.mark.parametrize("frames_from_end", [1, 2, 5])
+@pytest.mark.parametrize("where", ["header", "head", "data"])
+def test_a_frame_that_the_state_reflects_is_never_taken_for_a_torn_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str, frames_from_end: int
+) -> None:
+    """It was acknowledged, and what it changed is known: only its data is of interest, to whoever reads it."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data = await write(peer, S, 8)
+            extents = list(record_of(store, S).extents)
+        extent = extents[-frames_from_end]
+        path, at = log_place(tmp_path, extent)
+        flip(path, {"header": at - extent.position - FRAME_HEADER_BYTES + 9, "head": at - 3, "data": at + 3}[where])
+        gaps = [(extent.offset, extent.end)] if where == "data" else []
+        async with opened(tmp_path) as (store, peer):
+            await assert_read(store, S, data, *gaps)
+            more = await write(peer, T, 2)
+        async with opened(tmp_path) as (store, _):
+            await assert_read(store, S, data, *gaps)
+            await assert_read(store, T, more)
+        assert "never acknowledged" not in caplog.text
+
+    uvloop.run(run())
+
+
+def test_what_is_damaged_in_the_log_is_set_aside(tmp_path: Path) -> None:
+    """Its neighbours go to tier 2, the files before and behind it are released, it stays; also over a restart."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data, other = await write(peer, S, 10), await write(peer, T, 10)
+            extents = record_of(store, S).extents
+            damaged = extents[4]
+            gap = damaged.offset, damaged.end
+            path, at = log_place(tmp_path, damaged)
+            flip(path, at + 5)
+            await move(store)
+            assert [bool(extent.chunk) for extent in record_of(store, S).extents] == [True, False, True]
+            assert record_of(store, T).log_bytes == 0
+            needed = store.containers[0].state.log_needed()
+            assert needed == (None, [damaged.frame and damaged.frame.address])
+            await assert_read(store, S, data, gap)
+            await assert_read(store, T, other)
+        async with opened(tmp_path) as (store, peer):
+            more = await write(peer, T + "2", 3)
+            await move(store)
+            await assert_read(store, S, data, gap)
+            await assert_read(store, T + "2", more)
+            assert path.exists()
+            await peer.ask(wire.TruncateSegment(2, S, damaged.end, ""))
+            assert store.containers[0].state.log_needed() == (None, [])
+            assert store.containers[0].damaged == []
+
+    uvloop.run(run())
+
+
+def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> None:
+    open_log = FileLog.open
+
+    def small(folder: Path, **options: Any) -> FileLog:
+        return open_log(folder, **options, file_bytes=64 * BLOCK_BYTES)
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            container = store.containers[0]
+            data = await write(peer, S, 12)
+            damaged = record_of(store, S).extents[5]
+            path, at = log_place(tmp_path, damaged)
+            flip(path, at + 5)
+            before = sorted(p.name for p in path.parent.glob("log-*"))
+            assert len(before) > 8
+            await move(store)
+            assert container.log.size_bytes > 1_000_000
+            container._start_checkpoint()
+            await container._checkpoint_ended()
+            container._truncate_log()
+            assert container.log.size_bytes < 500_000
+        left = sorted(p.name for p in path.parent.glob("log-*"))
+        assert path.name in left
+        assert before[0] not in left
+        assert len(left) < 5
+        async with opened(tmp_path) as (store, _):
+            await assert_read(store, S, data, (damaged.offset, damaged.end))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileLog, "open", small)
+        uvloop.run(run())
+
+
+@pytest.mark.parametrize("what", ["missing", "short"])
+def test_a_log_file_that_the_state_names_is_looked_for(tmp_path: Path, what: str) -> None:
+    """Known before anybody reads, without stopping the start."""
+
+    async def run() -> None:
+        async with opened(tmp_path) as (store, peer):
+            data = await write(peer, S, 6)
+        async with opened(tmp_path) as (store, peer):  # which begins a file of its own
+            other = await write(peer, T, 6)
+            extents = list(record_of(store, S).extents)
+        path, at = log_place(tmp_path, extents[3])
+        if what == "missing":
+            path.unlink()
+            gap = 0, len(data)
+        else:
+            os.truncate(path, at + 10)
+            gap = extents[3].offset, len(data)
+        async with opened(tmp_path) as (store, peer):
+            known = [(damage.segment, damage.offset, damage.end_offset) for damage in store.containers[0].damaged]
+            assert known == [(S, *gap)]
+            found, errors = await read(store, S)
+            assert b"".join(found.values()) == data[: gap[0]]
+            assert (errors[0].offset, errors[-1].end_offset) == gap
+            await assert_read(store, T, other)
+            await move(store)
+            await assert_read(store, T, other)
+
+    uvloop.run(run())
+
+
+# --- anything at all -------------------------------------------------------------------------------
+
+
+def _damage(folder: Path, rng: random.Random) -> str:
+    """What a disk may do to one file of the log or of tier 2."""
+    files = [p for p in folder.rglob("*") if p.is_file() and ("tier2" in p.parts or p.name.startswith("log-"))]
+    path = rng.choice(files)
+    content = bytearray(path.read_bytes())
+    used = len(content.rstrip(b"\0")) or 1
+    at = rng.randrange(used)
+    block = at // BLOCK_BYTES * BLOCK_BYTES
+    ways: dict[str, Callable[[], Any]] = {
+        "flip": lambda: flip(path, at),
+        "flips": lambda: [flip(path, rng.randrange(used)) for _ in range(20)],
+        "zeros": lambda: _overwrite(path, block, bytes(min(BLOCK_BYTES, len(content) - block))),
+        "noise": lambda: _overwrite(path, block, rng.randbytes(min(BLOCK_BYTES, len(content) - block))),
+        "block from elsewhere": lambda: _overwrite(
+            path,
+            block,
+            bytes(content[(other := rng.randrange(used) // BLOCK_BYTES * BLOCK_BYTES) : other + BLOCK_BYTES]),
+        ),
+        "cut": lambda: os.truncate(path, at),
+        "gone": path.unlink,
+        "swap": lambda: _swap(path, rng.choice(files)),
+    }
+    way = rng.choice(list(ways))
+    ways[way]()
+    return f"{way} at {at} of {path.relative_to(folder)}"
+
+
+def _overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def _swap(one: Path, other: Path) -> None:
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def _random_damage(tmp_path: Path, killed: Killed, seeds: range) -> dict[str, int]:
+    """Damage a folder, start, and read: never a wrong byte, never a crash. How often the start was refused, and why."""
+    base, folder = tmp_path / "base", tmp_path / "damaged"
+    outcomes: dict[str, int] = {}
+
+    async def make() -> dict[str, bytes]:
+        async with opened(base) as (store, peer):
+            data = {S: await write(peer, S, 12), T: await write(peer, T, 300, 900)}
+            await move(store)
+            data[TXN] = await write(peer, TXN, 3, 700_000)
+            await peer.ask(wire.MergeSegments(1, S, TXN, ""))
+        async with opened(base) as (store, peer):
+            data[S] += data.pop(TXN)
+            for segment in ("scope/x/0.#epoch.0", "scope/y/0.#epoch.0"):
+                data[segment] = await write(peer, segment, 60, 3_000)
+            data["scope/z/0.#epoch.0"] = await write(peer, "scope/z/0.#epoch.0", 2, 300_000)
+            container = store.containers[0]
+            container._start_checkpoint()
+            await killed(store)
+        return data
+
+    async def look(data: dict[str, bytes], what: str) -> str:
+        try:
+            async with opened(folder) as (store, peer):
+                told = 0
+                for segment, content in data.items():
+                    found, errors = await read(store, segment)
+                    told += len(errors)
+                    for offset, piece in found.items():
+                        assert content[offset : offset + len(piece)] == piece, (what, segment, offset)
+                    lost = len(content) - sum(map(len, found.values()))
+                    assert lost == sum(error.end_offset - error.offset for error in errors), (what, segment)
+                await move(store)
+                assert not store.containers[0].failure
+                await write(peer, "scope/new/0.#epoch.0", 2)
+            return "told" if told else "read"
+        except CorruptLogError:
+            return "refused"
+
+    data = uvloop.run(make())
+    for seed in seeds:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(base, folder)
+        rng = random.Random(seed)
+        what = "; ".join(_damage(folder, rng) for _ in range(rng.choice([1, 1, 2])))
+        outcome = uvloop.run(look(data, f"seed {seed}: {what}"))
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        print(seed, outcome, what)
+    return outcomes
+
+
+def test_random_damage(tmp_path: Path, killed: Killed) -> None:
+    outcomes = _random_damage(tmp_path, killed, range(12))
+    assert outcomes["told"], outcomes
+
+
+@pytest.mark.slow
+def test_much_random_damage(tmp_path: Path, killed: Killed) -> None:
+    outcomes = _random_damage(tmp_path, killed, range(100, 400))
+    assert outcomes["told"] > outcomes.get("refused", 0), outcomes
