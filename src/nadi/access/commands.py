@@ -36,6 +36,7 @@ PERMISSIONS: dict[type[wire.Command], Permission] = {
     wire.MergeSegments: Permission.READ_UPDATE,
     wire.MergeSegmentsBatch: Permission.READ_UPDATE,
     wire.UpdateTableEntries: Permission.READ_UPDATE,
+    wire.UpdateTableToFreeRoom: Permission.READ_UPDATE,
     wire.RemoveTableKeys: Permission.READ_UPDATE,
 }
 

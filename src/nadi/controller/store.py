@@ -9,7 +9,9 @@ change finds out (and drops from the cache).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -19,6 +21,19 @@ from nadi.errors import ConditionFailedError, SegmentNotFoundError
 from nadi.limits import CONTROLLER_CACHE_RECORDS, TABLE_PAGE_MAX_ENTRIES
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+_frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
+
+
+@contextmanager
+def freeing_room() -> Iterator[None]:
+    """What is put within, by this task and those it starts, is taken on a full disk too: it makes room there."""
+    token = _frees_room.set(True)
+    try:
+        yield
+    finally:
+        _frees_room.reset(token)
+
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -145,7 +160,8 @@ class Table(Generic[T]):
         entries = tuple(TableEntry(k.encode(), version, self._encode(v)) for k, v, version in changes)
         keys = [key for key, _, _ in changes]
         self._store.forget(self.name, keys)
-        command = wire.UpdateTableEntries(self._segments.request_id(), self.name, "", entries)
+        kind = wire.UpdateTableToFreeRoom if _frees_room.get() else wire.UpdateTableEntries
+        command = kind(self._segments.request_id(), self.name, "", entries)
         reply, retried = await self._segments.call(command)
         if self._made_late and isinstance(reply, wire.NoSuchSegment):
             if any(version >= 0 for _, _, version in changes):

@@ -579,6 +579,17 @@ class MomentLocated(Command, frozen=True):
     is_sealed: Bool
 
 
+class UpdateTableToFreeRoom(Command, frozen=True):
+    """As UpdateTableEntries, answered alike, of whoever truncates or deletes: taken on a full disk too, for a while."""
+
+    code: ClassVar[int] = 10_003
+    request_id: I64
+    segment: Str
+    token: Str
+    entries: Entries
+    table_segment_offset: I64 = -1
+
+
 # --- administration --------------------------------------------------------------------------
 
 

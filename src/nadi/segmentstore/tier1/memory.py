@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
-from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.log import NOTHING, LogAddress
 
 
 @dataclass(slots=True)
@@ -59,6 +59,16 @@ class MemoryLog:
             if sequence > after_sequence:
                 yield LogAddress(sequence, 0, 0), frames[sequence]
         self._next_sequence = max(max(frames, default=0), after_sequence) + 1
+
+    @property
+    def is_full(self) -> bool:
+        return self.room_bytes() <= 0
+
+    def room_bytes(self, of_kept: float = NOTHING) -> int:
+        return self._storage.capacity_bytes - self.size_bytes
+
+    async def settle(self, payload_bytes: int) -> None:
+        pass
 
     async def append(self, parts: Sequence[bytes]) -> LogAddress:
         assert self._next_sequence > 0, "replay() must have ended before the first append"

@@ -16,6 +16,7 @@ import obstore
 from obstore.store import LocalStore, ObjectStore
 
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
 from nadi.wire.fields import Buffer
 
 
@@ -30,6 +31,11 @@ class ChunkStore:
     def in_folder(cls, folder: Path) -> ChunkStore:
         folder.mkdir(parents=True, exist_ok=True)
         return cls(LocalStore(str(folder), mkdir=True), folder)
+
+    def check_room(self, size_bytes: int) -> None:
+        """StorageFullError where a chunk of that size has no room for certain: asked before anything is written."""
+        if self._local is not None and free_bytes(self._local) < size_bytes + FULL_BELOW_BYTES:
+            raise StorageFullError(f"tier 2 has no room for {size_bytes:,} bytes: free space in {self._local}")
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
         """Store a chunk that is `parts` end to end; it is durable when this returns."""
