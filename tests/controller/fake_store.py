@@ -244,6 +244,8 @@ class FakeStore:
         return wire.TableEntriesUpdated(c.request_id, tuple(versions))
 
     def _UpdateTableToFreeRoom(self, c: wire.UpdateTableToFreeRoom) -> Command:
+        if c.make_table:
+            self.tables.setdefault(c.segment, FakeTable())
         return self._UpdateTableEntries(wire.UpdateTableEntries(c.request_id, c.segment, c.token, c.entries))
 
     def _RemoveTableKeys(self, c: wire.RemoveTableKeys) -> Command:

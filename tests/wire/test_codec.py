@@ -46,7 +46,9 @@ COMMANDS: dict[str, wire.Command] = {
     ),
     "LocateMoment at=1 req=8": wire.LocateMoment(8, S, 1, ""),
     "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
-    "UpdateTableToFreeRoom k=v insert, req=9": wire.UpdateTableToFreeRoom(9, T, "", (f.TableEntry(b"k", -1, b"v"),)),
+    "UpdateTableToFreeRoom k=v insert, make, req=9": wire.UpdateTableToFreeRoom(
+        9, T, "", (f.TableEntry(b"k", -1, b"v"),), True
+    ),
 }
 
 

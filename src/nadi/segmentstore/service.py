@@ -7,7 +7,7 @@ every look at state takes its turn in the segment's container, so replies tell o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from nadi.errors import (
@@ -37,7 +37,7 @@ from nadi.segmentstore.records import Kind, SegmentRecord
 from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, Buffer, TableKey
+from nadi.wire.fields import NO_VERSION, Buffer, TableEntry, TableKey
 
 ILLEGAL_ARGUMENT = 0
 TOKEN_REFUSED, TOKEN_EXPIRED = 0, 1  # in AuthTokenCheckFailed
@@ -181,10 +181,7 @@ class SegmentService:
         def make(frame: FrameBuilder, state: StateMachine) -> None:
             if state.find(name) is not None:
                 raise AlreadyExistsError("segment", name)
-            frame.emit(op.Create(state.next_segment, name, kind, frame.now_ms, **fields))
-            record = state.find(name)
-            assert record is not None
-            frame.touched[record.id] = record
+            _emit_create(frame, state, name, kind, **fields)
 
         await self._turn(name, make)
 
@@ -390,15 +387,20 @@ class SegmentService:
         return wire.TableSegmentInfo(command.request_id, command.segment, 0, length, count, key_length)
 
     async def _table_update_to_free_room(self, command: wire.UpdateTableToFreeRoom) -> wire.Command:
-        return await self._table_update(command, ALL)
+        def update(frame: FrameBuilder, state: StateMachine) -> list[int]:
+            if command.make_table and state.find(command.segment) is None:
+                _emit_create(frame, state, command.segment, Kind.TABLE, of_kept=ALL)
+            record = find(state, command.segment, Kind.TABLE)
+            return tables.update(frame, state, record, command.entries, -1, ALL)
 
-    async def _table_update(
-        self, command: wire.UpdateTableEntries | wire.UpdateTableToFreeRoom, of_kept: float = NOTHING
-    ) -> wire.Command:
+        versions = await self._turn(command.segment, update, _size_of(command.entries))
+        return wire.TableEntriesUpdated(command.request_id, tuple(versions))
+
+    async def _table_update(self, command: wire.UpdateTableEntries) -> wire.Command:
         versions = await self._on_table(
             command.segment,
-            lambda f, s, r: tables.update(f, s, r, command.entries, command.table_segment_offset, of_kept),
-            sum(len(entry.key) + len(entry.value) for entry in command.entries),
+            lambda f, s, r: tables.update(f, s, r, command.entries, command.table_segment_offset),
+            _size_of(command.entries),
         )
         return wire.TableEntriesUpdated(command.request_id, tuple(versions))
 
@@ -436,6 +438,19 @@ class SegmentService:
         return wire.TableEntriesDeltaRead(
             command.request_id, command.segment, tuple(entries), False, reached_end, position
         )
+
+
+def _emit_create(
+    frame: FrameBuilder, state: StateMachine, name: str, kind: Kind, of_kept: float = NOTHING, **fields: int
+) -> None:
+    frame.emit(op.Create(state.next_segment, name, kind, frame.now_ms, **fields), of_kept=of_kept)
+    record = state.find(name)
+    assert record is not None
+    frame.touched[record.id] = record
+
+
+def _size_of(entries: Iterable[TableEntry]) -> int:
+    return sum(len(entry.key) + len(entry.value) for entry in entries)
 
 
 def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:

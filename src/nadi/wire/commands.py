@@ -580,14 +580,15 @@ class MomentLocated(Command, frozen=True):
 
 
 class UpdateTableToFreeRoom(Command, frozen=True):
-    """As UpdateTableEntries, answered alike, of whoever truncates or deletes: taken on a full disk too, for a while."""
+    """As UpdateTableEntries, answered alike, of whoever truncates or deletes: taken on a full disk too, for a while.
+    make_table: make the table if it isn't there."""
 
     code: ClassVar[int] = 10_003
     request_id: I64
     segment: Str
     token: Str
     entries: Entries
-    table_segment_offset: I64 = -1
+    make_table: Bool
 
 
 # --- administration --------------------------------------------------------------------------

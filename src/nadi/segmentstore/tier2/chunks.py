@@ -32,9 +32,13 @@ class ChunkStore:
         folder.mkdir(parents=True, exist_ok=True)
         return cls(LocalStore(str(folder), mkdir=True), folder)
 
+    def room_bytes(self) -> int:
+        """What may still be stored, as far as is known; the last of a disk is left to others."""
+        return 1 << 62 if self._local is None else free_bytes(self._local) - FULL_BELOW_BYTES
+
     def check_room(self, size_bytes: int) -> None:
         """StorageFullError where a chunk of that size has no room for certain: asked before anything is written."""
-        if self._local is not None and free_bytes(self._local) < size_bytes + FULL_BELOW_BYTES:
+        if self.room_bytes() < size_bytes:
             raise StorageFullError(f"tier 2 has no room for {size_bytes:,} bytes: free space in {self._local}")
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:

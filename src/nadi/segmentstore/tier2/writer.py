@@ -137,8 +137,9 @@ class StorageWriter:
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, list[Extent]] | None:
         """The first run that is due."""
         moving = set(self._moving.values())
+        most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a short disk takes small chunks at least
         for record in self._due(everything):
-            run, size = self._next_run(record)
+            run, size = self._next_run(record, most_bytes)
             if run and (record.id not in moving or size >= CHUNK_FLUSH_BYTES):
                 return record, run
         return None
@@ -158,13 +159,13 @@ class StorageWriter:
                 yield record
         yield from state.largest()
 
-    def _next_run(self, record: SegmentRecord) -> tuple[list[Extent], int]:
+    def _next_run(self, record: SegmentRecord, most_bytes: int) -> tuple[list[Extent], int]:
         """The segment's first extents in a row that can be moved, and their size."""
         run: list[Extent] = []
         size = 0
         for extent in record.extents:
             is_durable = extent.frame is not None and extent.frame.address is not None
-            if not is_durable or extent in self._moving or (run and size + extent.length > FLUSH_MAX_BYTES):
+            if not is_durable or extent in self._moving or (run and size + extent.length > most_bytes):
                 if run:
                     break
                 continue
