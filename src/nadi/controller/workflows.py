@@ -171,6 +171,8 @@ class Workflows:
         async def flow() -> None:
             try:
                 async with self.lock(name):
+                    if recorded.done():  # nobody waits for it any more
+                        return
                     work = await self._begin(name, begin)
                     _settle(recorded, work)
                     if work is not None:
@@ -209,7 +211,9 @@ class Workflows:
         while not recorded.done():
             full = self._full.get(self._lock_key(name))
             if full is not None:
-                raise StorageFullError(f"{name} has unfinished work, which waits for room: {full}")
+                error = StorageFullError(f"{name} has unfinished work, which waits for room: {full}")
+                _settle(recorded, error=error)
+                raise error
             await asyncio.wait([recorded], timeout=_FULL_PAUSE_S)
 
     async def _begin(self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]]) -> AnyWork | None:
