@@ -79,6 +79,7 @@ def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any
         wire.MergeSegmentsBatch(7, segment, (segment + "#transaction.x",), token),
         wire.GetTableSegmentInfo(7, table, token),
         wire.UpdateTableEntries(7, table, token, (entry,)),
+        wire.UpdateTableToFreeRoom(7, table, token, (entry,), False),
         wire.ReadTable(7, table, token, (key,)),
         wire.ReadTableKeys(7, table, token, 10, *any_key),
         wire.ReadTableEntries(7, table, token, 10, *any_key),

@@ -18,6 +18,8 @@ from nadi.wire.codec import encode
 from nadi.wire.commands import Command
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
+_GROWING = (wire.UpdateTableEntries, wire.CreateSegment, wire.CreateTableSegment)  # what a full disk has no room for
+
 
 @dataclass(slots=True)
 class Segment:
@@ -44,7 +46,7 @@ class FakeStore:
         self.die_after: int | None = None
         self.lose_reply = False
         self.writer_of: dict[bytes, str] = {}  # the segment that a writer was set up for
-        self.full = False  # whether there is no room for what tables are to take
+        self.full = False  # whether there is no room, but for what makes some
         self.dead = asyncio.Event()
         self.before: Callable[[Command], Awaitable[None]] | None = None  # what is to happen before a command
 
@@ -62,7 +64,7 @@ class FakeStore:
         await asyncio.sleep(0)
         if self.before is not None:
             await self.before(command)
-        if self.full and isinstance(command, wire.UpdateTableEntries):
+        if self.full and isinstance(command, _GROWING):
             return wire.ErrorMessage(command.request_id, command.segment, "no room", wire.STORAGE_FULL)
         if self.dead.is_set():
             raise UnavailableError("the fake store is dead")
@@ -240,6 +242,11 @@ class FakeStore:
             versions.append(table.length)
             table.length += 17 + len(entry.key) + len(entry.value)
         return wire.TableEntriesUpdated(c.request_id, tuple(versions))
+
+    def _UpdateTableToFreeRoom(self, c: wire.UpdateTableToFreeRoom) -> Command:
+        if c.make_table:
+            self.tables.setdefault(c.segment, FakeTable())
+        return self._UpdateTableEntries(wire.UpdateTableEntries(c.request_id, c.segment, c.token, c.entries))
 
     def _RemoveTableKeys(self, c: wire.RemoveTableKeys) -> Command:
         table = self.tables.get(c.segment)

@@ -363,10 +363,10 @@ def test_an_unreachable_store_is_told_as_unavailable() -> None:
     over_grpc(test)
 
 
-def test_a_full_disk_is_told_as_unavailable() -> None:
+def test_a_full_disk_is_told_as_exhausted() -> None:
     async def test(call: Call, store: FakeStore) -> None:
         store.full = True
-        assert await code_of(call("createScope", pb.ScopeInfo(scope="home"))) is grpc.StatusCode.UNAVAILABLE
+        assert await code_of(call("createScope", pb.ScopeInfo(scope="home"))) is grpc.StatusCode.RESOURCE_EXHAUSTED
         store.full = False
         assert (await call("createScope", pb.ScopeInfo(scope="home"))).status == pb.CreateScopeStatus.SUCCESS
 

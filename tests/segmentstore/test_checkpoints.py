@@ -7,14 +7,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 import uvloop
 
 from nadi.segmentstore import container as container_module
 from nadi.segmentstore import metadata
 from nadi.segmentstore.operations import decode_frame
+from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
+from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
 from tests.segmentstore.harness import open_store
 
 S = "scope/stream/0.#epoch.0"
@@ -88,3 +90,80 @@ def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: pytest.M
             assert [len(entry.value) for entry in read.entries] == [1000, 1000]
 
     uvloop.run(run())
+
+
+def test_a_state_without_room_is_written_later_with_all_that_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of change is in checkpoints that fail for want of room; then only the state on disk is left of it."""
+    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 1000)
+    part, gone = S + "#transient.part", "scope/gone/0.#epoch.0"
+    other = bytes(reversed(range(16)))
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            container, tier2 = store.containers[0], store.storage_writers[0]
+            await tier2.stop()
+            commit, failures = container.metadata.commit, 0
+
+            def no_room(*_: Any) -> None:
+                nonlocal failures
+                failures += 1
+                raise lmdb.DiskError("mdb_txn_commit: No space left on device")
+
+            async def checkpoint() -> None:
+                container._start_checkpoint()
+                await container._checkpoint_ended()
+
+            for name in (S, part, gone):
+                await peer.create(name)
+            await peer.ask(wire.CreateTableSegment(1, T, ""))
+            await checkpoint()
+            monkeypatch.setattr(container.metadata, "commit", no_room)
+
+            await peer.setup(S)
+            await peer.append([b"1" * 100], 1)
+            await checkpoint()
+            await peer.append([b"2" * 100], 2)
+            await peer.ask(wire.UpdateTableEntries(2, T, "", (TableEntry(b"a", NO_VERSION, b"1"),)))
+            await checkpoint()
+            await tier2.flush_once(everything=True)
+            await peer.setup(part, other)
+            await peer.append([b"3" * 100], 7, other)
+            updates = (AttributeUpdate(other, 0, 7, 0),)
+            merged = await peer.ask(wire.MergeSegments(3, S, part, "", updates))
+            assert isinstance(merged, wire.SegmentsMerged), merged
+            await checkpoint()
+            await peer.ask(wire.DeleteSegment(4, gone, ""))
+            await peer.ask(wire.UpdateTableEntries(5, T, "", (TableEntry(b"b", NO_VERSION, b"2"),)))
+            await peer.ask(wire.TruncateSegment(6, S, 108, ""))
+            await checkpoint()
+            assert failures == 8, "each was tried once more, with the room that is kept aside"
+            assert container.failure is None
+            waited = container.state_waits_for_room
+
+            monkeypatch.setattr(container.metadata, "commit", commit)
+            await checkpoint()
+            assert (waited, container.state_waits_for_room) == (True, False)
+            whole = await peer.read_all(S, 108)
+
+        monkeypatch.setattr(FileLog, "replay", _nothing_new)
+        async with open_store(tmp_path, 1) as (_, peer):
+            assert await peer.read_all(S, 108) == whole
+            assert len(whole) == 216
+            assert (await peer.setup(S), await peer.setup(S, other)) == (2, 7)
+            read = await peer.ask(wire.ReadTable(7, T, "", (TableKey(b"a"), TableKey(b"b"))))
+            assert [bytes(entry.value) for entry in read.entries] == [b"1", b"2"]
+            for name in (part, gone):
+                assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(8, name, "")), wire.NoSuchSegment)
+
+    uvloop.run(run())
+
+
+_replay = FileLog.replay
+
+
+def _nothing_new(log: Any, after_sequence: int) -> Any:
+    frames = list(_replay(log, after_sequence))
+    assert not frames, "the last checkpoint has all of it"
+    return iter(frames)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import RawIOBase
 from pathlib import Path
 
@@ -14,8 +16,8 @@ from typer.testing import CliRunner
 
 import nadi
 from nadi.cli.app import app
-from nadi.client import Ack, EventWriter
-from nadi.errors import NadiError, StorageFullError, UnavailableError
+from nadi.client import Ack, EventRead, EventWriter, KeyValueTableConfiguration
+from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
 
 DISK_MB = 64
 BALLAST_MB = 24
@@ -121,6 +123,155 @@ def test_writing_goes_on_once_a_full_disk_has_room(disk: Path, monkeypatch: pyte
         with manager.create_writer("s", "t") as writer:
             writer.write_event(event(written), "key").result(60)
         check(read_numbers(manager), [*acknowledged, written])
+
+
+def within(seconds: float, call: Callable[[], object]) -> object:
+    """What the call gives, which must come in that time."""
+    began = time.monotonic()
+    try:
+        return call()
+    finally:
+        took = time.monotonic() - began
+        assert took < seconds, f"it took {took:.1f} s"
+
+
+class Waiting:
+    """A writer of numbered events in a thread, one at a time, that waits while the disk is full."""
+
+    def __init__(self, manager: nadi.StreamManager, written: int) -> None:
+        self._writer = manager.create_writer("s", "t", ack_timeout=120)
+        self.acknowledged: list[int] = []
+        self.written = written
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(ClosedError):
+            while not self._stop.is_set():
+                number, self.written = self.written, self.written + 1
+                self._writer.write_event(event(number), "key").result(120)
+                self.acknowledged.append(number)
+
+    def until_still(self) -> None:
+        """Until nothing is acknowledged any more."""
+        while True:
+            before = len(self.acknowledged)
+            time.sleep(1.5)
+            if before and len(self.acknowledged) == before:
+                return
+
+    def until_it_goes_on(self) -> float:
+        """Until something is acknowledged; gives the seconds."""
+        began, before = time.monotonic(), len(self.acknowledged)
+        while len(self.acknowledged) == before:
+            assert time.monotonic() - began < 60, "nothing was taken for a minute after there was room"
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+
+@pytest.mark.crash
+def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=2097152,chunk_flush_age_s=0.5,checkpoint_interval_s=0.2")
+    with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        manager.create_stream("s", "old", 1)
+        manager.create_writer("s", "old").write_event(b"old", "key").result(60)
+        groups = manager.reader_group_manager("s")
+        groups.create_reader_group("g", ["old"])
+        reader = groups.get_reader_group("g").create_reader("r")
+        config = KeyValueTableConfiguration(partitions=1, primary_key_bytes=1)
+        manager.create_key_value_table("s", "kv", config)
+        table = manager.key_value_table("s", "kv")
+        table.put(b"k", b"1")
+        transactions = manager.create_transaction_writer("s", "old")
+        open_transaction = transactions.begin_txn()
+        waiting = Waiting(manager, 0)
+        waiting.until_still()
+
+        slowest = 0.0
+        for _ in range(10):
+            began = time.monotonic()
+            assert len(read_numbers(manager)) >= len(waiting.acknowledged)
+            slowest = max(slowest, time.monotonic() - began)
+        assert slowest < 3, "reading the whole stream takes 0.1 s; it stood still for 1 s and more at each try to write"
+        found = within(5, lambda: reader.read_next_event(4))
+        assert isinstance(found, EventRead)
+        assert found.event is not None
+        assert found.event == b"old"
+
+        for refused in (
+            lambda: manager.create_scope("another"),
+            lambda: manager.create_stream("s", "new", 1),
+            lambda: manager.scale_stream("s", "old", [0], [(0.0, 0.5), (0.5, 1.0)]),
+            lambda: groups.create_reader_group("g2", ["old"]),
+            lambda: transactions.begin_txn(),
+            lambda: table.put(b"n", bytes(100_000)),
+            lambda: manager.create_key_value_table("s", "kv2", config),
+        ):
+            with pytest.raises(StorageFullError):
+                within(5, refused)
+        within(5, open_transaction.abort)
+        assert table.get(b"k") is not None
+        assert "new" not in manager.list_streams("s"), "what was refused is not done later either"
+
+        (disk / "ballast").unlink()
+        assert waiting.until_it_goes_on() < 5
+        within(5, lambda: manager.create_stream("s", "new", 1))
+        waiting.stop()
+        check(read_numbers(manager), waiting.acknowledged)
+
+
+@pytest.mark.crash
+def test_without_a_byte_left_what_makes_room_is_done(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Truncation and deletion go through on a disk that others have filled, and then writing goes on."""
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=2097152,chunk_flush_age_s=0.2,checkpoint_interval_s=0.2")
+    with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        for stream in ("t", "u"):
+            manager.create_stream("s", stream, 1)
+        with manager.create_writer("s", "u") as writer:
+            writer.write_event(event(0), "key")
+        waiting = Waiting(manager, 0)
+        waiting.until_still()
+        fill(disk, 0)
+        cut = manager.stream_info("s", "t").tail
+        within(5, lambda: manager.seal_stream("s", "u"))
+        within(5, lambda: manager.delete_stream("s", "u"))
+        before = len(waiting.acknowledged)
+        within(5, lambda: manager.truncate_stream(cut))
+        assert waiting.until_it_goes_on() < 15  # the room is there once the log and the chunks are deleted
+        waiting.stop()
+        check(read_numbers(manager), waiting.acknowledged[before + 1 :])
+
+    with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
+        check(read_numbers(manager), waiting.acknowledged[before + 1 :])
+        assert manager.list_streams("s") == ["t"]
+
+
+@pytest.mark.crash
+def test_room_can_be_made_after_a_start_without_a_byte_left(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=2097152,chunk_flush_age_s=0.2,checkpoint_interval_s=0.2")
+    server = nadi.embedded(disk / "data", containers=1)
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        waiting = Waiting(manager, 0)
+        waiting.until_still()
+        server.kill()
+    fill(disk, 0)
+    with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
+        numbers = read_numbers(manager)
+        check(numbers, waiting.acknowledged)
+        within(5, lambda: manager.truncate_stream(manager.stream_info("s", "t").tail))
+        with manager.create_writer("s", "t", ack_timeout=60) as writer:
+            writer.write_event(event(waiting.written), "key").result(60)
+        assert read_numbers(manager) == [waiting.written]
 
 
 def write_endlessly(file: RawIOBase, size: int) -> None:

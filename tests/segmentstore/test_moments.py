@@ -46,7 +46,7 @@ class World:
     def frame(self, now_ms: int) -> Iterator[FrameBuilder]:
         """What is done with it is one durable frame."""
         ref = FrameRef(self.state.sequence + 1, None, 0.0)
-        frame = FrameBuilder(ref, now_ms, self.state)
+        frame = FrameBuilder(ref, now_ms, self.state, lambda _: 1 << 40)
         yield frame
         parts, _ = frame.finish()
         self.frames.append(b"".join(parts))

@@ -46,6 +46,9 @@ COMMANDS: dict[str, wire.Command] = {
     ),
     "LocateMoment at=1 req=8": wire.LocateMoment(8, S, 1, ""),
     "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
+    "UpdateTableToFreeRoom k=v insert, make, req=9": wire.UpdateTableToFreeRoom(
+        9, T, "", (f.TableEntry(b"k", -1, b"v"),), True
+    ),
 }
 
 
@@ -62,7 +65,7 @@ def test_golden(name: str) -> None:
 
 
 def test_every_code_is_there_once() -> None:
-    assert len(wire.CODES) == len(wire.Command.__subclasses__()) == 67
+    assert len(wire.CODES) == len(wire.Command.__subclasses__()) == 68
     assert all(kind.code == code for code, kind in wire.CODES.items())
 
 

@@ -26,6 +26,7 @@ from nadi.errors import (
     NotFoundError,
     PermissionDeniedError,
     RequestTimeoutError,
+    StorageFullError,
     StreamNotFoundError,
     UnavailableError,
 )
@@ -71,7 +72,7 @@ class ControllerCalls:
             try:
                 reply = await self._send(rpc, request, max(deadline - time.monotonic(), 0.001))
             except UnavailableError as error:
-                if isinstance(error, RequestTimeoutError | ClosedError):
+                if isinstance(error, RequestTimeoutError | ClosedError | StorageFullError):
                     raise
                 self.trouble = error
                 now = time.monotonic()
@@ -112,6 +113,8 @@ class ControllerCalls:
 def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     code, details = error.code(), error.details()
     text = f"{rpc}: {details}"
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return StorageFullError(text)
     if code == grpc.StatusCode.UNAVAILABLE:
         return UnavailableError(f"the controller at {address} can't be reached: {details}")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:

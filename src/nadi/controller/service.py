@@ -3,8 +3,9 @@
 One method for each RPC turns messages into calls of `Controller` and its results and errors into what
 both official clients understand. Expected outcomes go into the reply's status. Anything else becomes a
 gRPC code on which the clients agree: absent things NOT_FOUND, bad input INVALID_ARGUMENT (neither is
-retried), temporary trouble UNAVAILABLE. No exception leaves a handler, for UNKNOWN makes the Python
-client stall for a minute; in-band FAILURE does too, so it is used only where nothing else is understood.
+retried), temporary trouble UNAVAILABLE, a full disk RESOURCE_EXHAUSTED (both are). No exception leaves a
+handler, for UNKNOWN makes the Python client stall for a minute; in-band FAILURE does too, so it is used
+only where nothing else is understood.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from nadi.errors import (
     PermissionDeniedError,
     RequestTimeoutError,
     ScopeNotFoundError,
+    StorageFullError,
     StreamNotFoundError,
     StreamNotSealedError,
     StreamSealedError,
@@ -162,6 +164,7 @@ def code_of(error: Exception) -> grpc.StatusCode:
         (NotFoundError, grpc.StatusCode.NOT_FOUND),
         (InvalidArgumentError, grpc.StatusCode.INVALID_ARGUMENT),
         (RequestTimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
+        (StorageFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (UnavailableError, grpc.StatusCode.UNAVAILABLE),
         (ConflictError, grpc.StatusCode.FAILED_PRECONDITION),
         (NotAuthenticatedError, grpc.StatusCode.UNAUTHENTICATED),

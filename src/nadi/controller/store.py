@@ -9,7 +9,9 @@ change finds out (and drops from the cache).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -18,7 +20,21 @@ from nadi.controller.segments import Segments, failure
 from nadi.errors import ConditionFailedError, SegmentNotFoundError
 from nadi.limits import CONTROLLER_CACHE_RECORDS, TABLE_PAGE_MAX_ENTRIES
 from nadi.wire import commands as wire
+from nadi.wire.commands import Command
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+_frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
+
+
+@contextmanager
+def freeing_room() -> Iterator[None]:
+    """What is put within, by this task and those it starts, is taken on a full disk too: it makes room there."""
+    token = _frees_room.set(True)
+    try:
+        yield
+    finally:
+        _frees_room.reset(token)
+
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -94,10 +110,19 @@ class Table(Generic[T]):
         self._encode = msgspec.msgpack.Encoder().encode
 
     async def create(self) -> None:
-        command = wire.CreateTableSegment(self._segments.request_id(), self.name, "")
+        request_id = self._segments.request_id()
+        command: Command = wire.CreateTableSegment(request_id, self.name, "")
+        if _frees_room.get():
+            command = wire.UpdateTableToFreeRoom(request_id, self.name, "", (), True)
         reply, _ = await self._segments.call(command)
-        if not isinstance(reply, wire.SegmentCreated | wire.SegmentAlreadyExists):
+        if not isinstance(reply, wire.SegmentCreated | wire.SegmentAlreadyExists | wire.TableEntriesUpdated):
             raise failure(command, reply)
+
+    def _update(self, entries: tuple[TableEntry, ...]) -> Command:
+        request_id = self._segments.request_id()
+        if _frees_room.get():
+            return wire.UpdateTableToFreeRoom(request_id, self.name, "", entries, self._made_late)
+        return wire.UpdateTableEntries(request_id, self.name, "", entries)
 
     async def drop(self, *, must_be_empty: bool = False) -> bool:
         """Delete the table, True also if it is gone already; False if it holds something and must not."""
@@ -145,7 +170,7 @@ class Table(Generic[T]):
         entries = tuple(TableEntry(k.encode(), version, self._encode(v)) for k, v, version in changes)
         keys = [key for key, _, _ in changes]
         self._store.forget(self.name, keys)
-        command = wire.UpdateTableEntries(self._segments.request_id(), self.name, "", entries)
+        command = self._update(entries)
         reply, retried = await self._segments.call(command)
         if self._made_late and isinstance(reply, wire.NoSuchSegment):
             if any(version >= 0 for _, _, version in changes):

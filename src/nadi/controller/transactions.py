@@ -36,7 +36,7 @@ from nadi.controller.records import (
     TxnState,
 )
 from nadi.controller.segments import together
-from nadi.controller.store import ABSENT, Versioned
+from nadi.controller.store import ABSENT, Versioned, freeing_room
 from nadi.controller.workflows import Workflows
 from nadi.errors import (
     ClosedError,
@@ -283,7 +283,8 @@ class Transactions:
             self.kick(name)
 
     async def abort(self, name: StreamName, txn_id: int) -> None:
-        state = await self._decide(name, txn_id, _aborting)
+        with freeing_room():
+            state = await self._decide(name, txn_id, _aborting)
         if state in (TxnState.COMMITTING, TxnState.COMMITTED):
             raise TransactionFailedError(f"transaction {txn_text(txn_id)} is committed: too late to abort it")
         if state is TxnState.ABORTING:
@@ -308,13 +309,15 @@ class Transactions:
         try:
             async with self._flow.lock(name):
                 self._committing.discard(name.key)  # later ones start another pass
-                await self._flow.persist(f"commit in {name}", lambda: self._commit_pass(self, name))
+                with freeing_room():  # it takes next to none, and its transactions' segments go
+                    await self._flow.persist(f"commit in {name}", lambda: self._commit_pass(self, name), locked=name)
         finally:
             self._committing.discard(name.key)
 
     def _spawn_abort(self, name: StreamName, text: str) -> None:
         async def abort() -> None:
-            await self._flow.persist(f"abort of {text} in {name}", lambda: self._finish_abort(name, text))
+            with freeing_room():
+                await self._flow.persist(f"abort of {text} in {name}", lambda: self._finish_abort(name, text))
 
         self._flow.tasks.spawn(abort())
 

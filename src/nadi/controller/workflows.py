@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -33,11 +34,12 @@ from nadi.controller.records import (
     UpdateWork,
 )
 from nadi.controller.segments import Segments
-from nadi.controller.store import ABSENT
+from nadi.controller.store import ABSENT, freeing_room
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     RequestTimeoutError,
+    StorageFullError,
     StreamNotFoundError,
     UnavailableError,
 )
@@ -64,7 +66,10 @@ KINDS: dict[str, type[AnyWork]] = {
 }
 _KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
 _ON_A_STREAM = frozenset(("scale", "update", "truncate", "seal"))  # what changes a stream that is there
+# These make room, by their steps or in the end, and so go on on a full disk.
+_FREES_ROOM = frozenset(("truncate", "seal", "delete", "delete_group", "delete_table", "scope"))
 _FIRST_PAUSE_S = 0.1
+_FULL_PAUSE_S = 1.0  # longest pause while the disk is full
 
 Steps = Callable[[StreamName, Any], Awaitable[None]]
 
@@ -107,17 +112,22 @@ class Workflows:
         self._pending: dict[str, dict[str, AnyWork]] = {}
         self.scopes_deleted = 0  # so that a request begun before a deletion notices it
         self._reached: set[tuple[str, str]] = set()  # (key, kind) of works of which only the record is left
+        self._full: dict[str, StorageFullError] = {}  # by the lock's key: what its work waits for room with
         self._one_ended = asyncio.Event()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def lock(self, name: StreamName) -> asyncio.Lock:
         """The lock that serialises the workflows of a stream and of its mark stream, which is made and deleted with
         it; keep the returned object while it is used."""
-        key = f"{name.scope}/{name.stream.removeprefix(MARK_PREFIX)}"
+        key = self._lock_key(name)
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
         return lock
+
+    @staticmethod
+    def _lock_key(name: StreamName) -> str:
+        return f"{name.scope}/{name.stream.removeprefix(MARK_PREFIX)}"
 
     def pending(self, name: StreamName, kind: str) -> AnyWork | None:
         """The recorded, unfinished work of that kind."""
@@ -151,7 +161,8 @@ class Workflows:
         """Begin a workflow and wait until it is done (`wait`) or recorded.
 
         `begin` runs under the stream's lock; it raises what is wrong with the request, or returns None
-        where nothing is to be done. RequestTimeoutError: it is recorded and goes on after the reply.
+        where nothing is to be done. RequestTimeoutError, StorageFullError: if it is recorded, it goes on after
+        the reply.
         """
         loop = asyncio.get_running_loop()
         recorded: asyncio.Future[AnyWork | None] = loop.create_future()
@@ -160,6 +171,8 @@ class Workflows:
         async def flow() -> None:
             try:
                 async with self.lock(name):
+                    if recorded.done():  # nobody waits for it any more
+                        return
                     work = await self._begin(name, begin)
                     _settle(recorded, work)
                     if work is not None:
@@ -182,6 +195,7 @@ class Workflows:
         self.tasks.spawn(flow())
         try:
             async with asyncio.timeout(WORKFLOW_WAIT_S):
+                await self._unless_full(name, recorded)
                 work = await asyncio.shield(recorded)
                 if wait:
                     await asyncio.shield(done)
@@ -191,6 +205,16 @@ class Workflows:
         finally:
             for future in (recorded, done):
                 future.add_done_callback(_seen)
+
+    async def _unless_full(self, name: StreamName, recorded: asyncio.Future[Any]) -> None:
+        """Wait for that; StorageFullError if a work that goes first can't go on for want of room."""
+        while not recorded.done():
+            full = self._full.get(self._lock_key(name))
+            if full is not None:
+                error = StorageFullError(f"{name} has unfinished work, which waits for room: {full}")
+                _settle(recorded, error=error)
+                raise error
+            await asyncio.wait([recorded], timeout=_FULL_PAUSE_S)
 
     async def _begin(self, name: StreamName, begin: Callable[[], Awaitable[AnyWork | None]]) -> AnyWork | None:
         work = await begin()
@@ -218,7 +242,8 @@ class Workflows:
         kind = _KIND_OF[type(work)]
         self._pending.setdefault(name.key, {})[kind] = work  # before any await: see `scopes`
         try:
-            await self.metadata.work.put(f"{name.key}/{kind}", work, ABSENT)
+            with freeing_room() if kind in _FREES_ROOM else nullcontext():
+                await self.metadata.work.put(f"{name.key}/{kind}", work, ABSENT)
         except BaseException:
             self._ended(name, kind)
             raise
@@ -259,7 +284,8 @@ class Workflows:
 
         async def attempt() -> None:
             try:
-                await self.steps[type(work)](name, work)
+                with freeing_room() if kind in _FREES_ROOM else nullcontext():
+                    await self.steps[type(work)](name, work)
             except StreamNotFoundError as error:
                 if kind not in _ON_A_STREAM or await self.metadata.find_stream(name) is not None:
                     raise
@@ -268,7 +294,7 @@ class Workflows:
             reached()
             await self.metadata.work.remove([f"{name.key}/{kind}"])
 
-        await self.persist(f"{kind} {name}", attempt, failed=failed)
+        await self.persist(f"{kind} {name}", attempt, failed=failed, locked=name)
         self._ended(name, kind)
 
     async def persist(
@@ -277,12 +303,28 @@ class Workflows:
         attempt: Callable[[], Awaitable[None]],
         *,
         failed: Callable[[Exception], None] = lambda error: None,
+        locked: StreamName | None = None,
     ) -> None:
-        """Try until it succeeds, with growing pauses; errors other than an outage are logged and told."""
+        """Try until it succeeds, with growing pauses; errors other than an outage are logged and told, and so is a
+        full disk: it goes on once there is room, and who waits for the lock that the caller holds is told too."""
+        key = self._lock_key(locked) if locked is not None else ""
+        try:
+            await self._persist(what, attempt, failed, key)
+        finally:
+            self._full.pop(key, None)
+
+    async def _persist(
+        self, what: str, attempt: Callable[[], Awaitable[None]], failed: Callable[[Exception], None], key: str
+    ) -> None:
         pause = _FIRST_PAUSE_S
         while True:
             try:
                 return await attempt()
+            except StorageFullError as error:
+                log.warning("%s waits for room on the disk: %s", what, error)
+                self._full[key] = error
+                failed(error)
+                pause = min(pause, _FULL_PAUSE_S / 2)
             except UnavailableError as error:
                 log.warning("%s waits for the segment store: %s", what, error)
             except Exception as error:

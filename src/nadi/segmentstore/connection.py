@@ -185,8 +185,9 @@ class _Append:
             raise ConditionError(f"the append {self.after} before it was not stored")
         if self.expected_offset is not None and self.expected_offset != record.length:
             raise ConditionError(f"the segment has {record.length} bytes")
+        length = frame.append(record, self.parts, self.size_bytes, self.events, self.writer, self.last)
         session.stored = self.last
-        return frame.append(record, self.parts, self.size_bytes, self.events, self.writer, self.last)
+        return length
 
     def done(self, result: int) -> None:
         session = self.session

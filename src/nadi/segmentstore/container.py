@@ -2,7 +2,8 @@
 
 Requests queue up; the loop takes what waits, checks each against the state as it will be, applies
 it, writes one frame, and when that is durable answers all of them in order. Only one frame is in
-flight, so a crash can tear only the last. If the log fails, everything that was not durable is
+flight, so a crash can tear only the last. On a full disk what takes room is refused before it changes anything
+(`FrameBuilder`), and all else goes on. If the log fails, everything that was not durable is
 forgotten: the waiting requests get an error, and the container recovers from disk as after a crash.
 """
 
@@ -37,10 +38,12 @@ from nadi.segmentstore.records import FrameRef
 from nadi.segmentstore.state import Checkpoint, StateMachine
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
+from nadi.segmentstore.tier1.log import ALL
 
 log = logging.getLogger(__name__)
 
 REOPEN_DELAY_S = 1.0
+_REQUEST_BYTES = 1024  # in a frame, beside the data: with it the room for the next frame is asked for
 
 
 def wall_clock_ms() -> int:
@@ -106,6 +109,8 @@ class Container:
         self.damage = KnownDamage(number)
         self._now_ms = now_ms
         self.queue_bytes = 0
+        self._told_full = False
+        self.state_waits_for_room = False  # its checkpoints fail for that, and are tried again
         self.log_full = False  # at its limit, because tier 2 takes no data; looked at for each frame
         self._folder = folder
         self._queue: deque[Request] = deque()
@@ -136,8 +141,8 @@ class Container:
 
     def _drop_transients(self, frame: FrameBuilder) -> None:
         """Transient segments go with their connections, and a former server's are gone."""
-        for segment in list(self.state.transients):
-            frame.emit(Delete(segment), self.state.must(segment))
+        gone = list(self.state.transients)
+        frame.emit_all([Delete(segment) for segment in gone], *map(self.state.must, gone), of_kept=ALL)
 
     async def stop(self) -> None:
         """Answer what is under way, write a last checkpoint, close the files."""
@@ -255,6 +260,11 @@ class Container:
         return [damage for damage, record in records if record is not None and damage.end_offset > record.start_offset]
 
     @property
+    def waits_for_room(self) -> bool:
+        """Whether its disk has none for more of the log; what takes none is done all the same."""
+        return self.log.is_full
+
+    @property
     def started(self) -> bool:
         """Whether it has recovered after its start."""
         return self._task is not None
@@ -299,9 +309,12 @@ class Container:
             timer.cancel()
 
     async def _write_frame(self) -> None:
+        await self.log.settle(self.queue_bytes + _REQUEST_BYTES * len(self._queue))
+        if self.log.is_full != self._told_full:
+            self._tell_of_room(full=self.log.is_full)
         sequence = self.state.sequence + 1
         ref = FrameRef(sequence, None, time.monotonic())
-        frame = FrameBuilder(ref, self._now_ms(), self.state)
+        frame = FrameBuilder(ref, self._now_ms(), self.state, self.log.room_bytes)
         answers: list[tuple[Request, Any, Exception | None]] = []
         self._in_flight = answers
         self.log_full = self.log.size_bytes > LOG_MAX_BYTES
@@ -332,6 +345,13 @@ class Container:
                 if not future.done():
                     future.set_result(None)
         self.on_durable()
+
+    def _tell_of_room(self, *, full: bool) -> None:
+        self._told_full = full
+        if full:
+            log.warning("container %d: no room for its log: writers wait until there is room on its disk", self.number)
+        else:
+            log.info("container %d: there is room for its log again", self.number)
 
     def _prepare(self, frame: FrameBuilder, answers: list[tuple[Request, Any, Exception | None]]) -> None:
         queue = self._queue
@@ -425,12 +445,17 @@ class Container:
             try:
                 await self._commit(checkpoint)
             except Exception as error:
+                if self._is_no_room(error):
+                    if not self.state_waits_for_room:
+                        log.warning("container %d: no room for its state: it stays in the log: %s", self.number, error)
+                    self.state_waits_for_room = True
+                    state.not_written(checkpoint)
+                    return
                 # marks were cleared with nothing written: only a recovery knows again what to write
-                full = isinstance(error, lmdb.DiskError) or reserve.disk_is_full(self._folder)
-                kind = StorageFullError if full else UnavailableError
-                self._pending_failure = kind(f"the state could not be written: {error}")
+                self._pending_failure = UnavailableError(f"the state could not be written: {error}")
                 self._wake.set()
                 return
+            self.state_waits_for_room = False
             state.checkpointed(checkpoint)
             self._checkpointed_sequence = checkpoint.sequence
             self._truncation_due = True
@@ -449,8 +474,16 @@ class Container:
             except lmdb.MapFullError:
                 metadata.grow()  # here, where everybody else reads, so that nobody reads meanwhile
                 log.info("container %d: its state has twice the room now", self.number)
+            except lmdb.Error as error:  # nothing was written: once more, with the room kept aside
+                if not self._is_no_room(error) or not reserve.release(self._folder):
+                    raise
             else:
                 return
+
+    def _is_no_room(self, error: Exception) -> bool:
+        return isinstance(error, lmdb.DiskError) or (
+            isinstance(error, lmdb.Error) and reserve.disk_is_full(self._folder)
+        )
 
     def _truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint.

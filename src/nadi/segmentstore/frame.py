@@ -7,11 +7,18 @@ is the order of its operations.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from nadi.errors import StorageFullError
 from nadi.segmentstore import moments
-from nadi.segmentstore.operations import AnyOperation, Append, encode_head
+from nadi.segmentstore.operations import AnyOperation, Append, encode_head, most_bytes
 from nadi.segmentstore.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.state import StateMachine
+from nadi.segmentstore.tier1.log import NOTHING
 from nadi.wire.fields import Buffer
+
+_RUN_BYTES = 128  # an append's operation at most, and what one writer's number takes in it
+_WRITER_BYTES = 32
 
 
 class _Run:
@@ -28,13 +35,20 @@ class _Run:
 
 
 class FrameBuilder:
-    """Collects what one frame carries; `apply` brings an operation into the state at once."""
+    """Collects what one frame carries; `emit` brings an operation into the state at once.
 
-    def __init__(self, ref: FrameRef, now_ms: int, state: StateMachine) -> None:
+    room_bytes: how large the frame may become, given how much of the room kept aside it may take. What would make it
+    larger is refused with a StorageFullError, before anything is changed: so a full disk never costs a state.
+    """
+
+    def __init__(self, ref: FrameRef, now_ms: int, state: StateMachine, room_bytes: Callable[[float], int]) -> None:
         self.ref = ref
         self.now_ms = now_ms
         self.touched: dict[int, SegmentRecord] = {}
         self.size_bytes = 0
+        self._payload_bytes = 0  # at most
+        self._room_bytes = room_bytes
+        self._room = room_bytes(NOTHING)
         self._state = state
         self._operations: list[AnyOperation | _Run] = []
         self._open: dict[int, _Run] = {}
@@ -49,7 +63,13 @@ class FrameBuilder:
         last: int,
     ) -> int:
         """Add bytes to the segment's run; gives the segment's length after them."""
+        payload_bytes = self._payload_bytes + size + _WRITER_BYTES
         run = self._open.get(record.id)
+        if run is None:
+            payload_bytes += _RUN_BYTES
+        if payload_bytes > self._room:
+            raise _no_room()
+        self._payload_bytes = payload_bytes
         if run is None:
             run = self._open[record.id] = _Run(record)
             self._operations.append(run)
@@ -78,13 +98,26 @@ class FrameBuilder:
         self.size_bytes += size
         return record.length
 
-    def emit(self, operation: AnyOperation, *records: SegmentRecord) -> None:
+    def emit(self, operation: AnyOperation, *records: SegmentRecord, of_kept: float = NOTHING) -> None:
         """Add another operation and apply it; runs of the segments it speaks of end here."""
+        self.emit_all([operation], *records, of_kept=of_kept)
+
+    def emit_all(self, operations: Sequence[AnyOperation], *records: SegmentRecord, of_kept: float = NOTHING) -> None:
+        """Add operations and apply them, all or none.
+
+        of_kept: how much of the room kept aside for a full disk they may use.
+        """
+        payload_bytes = self._payload_bytes + sum(map(most_bytes, operations))
+        if payload_bytes > self._room and payload_bytes > self._room_bytes(of_kept):
+            raise _no_room()
+        self.size_bytes += payload_bytes - self._payload_bytes
+        self._payload_bytes = payload_bytes
         for record in records:
             self._open.pop(record.id, None)
             self.touched[record.id] = record
-        self._operations.append(operation)
-        self._state.apply(operation, self.ref)
+        for operation in operations:
+            self._operations.append(operation)
+            self._state.apply(operation, self.ref)
 
     @property
     def empty(self) -> bool:
@@ -114,3 +147,7 @@ class FrameBuilder:
         for extent in extents:
             extent.position += len(head)
         return [head, *data], extents
+
+
+def _no_room() -> StorageFullError:
+    return StorageFullError("no room for the log: free space on its disk; it goes on by itself once there is room")

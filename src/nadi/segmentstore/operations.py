@@ -129,6 +129,22 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AnyOperation])
 
 
+def most_bytes(operation: AnyOperation) -> int:
+    """What the operation takes in a frame at most."""
+    match operation:
+        case TableUpdate():
+            return 64 + sum(32 + len(key) + len(value or b"") for key, _, value in operation.entries)
+        case Create():
+            return 64 + 4 * len(operation.name)
+        case Attributes():
+            return 64 + sum(16 + len(key) for key in operation.values)
+        case ChunkPlanned() | ChunkStored():
+            return 64 + 4 * len(operation.chunk)
+        case ChunksDropped() | ChunksDeleted():
+            return 64 + sum(8 + 4 * len(chunk) for chunk in operation.chunks)
+    return 64
+
+
 def encode_head(operations: list[AnyOperation]) -> bytes:
     """What stands before a frame's data area."""
     body = _encoder.encode(operations)

@@ -1,7 +1,8 @@
-"""Room kept aside for opening a container: a recovery writes a few blocks before anything can be read.
+"""Room kept aside for opening a container and for its state.
 
-Writers fill a disk to its last block, and the container whose write failed recovers from what is on disk. It
-gives this room up for that moment, and takes it again once it is open; so on a full disk reading goes on.
+A recovery writes a few blocks before anything can be read, and a checkpoint before room in the log can be freed.
+Writers fill a disk to its last block, or others do. A container gives this room up while it is opened, or while a
+checkpoint would fail without it, and takes it again as soon as there is some.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 
 from nadi.limits import KIB
 
-_FULL_BELOW_BYTES = 1024 * KIB
-RESERVE_BYTES = 64 * KIB  # a new epoch file, a probe of the file system, changes of folders: some blocks each
+FULL_BELOW_BYTES = 1024 * KIB
+RESERVE_BYTES = 256 * KIB  # a new epoch file, a probe of the file system, changes of folders, a small checkpoint
 _FILE = "reserve"
 log = logging.getLogger(__name__)
 
@@ -29,8 +30,13 @@ def release(folder: Path) -> bool:
 
 def disk_is_full(folder: Path) -> bool:
     """Whether there is next to no room: LMDB tells a write cut short by a full disk as an input/output error."""
+    return free_bytes(folder) < FULL_BELOW_BYTES
+
+
+def free_bytes(folder: Path) -> int:
+    """What is left of the disk."""
     status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize < _FULL_BELOW_BYTES
+    return status.f_bavail * status.f_frsize
 
 
 def _held_bytes(path: Path) -> int:
@@ -44,12 +50,13 @@ def take(folder: Path) -> None:
     """Take the room, where there is any and it isn't held already."""
     if _held_bytes(folder / _FILE) >= RESERVE_BYTES:
         return
-    descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         log.info("no room is kept aside in %s: %s", folder, error)
-    finally:
-        os.close(descriptor)

@@ -100,6 +100,13 @@ class Residents:
                 record.attributes_loaded = False
             self._rest(record)
 
+    def not_written(self) -> None:
+        """The checkpoint failed and left nothing: what was to be in it is dirty as before."""
+        records, self._writing = self._writing, {}
+        for record in records.values():
+            if self._by_id.get(record.id) is record:
+                self.dirty[record.id] = record
+
     # --- leaving ---------------------------------------------------------------------------------------
 
     def hold(self, record: SegmentRecord) -> None:

@@ -7,7 +7,7 @@ every look at state takes its turn in the segment's container, so replies tell o
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from nadi.errors import (
@@ -35,8 +35,9 @@ from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Kind, SegmentRecord
 from nadi.segmentstore.state import StateMachine
+from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION, Buffer, TableKey
+from nadi.wire.fields import NO_VERSION, Buffer, TableEntry, TableKey
 
 ILLEGAL_ARGUMENT = 0
 TOKEN_REFUSED, TOKEN_EXPIRED = 0, 1  # in AuthTokenCheckFailed
@@ -132,6 +133,7 @@ class SegmentService:
             wire.MergeSegmentsBatch: self._merge_batch,
             wire.GetTableSegmentInfo: self._table_info,
             wire.UpdateTableEntries: self._table_update,
+            wire.UpdateTableToFreeRoom: self._table_update_to_free_room,
             wire.RemoveTableKeys: self._table_remove,
             wire.ReadTable: self._table_read,
             wire.ReadTableKeys: self._table_keys,
@@ -153,9 +155,11 @@ class SegmentService:
                 raise UnavailableError(f"the container recovers from a full disk: try again ({error})") from error
             return error_reply(error, command.request_id, _subject(command))
 
-    async def _turn(self, segment: str, function: Callable[[FrameBuilder, StateMachine], Any]) -> Any:
+    async def _turn(
+        self, segment: str, function: Callable[[FrameBuilder, StateMachine], Any], size_bytes: int = 64
+    ) -> Any:
         container = self._container_of(segment)
-        return await container.call(lambda frame: function(frame, container.state))
+        return await container.call(lambda frame: function(frame, container.state), size_bytes)
 
     # --- segments ------------------------------------------------------------------------------------
 
@@ -177,10 +181,7 @@ class SegmentService:
         def make(frame: FrameBuilder, state: StateMachine) -> None:
             if state.find(name) is not None:
                 raise AlreadyExistsError("segment", name)
-            frame.emit(op.Create(state.next_segment, name, kind, frame.now_ms, **fields))
-            record = state.find(name)
-            assert record is not None
-            frame.touched[record.id] = record
+            _emit_create(frame, state, name, kind, **fields)
 
         await self._turn(name, make)
 
@@ -217,7 +218,7 @@ class SegmentService:
             record = find(state, command.segment)
             if record.sealed:
                 raise StreamSealedError(command.segment)
-            frame.emit(op.Seal(record.id, frame.now_ms), record)
+            frame.emit(op.Seal(record.id, frame.now_ms), record, of_kept=ALL)
 
         await self._turn(command.segment, seal)
         return wire.SegmentSealed(command.request_id, command.segment)
@@ -231,7 +232,7 @@ class SegmentService:
 
         def delete(frame: FrameBuilder, state: StateMachine) -> None:
             record = find(state, segment)
-            frame.emit(op.Delete(record.id), record)
+            frame.emit(op.Delete(record.id), record, of_kept=ALL)
 
         await self._turn(segment, delete)
 
@@ -240,7 +241,7 @@ class SegmentService:
             record = find(state, command.segment, Kind.TABLE)
             if command.must_be_empty and record.entry_count:
                 raise NotEmptyError(f"table {command.segment} has {record.entry_count} entries")
-            frame.emit(op.Delete(record.id), record)
+            frame.emit(op.Delete(record.id), record, of_kept=ALL)
 
         await self._turn(command.segment, delete)
         return wire.SegmentDeleted(command.request_id, command.segment)
@@ -248,7 +249,7 @@ class SegmentService:
     async def _update_policy(self, command: wire.UpdateSegmentPolicy) -> wire.Command:
         def change(frame: FrameBuilder, state: StateMachine) -> None:
             record = find(state, command.segment)
-            frame.emit(op.Policy(record.id, command.scale_type, command.target_rate), record)
+            frame.emit(op.Policy(record.id, command.scale_type, command.target_rate), record, of_kept=HALF)
 
         await self._turn(command.segment, change)
         return wire.SegmentPolicyUpdated(command.request_id, command.segment)
@@ -268,7 +269,7 @@ class SegmentService:
             value = state.attribute(record, command.attribute_id)
             if (NO_VERSION if value is None else value) != command.expected_value:
                 return False
-            frame.emit(op.Attributes(record.id, {command.attribute_id: command.new_value}), record)
+            frame.emit(op.Attributes(record.id, {command.attribute_id: command.new_value}), record, of_kept=HALF)
             return True
 
         return wire.SegmentAttributeUpdated(command.request_id, await self._turn(command.segment, change))
@@ -279,7 +280,7 @@ class SegmentService:
             if not record.start_offset <= command.truncation_offset <= record.length:
                 raise TruncatedError(command.segment, command.truncation_offset, record.start_offset)
             if command.truncation_offset > record.start_offset:
-                frame.emit(op.Truncate(record.id, command.truncation_offset), record)
+                frame.emit(op.Truncate(record.id, command.truncation_offset), record, of_kept=ALL)
 
         await self._turn(command.segment, truncate)
         return wire.SegmentTruncated(command.request_id, command.segment)
@@ -337,9 +338,10 @@ class SegmentService:
                 if value is None:
                     return wire.SegmentAttributeUpdated(command.request_id, False)
                 values[update.attribute] = value
-            frame.emit(op.Merge(target.id, source.id, frame.now_ms), target, source)
+            changes: list[op.AnyOperation] = [op.Merge(target.id, source.id, frame.now_ms)]
             if values:
-                frame.emit(op.Attributes(target.id, values), target)
+                changes.append(op.Attributes(target.id, values))
+            frame.emit_all(changes, target, source, of_kept=HALF)
             return wire.SegmentsMerged(command.request_id, command.target, command.source, target.length)
 
         reply: wire.Command = await self._turn(command.target, merge)
@@ -350,15 +352,19 @@ class SegmentService:
             target = find(state, command.target, Kind.STREAM)
             if target.sealed:
                 raise StreamSealedError(command.target)
-            for found in map(state.find, command.sources):
-                if found is not None:
-                    _check_merge(target, found)
-            merged = []
+            merged: list[tuple[str, int]] = []
+            sources: dict[int, SegmentRecord] = {}
+            length = target.length
             for name in command.sources:
                 source = state.find(name)
-                if source is not None:  # an absent source was merged already
-                    frame.emit(op.Merge(target.id, source.id, frame.now_ms), target, source)
-                merged.append((name, target.length))
+                if source is not None and source.id not in sources:  # an absent source was merged already
+                    _check_merge(target, source)
+                    sources[source.id] = source
+                    length += source.length
+                merged.append((name, length))
+            if sources:
+                changes = [op.Merge(target.id, segment, frame.now_ms) for segment in sources]
+                frame.emit_all(changes, target, *sources.values(), of_kept=HALF)
             return merged
 
         merged = await self._turn(command.target, merge)
@@ -367,12 +373,12 @@ class SegmentService:
     # --- tables ------------------------------------------------------------------------------------------
 
     async def _on_table(
-        self, segment: str, function: Callable[[FrameBuilder, StateMachine, SegmentRecord], Any]
+        self, segment: str, function: Callable[[FrameBuilder, StateMachine, SegmentRecord], Any], size_bytes: int = 64
     ) -> Any:
         def turn(frame: FrameBuilder, state: StateMachine) -> Any:
             return function(frame, state, find(state, segment, Kind.TABLE))
 
-        return await self._turn(segment, turn)
+        return await self._turn(segment, turn, size_bytes)
 
     async def _table_info(self, command: wire.GetTableSegmentInfo) -> wire.Command:
         length, count, key_length = await self._on_table(
@@ -380,16 +386,29 @@ class SegmentService:
         )
         return wire.TableSegmentInfo(command.request_id, command.segment, 0, length, count, key_length)
 
+    async def _table_update_to_free_room(self, command: wire.UpdateTableToFreeRoom) -> wire.Command:
+        def update(frame: FrameBuilder, state: StateMachine) -> list[int]:
+            if command.make_table and state.find(command.segment) is None:
+                _emit_create(frame, state, command.segment, Kind.TABLE, of_kept=ALL)
+            record = find(state, command.segment, Kind.TABLE)
+            return tables.update(frame, state, record, command.entries, -1, ALL)
+
+        versions = await self._turn(command.segment, update, _size_of(command.entries))
+        return wire.TableEntriesUpdated(command.request_id, tuple(versions))
+
     async def _table_update(self, command: wire.UpdateTableEntries) -> wire.Command:
         versions = await self._on_table(
             command.segment,
             lambda f, s, r: tables.update(f, s, r, command.entries, command.table_segment_offset),
+            _size_of(command.entries),
         )
         return wire.TableEntriesUpdated(command.request_id, tuple(versions))
 
     async def _table_remove(self, command: wire.RemoveTableKeys) -> wire.Command:
         await self._on_table(
-            command.segment, lambda f, s, r: tables.remove(f, s, r, command.keys, command.table_segment_offset)
+            command.segment,
+            lambda f, s, r: tables.remove(f, s, r, command.keys, command.table_segment_offset),
+            sum(len(key.key) for key in command.keys),
         )
         return wire.TableKeysRemoved(command.request_id, command.segment)
 
@@ -419,6 +438,19 @@ class SegmentService:
         return wire.TableEntriesDeltaRead(
             command.request_id, command.segment, tuple(entries), False, reached_end, position
         )
+
+
+def _emit_create(
+    frame: FrameBuilder, state: StateMachine, name: str, kind: Kind, of_kept: float = NOTHING, **fields: int
+) -> None:
+    frame.emit(op.Create(state.next_segment, name, kind, frame.now_ms, **fields), of_kept=of_kept)
+    record = state.find(name)
+    assert record is not None
+    frame.touched[record.id] = record
+
+
+def _size_of(entries: Iterable[TableEntry]) -> int:
+    return sum(len(entry.key) + len(entry.value) for entry in entries)
 
 
 def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:

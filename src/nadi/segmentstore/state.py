@@ -29,6 +29,7 @@ class Checkpoint:
     deleted: dict[int, str]  # id: name
     changes: list[Change] = field(default_factory=list)
     extents: list[tuple[int, ChangedExtents]] = field(default_factory=list)
+    attributes: list[tuple[SegmentRecord, set[bytes]]] = field(default_factory=list)  # as `changes` has them
     entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
     moments: list[tuple[SegmentRecord, dict[int, int], int]] = field(default_factory=list)  # with the start offset
 
@@ -321,6 +322,7 @@ class StateMachine:
                 checkpoint.extents.append((record.id, record.changed_extents))
                 record.changed_extents = {}
             if record.changed_attributes:
+                checkpoint.attributes.append((record, record.changed_attributes))
                 record.changed_attributes = set()
         self.residents.begin_writing()
         state = ContainerState(
@@ -344,6 +346,16 @@ class StateMachine:
             for moment_ms in entered:
                 record.moments.pop(moment_ms, None)  # unless trimmed meanwhile
         self.residents.written(checkpoint.deleted)
+
+    def not_written(self, checkpoint: Checkpoint) -> None:
+        """Nothing of the checkpoint is on disk: the next one has it all again, under what changed since."""
+        for segment, changed in checkpoint.extents:
+            record = self.residents.known(segment)
+            if record is not None:
+                record.changed_extents = changed | record.changed_extents
+        for record, changed_attributes in checkpoint.attributes:
+            record.changed_attributes |= changed_attributes
+        self.residents.not_written()
 
 
 __all__ = ["Checkpoint", "Kind", "StateMachine"]

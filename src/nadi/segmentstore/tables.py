@@ -12,6 +12,7 @@ from itertools import islice
 
 from nadi.errors import ConditionFailedError, InvalidArgumentError, NadiError, StreamSealedError
 from nadi.limits import (
+    KIB,
     MAX_FRAME_SENT_BYTES,
     TABLE_BATCH_MAX_BYTES,
     TABLE_KEY_MAX_BYTES,
@@ -23,9 +24,11 @@ from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.operations import TableUpdate
 from nadi.segmentstore.records import SegmentRecord
 from nadi.segmentstore.state import StateMachine
+from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
 ENTRY_OVERHEAD_BYTES = 17
+_SMALL_BYTES = 64 * KIB  # more is not for the room kept aside
 
 
 class KeyNotFoundError(ConditionFailedError):
@@ -76,8 +79,13 @@ def update(
     record: SegmentRecord,
     entries: Sequence[TableEntry],
     length: int,
+    of_kept: float = NOTHING,
 ) -> list[int]:
-    """Put all entries or none; conditions are checked against the state before. Gives the versions."""
+    """Put all entries or none; conditions are checked against the state before. Gives the versions.
+
+    of_kept: how much of the room kept aside for a full disk they may use; small values that take the
+    place of others whose versions they name, as the state of a reader group does, may have half of it in any case.
+    """
     _check_open(record)
     _check_length(record, length)
     size = sum(len(entry.key) + len(entry.value) for entry in entries)
@@ -96,8 +104,9 @@ def update(
         rows.append((entry.key, position, entry.value))
         position += ENTRY_OVERHEAD_BYTES + len(entry.key) + len(entry.value)
     if rows:
-        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record)
-        frame.size_bytes += size
+        if not of_kept and size <= _SMALL_BYTES and all(entry.version >= 0 for entry in entries):
+            of_kept = HALF
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_kept=of_kept)
     return versions
 
 
@@ -117,7 +126,7 @@ def remove(
             rows.append((key.key, position, None))
             position += ENTRY_OVERHEAD_BYTES + len(key.key)
     if rows:
-        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record)
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_kept=ALL)
 
 
 def read(state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey]) -> list[TableEntry]:

@@ -70,6 +70,7 @@ def _container(container: Container) -> Component:
         "frame": container.state.sequence,
         "queued_bytes": container.queue_bytes,
         "log_bytes": container.log.size_bytes,
+        "waits_for_room": container.waits_for_room or container.state_waits_for_room,
     }
     damaged = container.damaged
     if damaged:

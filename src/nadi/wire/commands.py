@@ -579,6 +579,18 @@ class MomentLocated(Command, frozen=True):
     is_sealed: Bool
 
 
+class UpdateTableToFreeRoom(Command, frozen=True):
+    """As UpdateTableEntries, answered alike, of whoever truncates or deletes: taken on a full disk too, for a while.
+    make_table: make the table if it isn't there."""
+
+    code: ClassVar[int] = 10_003
+    request_id: I64
+    segment: Str
+    token: Str
+    entries: Entries
+    make_table: Bool
+
+
 # --- administration --------------------------------------------------------------------------
 
 

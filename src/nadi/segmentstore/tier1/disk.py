@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from nadi.limits import MIB
+from nadi.limits import DISK_KEPT_FREE_BYTES, DISK_KEPT_FREE_PART, MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 
 _ZEROS_BYTES = MIB
@@ -77,6 +77,15 @@ def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: 
         write_all(fd, zeros[: size_bytes - offset], offset)
         pause()
     os.fdatasync(fd)
+
+
+def room_to_spare(folder: Path) -> int:
+    """Bytes that the log may still take of the disk; below 0 it has too many."""
+    status = os.statvfs(folder)
+    if not status.f_blocks:  # a file system that doesn't tell
+        return 1 << 62
+    kept_free = min(DISK_KEPT_FREE_BYTES, status.f_blocks * status.f_frsize // DISK_KEPT_FREE_PART)
+    return status.f_bavail * status.f_frsize - kept_free
 
 
 def sync_folder(folder: Path) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import itertools
 import os
 import queue
@@ -36,11 +35,11 @@ from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
-from nadi.segmentstore.tier1.log import Appended, Frame, LogAddress
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
 from nadi.segmentstore.tier1.reading import read_checked
 from nadi.segmentstore.tier1.recovery import LogFile, Replay, read_headers
-from nadi.segmentstore.tier1.supply import FileSupply
+from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
 from nadi.segmentstore.tier1.writer import FrameWriter
 
 _LOG_ID_BYTES = 16
@@ -133,6 +132,17 @@ class FileLog:
         self._thread.start()
         self._writer.prepare()
 
+    @property
+    def is_full(self) -> bool:
+        return self._supply.is_full
+
+    def room_bytes(self, of_kept: float = NOTHING) -> int:
+        return self._writer.room_bytes(of_kept)
+
+    async def settle(self, payload_bytes: int) -> None:
+        if not self._writer.is_settled(payload_bytes):
+            await asyncio.get_running_loop().run_in_executor(None, self._supply.settle)
+
     async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
         assert not self._appending, "one append at a time"
@@ -216,7 +226,7 @@ class FileLog:
             done.set_result(outcome)
 
     def _explained(self, error: Exception) -> Exception:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_no_room(error):
             full = StorageFullError(f"no room for the log {self._name} ({error}): make room on its disk")
             full.__cause__ = error
             return full

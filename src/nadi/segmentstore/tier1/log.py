@@ -19,6 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+NOTHING, HALF, ALL = 0.0, 0.5, 1.0  # of the room kept aside
+
 
 class LogAddress(NamedTuple):
     """Where a frame is: its number, and the place of its payload (`offset` in file number `file`)."""
@@ -73,6 +75,20 @@ class DurableLog(Protocol):
         Raises:
             CorruptLogError: heads of acknowledged frames are damaged or missing; nothing was changed.
         """
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk has no room for more of the log. That is looked at again and again, by itself."""
+
+    def room_bytes(self, of_kept: float = NOTHING) -> int:
+        """How large the payload of a frame may be for which there is room for certain; below 0: none.
+
+        of_kept: how much of the room that is kept aside the frame may take. While more room is being made it is
+        not known, and counts as plenty: `settle` waits for that.
+        """
+
+    async def settle(self, payload_bytes: int) -> None:
+        """Wait until it is known whether there is room for a frame of that size."""
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         """Make one frame durable whose payload is `parts` end to end, the first of them its head. One call at a time.

@@ -15,7 +15,7 @@ from typing import Self
 from crc32c import crc32c
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
-from nadi.segmentstore.tier1.log import Appended, Frame, LogAddress
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, LogAddress
 
 
 @dataclass(slots=True)
@@ -76,6 +76,16 @@ class MemoryLog:
         begin = sum(sizes[:part])
         data = self._storage.frames[sequence][begin : begin + sizes[part]]
         return _checksum(data, sequence, begin) == checksums[part]
+
+    @property
+    def is_full(self) -> bool:
+        return self.room_bytes() <= 0
+
+    def room_bytes(self, of_kept: float = NOTHING) -> int:
+        return self._storage.capacity_bytes - self.size_bytes
+
+    async def settle(self, payload_bytes: int) -> None:
+        pass
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         assert self._next_sequence > 0, "replay() must have ended before the first append"

@@ -28,6 +28,8 @@ from nadi.segmentstore.tier1.recovery import LogFile
 from nadi.segmentstore.tier1.supply import FileSupply
 
 _STAGING_BYTES = 5 * MIB  # a full frame (limits.FRAME_MAX_BYTES) and what may be added to it
+_LARGE_BYTES = 64 * MIB  # more than the largest frame
+_PLENTY_BYTES = 1 << 62
 _SMALL_PART_BYTES = 2048  # below this, one join is faster than a copy each
 
 
@@ -51,6 +53,7 @@ class FrameWriter:
         self._next_number = next_number
         self._file: LogFile | None = None
         self._file_bytes = 0
+        self._in_kept = False  # whether the current file is the one that was kept aside
         self._fd = -1
         self._staging = disk.aligned_buffer(_STAGING_BYTES)
 
@@ -67,7 +70,7 @@ class FrameWriter:
         size = frame_bytes(payload_bytes, len(data))
         self._fence.check()
         file = self._file
-        if file is None or (file.end + size > self._file_bytes):
+        if file is None or not self.has_room(payload_bytes, len(data)):
             file = self._next_file(sequence)
         offset, place = file.end, file.end + FRAME_HEADER_BYTES
         table, checksums = encode_table(data, self._log_crc, file.number, place + len(head))
@@ -91,9 +94,33 @@ class FrameWriter:
         file.size_bytes = max(file.size_bytes, file.end)
         return Appended(LogAddress(sequence, file.number, place), checksums)
 
-    def has_room(self, payload_bytes: int, parts: int) -> bool:
+    def has_room(self, payload_bytes: int, parts: int = 0) -> bool:
         """Whether such a frame goes into the current file: `write` waits for nothing but the disk then."""
+        if self._in_kept and self._supply.ready is not None:
+            return False  # there is room again
         return self._file is not None and self._file.end + frame_bytes(payload_bytes, parts) <= self._file_bytes
+
+    def is_settled(self, payload_bytes: int) -> bool:
+        """Whether it is known that there is room for such a frame, or that there is none."""
+        supply = self._supply
+        return supply.ready is not None or supply.failure is not None or self.has_room(payload_bytes)
+
+    def room_bytes(self, of_kept: float) -> int:
+        """As in `DurableLog`."""
+        supply = self._supply
+        if not supply.is_full:
+            if supply.ready is None or supply.ready.size_bytes >= _LARGE_BYTES:
+                return _PLENTY_BYTES
+            # a frame that is larger than its file makes it larger
+            return max(supply.ready.size_bytes, self._rest_bytes(of_kept), supply.room_to_spare()) - 2 * BLOCK_BYTES
+        return max(self._rest_bytes(of_kept), int(of_kept * supply.kept_bytes) - BLOCK_BYTES) - BLOCK_BYTES
+
+    def _rest_bytes(self, of_kept: float) -> int:
+        """What is left of the current file for frames that may have so much of what is kept aside."""
+        if self._file is None:
+            return 0
+        not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_kept else 0
+        return self._file_bytes - self._file.end - not_theirs
 
     def prepare(self) -> None:
         """Have the first file made ready."""
@@ -106,9 +133,10 @@ class FrameWriter:
 
     def _next_file(self, first_sequence: int) -> LogFile:
         """Go on to a new file. Its header is durable before any frame: recovery relies on that."""
-        prepared = self._supply.take(self._next_number)
+        prepared = self._supply.take()
         self.close()
-        self._fd, self._file_bytes = prepared.fd, prepared.size_bytes
+        assert prepared.number == self._next_number, "files are taken in the order they were requested"
+        self._fd, self._file_bytes, self._in_kept = prepared.fd, prepared.size_bytes, prepared.is_kept
         header = FileHeader(self._log_id, prepared.number, first_sequence, self._fence.epoch, prepared.size_bytes)
         block = disk.aligned_buffer(BLOCK_BYTES)
         block[:] = header.encode()

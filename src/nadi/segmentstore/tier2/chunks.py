@@ -17,6 +17,7 @@ import obstore
 from obstore.store import LocalStore, ObjectStore
 
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire.fields import Buffer
 
@@ -38,6 +39,15 @@ class ChunkStore:
     def in_folder(cls, folder: Path) -> ChunkStore:
         folder.mkdir(parents=True, exist_ok=True)
         return cls(LocalStore(str(folder), mkdir=True), folder)
+
+    def room_bytes(self) -> int:
+        """What may still be stored, as far as is known; the last of a disk is left to others."""
+        return 1 << 62 if self._local is None else free_bytes(self._local) - FULL_BELOW_BYTES
+
+    def check_room(self, size_bytes: int) -> None:
+        """StorageFullError where a chunk of that size has no room for certain: asked before anything is written."""
+        if self.room_bytes() < size_bytes:
+            raise StorageFullError(f"tier 2 has no room for {size_bytes:,} bytes: free space in {self._local}")
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
         """Store a chunk that is `parts` end to end; it is durable when this returns."""

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from itertools import islice
 
-from nadi.errors import DamagedDataError, NadiError, NotFoundError
+from nadi.errors import DamagedDataError, NadiError, NotFoundError, StorageFullError
 from nadi.limits import (
     CHUNK_FLUSH_AGE_S,
     CHUNK_FLUSH_BYTES,
@@ -31,6 +31,7 @@ from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.tier1.log import ALL
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
@@ -42,6 +43,7 @@ COMPACT_FROM = 8  # this many small chunks in a row become one
 FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # what one chunk takes in memory while it is built
 SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
 GARBAGE_AT_ONCE = 1_000
+FULL_PAUSE_S = 1.0  # the longest between two tries on a full disk
 FRAMES_LOOKED_AT = 100
 FLUSH_ROUND_S = 5.0  # then compaction and garbage have a turn, however much there is to move
 
@@ -87,15 +89,16 @@ class StorageWriter:
             await asyncio.sleep(pause)
             try:
                 await self._drop_lost_plans()
+                await self._collect_garbage()  # first: on a full disk the others need the room
                 await self._flush()
                 await self._compact_once()
-                await self._collect_garbage()
                 pause = STORAGE_WRITER_TICK_S
                 self.error = None
             except NadiError as error:
-                self.error = error
-                pause = min(10.0, pause * 2)
-                log.warning("storage writer %d: %s; next try in %.1f s", self._container.number, error, pause)
+                known, self.error = str(self.error) == str(error), error
+                pause = min(FULL_PAUSE_S if isinstance(error, StorageFullError) else 10.0, pause * 2)
+                if not known:
+                    log.warning("storage writer %d waits, and tries again: %s", self._container.number, error)
             except Exception:  # ours: said loudly, for without this task the log fills up
                 pause = 10.0
                 log.exception("storage writer %d failed; next try in %.1f s", self._container.number, pause)
@@ -140,8 +143,9 @@ class StorageWriter:
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, list[Extent]] | None:
         """The first run that is due."""
         moving = set(self._moving.values())
+        most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a short disk takes small chunks at least
         for record in self._due(everything):
-            run, size = self._next_run(record)
+            run, size = self._next_run(record, most_bytes)
             if run and (record.id not in moving or size >= CHUNK_FLUSH_BYTES):
                 return record, run
         return None
@@ -161,13 +165,13 @@ class StorageWriter:
                 yield record
         yield from state.largest()
 
-    def _next_run(self, record: SegmentRecord) -> tuple[list[Extent], int]:
+    def _next_run(self, record: SegmentRecord, most_bytes: int) -> tuple[list[Extent], int]:
         """The segment's first extents in a row that can be moved, and their size."""
         run: list[Extent] = []
         size = 0
         for extent in record.extents:
             is_durable = extent.frame is not None and extent.frame.address is not None and not extent.aside
-            if not is_durable or extent in self._moving or (run and size + extent.length > FLUSH_MAX_BYTES):
+            if not is_durable or extent in self._moving or (run and size + extent.length > most_bytes):
                 if run:
                     break
                 continue
@@ -177,6 +181,7 @@ class StorageWriter:
 
     async def _store(self, record: SegmentRecord, extents: list[Extent]) -> None:
         """Put the extents together in one chunk; only bytes that are those that were appended get there."""
+        self._chunks.check_room(sum(extent.length for extent in extents))
         parts = await self._read(record, extents)
         if parts is None:
             return
@@ -231,7 +236,7 @@ class StorageWriter:
 
     def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
         record = self._container.state.by_id(stored.segment)  # again: it may have left memory meanwhile
-        frame.emit(stored, *([record] if record is not None else []))
+        frame.emit(stored, *([record] if record is not None else []), of_kept=ALL)  # it empties the log
 
     async def _drop_lost_plans(self) -> None:
         """Plans of a former life, or of a try that failed."""
@@ -239,7 +244,7 @@ class StorageWriter:
             return
         lost = [name for name in self._container.state.planned if name not in self._planned_here]
         if lost:
-            await self._container.call(lambda frame: frame.emit(ChunksDropped(lost)))
+            await self._container.call(lambda frame: frame.emit(ChunksDropped(lost), of_kept=ALL))
 
     # --- compaction and garbage -------------------------------------------------------------------------
 
@@ -266,7 +271,8 @@ class StorageWriter:
     async def _collect_garbage(self) -> None:
         if self._container.failure is not None:
             return
-        oldest_kept = time.monotonic() - CHUNK_GARBAGE_DELAY_S
+        is_full = self._container.waits_for_room or isinstance(self.error, StorageFullError)
+        oldest_kept = time.monotonic() - (0.0 if is_full else CHUNK_GARBAGE_DELAY_S)
         oldest = islice(self._container.state.garbage.items(), GARBAGE_AT_ONCE)
         due = [name for name, since in oldest if since <= oldest_kept]
         if not due:
@@ -275,4 +281,4 @@ class StorageWriter:
         await self._container.call(lambda frame: None)
         for name in due:
             await self._chunks.delete(name)
-        await self._container.call(lambda frame: frame.emit(ChunksDeleted(due)))
+        await self._container.call(lambda frame: frame.emit(ChunksDeleted(due), of_kept=ALL))

@@ -1,0 +1,97 @@
+"""Workflows on a full disk: what frees room is done, what takes some is refused or waits, and everybody is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from nadi.controller.metadata import StreamName
+from nadi.controller.records import Config, TxnState
+from nadi.errors import StorageFullError
+from nadi.wire import commands as wire
+from nadi.wire.commands import Command
+
+from .support import STREAM, settle, with_stream
+
+OTHER = StreamName(STREAM.scope, "other")
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def in_time() -> None:
+        async with asyncio.timeout(20):
+            await test()
+
+    asyncio.run(in_time())
+
+
+def test_what_takes_room_is_refused_and_what_frees_some_is_done() -> None:
+    async def test() -> None:
+        async with with_stream() as (controller, store, _):
+            txn = (await controller.create_transaction(STREAM, 30_000)).txn_id
+            store.full = True
+            for refused in (
+                lambda: controller.create_scope("another"),
+                lambda: controller.create_stream(OTHER, Config(min_segments=2)),
+                lambda: controller.scale(STREAM, [0], [(0.0, 0.25), (0.25, 0.5)]),
+                lambda: controller.create_transaction(STREAM, 30_000),
+            ):
+                with pytest.raises(StorageFullError):
+                    await refused()
+            assert controller.unfinished["workflows"] == 0, "what was refused is not done later"
+            await controller.abort_transaction(STREAM, txn)
+            await settle()
+            assert await controller.transaction_state(STREAM, txn) is TxnState.ABORTED
+            await controller.truncate_stream(STREAM, {0: 0, 1: 0})
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+            assert not await controller.stream_exists(STREAM)
+
+    run(test)
+
+
+def test_work_that_meets_it_half_way_says_so_and_is_finished_once_there_is_room() -> None:
+    async def test() -> None:
+        async with with_stream() as (controller, store, clock):
+
+            async def fill(command: Command) -> None:
+                store.full = store.full or isinstance(command, wire.CreateSegment)
+
+            store.before = fill
+            with pytest.raises(StorageFullError):
+                await controller.create_stream(OTHER, Config(min_segments=2))
+            for _ in range(2):  # whoever comes after it is told too, and what he asked for is not done later
+                with pytest.raises(StorageFullError, match="unfinished work"):
+                    await controller.seal_stream(OTHER)
+                await clock.advance(60_000)
+            store.before, store.full = None, False
+            await clock.advance(1_000)
+            assert controller.unfinished["workflows"] == 0
+            assert len(await controller.current_segments(OTHER)) == 2, "created, and not sealed"
+
+    run(test)
+
+
+def test_who_waits_for_work_that_then_meets_it_is_told() -> None:
+    async def test() -> None:
+        async with with_stream() as (controller, store, _):
+            goes_on = asyncio.Event()
+
+            async def fill(command: Command) -> None:
+                if isinstance(command, wire.CreateSegment):
+                    await goes_on.wait()
+                    store.full = True
+
+            store.before = fill
+            creating = asyncio.create_task(controller.create_stream(OTHER, Config(min_segments=2)))
+            await settle()
+            sealing = asyncio.create_task(controller.seal_stream(OTHER))
+            await settle()
+            goes_on.set()
+            for told in (creating, sealing):
+                with pytest.raises(StorageFullError):
+                    await told
+
+    run(test)
