@@ -88,10 +88,12 @@ class Meta(NamedTuple):
 
 
 class Inspected(msgspec.Struct, frozen=True):
-    """What was found. damage: empty where all is as it should be. checked: whether values have checksums."""
+    """What was found. damage: empty where all is as it should be. checked: whether values have checksums.
+    sequence: of the last frame that the state reflects."""
 
     damage: str
     checked: bool = False
+    sequence: int = 0
     records: dict[str, int] = {}
 
 
@@ -416,18 +418,17 @@ def _inspect(descriptor: int, container: int) -> Inspected:
                     f"table {name} has {found[0]:,} records and should have {expected.get(name, (0, 0))[0]:,}, "
                     "or holds older ones among them"
                 )
-    elif state:
-        _check_old_state(state)
-    elif any(count for count, _ in counts.values()):
+    if not state and any(count for count, _ in counts.values()):
         raise DamagedPagesError("the state's own record is missing")
-    return Inspected("", checked=checked or not state, records={name: count for name, (count, _) in counts.items()})
+    sequence = _sequence_of(state[:-CRC_BYTES] if checked else state) if state else 0
+    return Inspected("", checked or not state, sequence, {name: count for name, (count, _) in counts.items()})
 
 
-def _check_old_state(raw: bytes) -> None:
+def _sequence_of(state: bytes) -> int:
     """A record of a version that had no checksums is one list; a damaged one of today has more behind it."""
     try:
-        msgspec.msgpack.decode(raw, type=list)
-    except msgspec.DecodeError as error:
+        return int(msgspec.msgpack.decode(state, type=list)[0])
+    except (msgspec.DecodeError, IndexError, TypeError, ValueError) as error:
         raise DamagedPagesError("the state's own record is damaged") from error
 
 

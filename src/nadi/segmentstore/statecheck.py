@@ -37,11 +37,13 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a look at the file has shown. records: by table, where it was walked."""
+    """What a look at the file has shown. sequence: of the last frame it reflects, and records by table; both where it
+    was walked."""
 
     verdict: Verdict
     what: str = ""
     sealed: bool = False
+    sequence: int = 0
     records: dict[str, int] = field(default_factory=dict)
 
 
@@ -76,10 +78,10 @@ def examine(folder: Path, container: int) -> Examined:
         if found == _checksum(file):
             return Examined(Verdict.SOUND, sealed=True)
         return Examined(Verdict.DAMAGED, "it is not as it was left at the last clean stop", sealed=True)
-    inspected = _inspect(file, container)
+    inspected = inspect_file(file, container)
     if inspected.damage:
         return Examined(Verdict.DAMAGED, inspected.damage)
-    return Examined(Verdict.SOUND, records=inspected.records)
+    return Examined(Verdict.SOUND, sequence=inspected.sequence, records=inspected.records)
 
 
 def _read_seal(folder: Path) -> tuple[int, int] | None:
@@ -103,10 +105,15 @@ def _checksum(file: Path) -> tuple[int, int]:
     return size, crc
 
 
-def _inspect(file: Path, container: int) -> pages.Inspected:
+def inspect_file(file: Path, container: int) -> pages.Inspected:
+    """Walk a state's file, a large one by a process of its own; blocking.
+
+    Raises:
+        OSError: it can't be read.
+        UnavailableError: that takes far too long.
+    """
     if file.stat().st_size <= _OWN_PROCESS_BYTES:
         return pages.inspect(file, container)
-    # By its path and without a site's own start-up: what it imports is all that its start takes.
     command = [sys.executable, "-m", pages.__name__, str(file), str(container)]
     source = str(Path(__file__).parents[2])  # where this very nadi lies
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -116,7 +123,8 @@ def _inspect(file: Path, container: int) -> pages.Inspected:
             command, capture_output=True, timeout=STATE_CHECK_S, env=environment, stdin=subprocess.DEVNULL, check=False
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"reading {file} takes longer than {STATE_CHECK_S:.0f} s: see that its disk works") from error
+        what = f"reading {file} takes longer than {STATE_CHECK_S:.0f} s: see that its disk works"
+        raise UnavailableError(what) from error
     if done.returncode != 0:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return pages.Inspected(f"its check ended with code {done.returncode} ({''.join(last)})")

@@ -141,7 +141,7 @@ class SegmentStore:
                 self._lock.release()
                 raise
         cache = BlockCache()
-        self.containers = [Container(n, folder / f"container-{n}", cache, now_ms) for n in range(count)]
+        self.containers = [Container(n, folder / f"container-{n}", cache, chunks, now_ms) for n in range(count)]
         self._reader = SegmentReader(chunks, cache)
         at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self.storage_writers = [

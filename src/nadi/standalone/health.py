@@ -46,7 +46,12 @@ def _container(container: Container) -> Component:
         "frame": container.state.sequence,
         "queued_bytes": container.queue_bytes,
         "log_bytes": container.log.size_bytes,
+        "snapshot": container.snapshots.sequence,
     }
+    if container.snapshots.error:
+        details["snapshot_error"] = container.snapshots.error
+    if container.rebuilt:
+        details["rebuilt"] = container.rebuilt
     return leaf(name, Status.UP, details)
 
 

@@ -56,6 +56,16 @@ class ChunkStore:
         except Exception as error:
             raise UnavailableError(f"chunk {name} can't be read: {error}") from error
 
+    async def listed(self, folder: str) -> dict[str, int]:
+        """The sizes in bytes of all objects in a folder, and below it, by name."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, self._listed, folder)
+        except Exception as error:
+            raise UnavailableError(f"tier 2 can't be listed: {error}") from error
+
+    def _listed(self, folder: str) -> dict[str, int]:
+        return {found["path"]: found["size"] for some in obstore.list(self._store, folder) for found in some}
+
     async def delete(self, name: str) -> None:
         """Delete a chunk if it is there."""
         try:
