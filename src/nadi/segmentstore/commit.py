@@ -26,7 +26,6 @@ from nadi.segmentstore.checked import (
 )
 from nadi.wire.fields import Buffer
 
-_UPGRADED_AT_ONCE = 10_000
 CHANGE_OVERHEAD_BYTES = 200  # of a noted change, beside key and value
 
 Changes = dict[tuple[str, bytes], bytes | None]  # (table, key): the value with its checksum, or None
@@ -110,38 +109,6 @@ def apply(env: lmdb.Environment, tables: Tables, changes: Mapping[tuple[str, byt
                 txn.delete(key, db=tables[table])
             else:
                 txn.put(key, raw, db=tables[table])
-
-
-def upgrade(env: lmdb.Environment, tables: Tables, container: int) -> Totals:
-    """Give all values of a state of an earlier version their checksums, in one transaction; blocking."""
-    totals: Totals = {}
-    with env.begin(write=True) as txn:
-        for table in COUNTED:
-            totals[table] = _upgrade_table(txn, tables[table], seed_of(container, table))
-        seed = seed_of(container, "state")
-        state = txn.get(STATE_KEY, db=tables["state"])
-        assert state is not None, "a new state is not upgraded"
-        txn.put(STATE_KEY, sealed(seed, STATE_KEY, bytes(state)), db=tables["state"])
-        txn.put(TOTALS_KEY, sealed(seed, TOTALS_KEY, encode_totals(totals)), db=tables["state"])
-    return totals
-
-
-def _upgrade_table(txn: lmdb.Transaction, table: lmdb._Database, seed: int) -> tuple[int, int]:
-    count = total = 0
-    cursor = txn.cursor(table)
-    found = cursor.first()
-    while found:
-        some = []
-        for key, value in cursor.iternext():
-            raw = sealed(seed, bytes(key), bytes(value))
-            total += checksum_of(raw)
-            some.append((bytes(key), raw))
-            if len(some) == _UPGRADED_AT_ONCE:
-                break
-        cursor.putmulti(some)
-        count += len(some)
-        found = cursor.set_range(some[-1][0] + b"\0") if len(some) == _UPGRADED_AT_ONCE else False
-    return count, total
 
 
 def is_checked(raw_state: bytes, container: int) -> bool:

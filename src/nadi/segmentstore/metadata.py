@@ -23,6 +23,7 @@ from crc32c import crc32c
 
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
 from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES
+from nadi.segmentstore import reserve
 from nadi.segmentstore.checked import (
     CRC_BYTES,
     STATE_KEY,
@@ -33,9 +34,10 @@ from nadi.segmentstore.checked import (
     decode_totals,
     seed_of,
 )
-from nadi.segmentstore.commit import Changes, Commit, is_checked, upgrade
+from nadi.segmentstore.commit import Changes, Commit, is_checked
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.upgrade import upgrade
 
 log = logging.getLogger(__name__)
 
@@ -141,6 +143,8 @@ class Metadata:
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.changes: Changes = {}  # since `take_changes`
         self.changed_bytes = 0
+        self.seeds: dict[str, int] | None = self._all_seeds()  # None: an old state on a full disk, without checksums
+        self._totals: Totals = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = folder / "data.mdb"
         size_bytes = file.stat().st_size if file.exists() else 0
@@ -155,47 +159,50 @@ class Metadata:
                 raise
 
     def _open(self, folder: Path, map_bytes: int) -> None:
+        self._open_file(folder, map_bytes)
+        try:
+            if self._is_of_before():
+                self._env.close()
+                self._upgrade(folder)
+                self._open_file(folder, max(map_bytes, 2 * (folder / "data.mdb").stat().st_size))
+            if self.seeds is not None and self._read("state", STATE_KEY) is not None:
+                self._totals = decode_totals(self._get("state", TOTALS_KEY) or b"")
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _upgrade(self, folder: Path) -> None:
+        try:
+            upgrade(folder, self._container)
+        except (lmdb.Error, OSError) as error:
+            if not isinstance(error, lmdb.DiskError) and not reserve.disk_is_full(folder):
+                raise
+            self.seeds = None
+            log.warning("no room for checksums in the state in %s (%s): they wait for a later start", folder, error)
+
+    def _open_file(self, folder: Path, map_bytes: int) -> None:
         self._env = lmdb.open(
             str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600
         )
         try:
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
-            self._open_checked()
         except BaseException:
             self._env.close()
             raise
 
-    def _open_checked(self) -> None:
-        """Find out whether the state has checksums; give them to one that has none."""
-        self.seeds: dict[str, int] | None = {table: seed_of(self._container, table) for table in TABLES}
-        self._totals: Totals = {}
-        with self._env.begin(db=self._tables["state"]) as txn:
-            state, totals = txn.get(STATE_KEY), txn.get(TOTALS_KEY)
-        if state is None:  # a new one
-            return
-        if is_checked(bytes(state), self._container):
-            self._totals = decode_totals(self._whole("state", TOTALS_KEY, bytes(totals or b"")))
-            return
+    def _is_of_before(self) -> bool:
+        """Whether the state is one without checksums; a new one has neither."""
+        raw = self._read("state", STATE_KEY)
+        if raw is None or is_checked(raw, self._container):
+            return False
         try:
-            _decode_state(state)
+            _decode_state(raw)
         except msgspec.DecodeError:
             raise DamagedStateError(str(self._folder), "its own record is damaged") from None
-        try:
-            self._upgrade()
-        except lmdb.DiskError as error:
-            self.seeds = None
-            log.warning(
-                "no room to give the state in %s checksums (%s): that waits for a later start", self._folder, error
-            )
+        return True
 
-    def _upgrade(self) -> None:
-        while True:
-            try:
-                self._totals = upgrade(self._env, self._tables, self._container)
-            except lmdb.MapFullError:
-                self.grow()
-            else:
-                return
+    def _all_seeds(self) -> dict[str, int]:
+        return {table: seed_of(self._container, table) for table in TABLES}
 
     def close(self) -> None:
         self._env.close()
@@ -310,10 +317,14 @@ class Metadata:
         raw = self._get("state", STATE_KEY)
         return _decode_state(raw) if raw is not None else ContainerState()
 
-    def _get(self, table: str, key: bytes) -> bytes | None:
+    def _read(self, table: str, key: bytes) -> bytes | None:
         with self._env.begin(db=self._tables[table]) as txn:
             raw = txn.get(key)
-            return None if raw is None else self._whole(table, key, bytes(raw))
+            return None if raw is None else bytes(raw)
+
+    def _get(self, table: str, key: bytes) -> bytes | None:
+        raw = self._read(table, key)
+        return None if raw is None else self._whole(table, key, raw)
 
     def _scan(self, table: str, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with self._env.begin(db=self._tables[table]) as txn:

@@ -39,6 +39,7 @@ from nadi.segmentstore.checked import (
     is_whole,
     seed_of,
 )
+from nadi.segmentstore.inspected import Inspected
 
 PAGE_BYTES = 4096
 _BLOCK_PAGES = 1024  # looked at together: 4 MiB
@@ -85,16 +86,6 @@ class Meta(NamedTuple):
     transaction: int
     free: Tree
     main: Tree
-
-
-class Inspected(msgspec.Struct, frozen=True):
-    """What was found. damage: empty where all is as it should be. checked: whether values have checksums.
-    sequence: of the last frame that the state reflects."""
-
-    damage: str
-    checked: bool = False
-    sequence: int = 0
-    records: dict[str, int] = {}
 
 
 def read_meta(file: int) -> Meta:
