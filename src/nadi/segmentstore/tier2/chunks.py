@@ -28,7 +28,7 @@ class ChunkStore:
 
     @classmethod
     def in_folder(cls, folder: Path) -> ChunkStore:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(LocalStore(str(folder), mkdir=True), folder)
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
@@ -80,6 +80,9 @@ def _sync(root: Path, file: Path) -> None:
     for path in (file, *file.parents):
         descriptor = os.open(path, os.O_RDONLY)
         try:
+            mode = 0o600 if path is file else 0o700  # `obstore` leaves it to the umask
+            if os.fstat(descriptor).st_mode & 0o777 != mode:
+                os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
