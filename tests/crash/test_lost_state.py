@@ -15,8 +15,6 @@ from tests.crash.load import SCOPE, TABLE, Digests
 from tests.crash.test_kills import KILLS, SMALL_LIMITS, running
 from tests.segmentstore.state_tables import copy_of, lose_states, recovered
 
-LIMITS = f"{SMALL_LIMITS},snapshot_interval_s=0.2,snapshot_deltas=5"
-
 
 def killed_folder(folder: Path, seed: int, containers: int, kills: int) -> None:
     """What is left of a server that was killed so many times under load, and then once more."""
@@ -63,7 +61,7 @@ def check_that_nothing_is_lost(folder: Path) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("containers", [1, 2])
 def test_a_state_made_again_is_the_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int) -> None:
-    monkeypatch.setenv("NADI_LIMITS", LIMITS)
+    monkeypatch.setenv("NADI_LIMITS", SMALL_LIMITS)
     killed_folder(tmp_path / "data", random.randrange(1 << 32), containers, kills=2)
     check_that_nothing_is_lost(tmp_path / "data")
 
@@ -72,7 +70,7 @@ def test_a_state_made_again_is_the_lost_one(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.timeout(240 + 15 * KILLS)
 def test_a_state_made_again_after_many_kills_is_the_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NADI_LIMITS", LIMITS)
+    monkeypatch.setenv("NADI_LIMITS", SMALL_LIMITS)
     seed = int(os.environ.get("NADI_CRASH_SEED", random.randrange(1 << 32)))
     killed_folder(tmp_path / "data", seed, 4, KILLS)
     check_that_nothing_is_lost(tmp_path / "data")
