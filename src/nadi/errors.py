@@ -47,7 +47,8 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     └── DataFolderError             the data folder can't be used as it is
         ├── DataFolderLockedError   another server has it open
         ├── DataFolderVersionError  it was written by another version of nadi
-        └── CorruptLogError         acknowledged data on disk is damaged: start is refused
+        ├── CorruptLogError         acknowledged data on disk is damaged: start is refused
+        └── DamagedStateError       a container's state is damaged: it is made anew, or start is refused
 """
 
 from __future__ import annotations
@@ -337,3 +338,19 @@ class CorruptLogError(DataFolderError):
             f"acknowledged after this place, set it aside with: nadi repair --cut-log '{file}' --at {offset}"
         )
         self.file, self.offset, self.what = file, offset, what
+
+
+class DamagedStateError(DataFolderError):
+    """The state of a container, what it knows of its segments, is damaged or missing; nothing was changed on disk.
+
+    `folder` says where. A server makes the state anew by itself where its snapshots and its log give all of it.
+    """
+
+    def __init__(self, folder: str, what: str, why_not: str = "") -> None:
+        super().__init__(
+            f"the state in {folder} can't be used: {what}"
+            + (f"; and it can't be made anew without loss: {why_not}" if why_not else "")
+            + ". Nothing was changed. See with `nadi check` what is damaged and what can be had back, "
+            "then put it back from a copy, or let `nadi repair` do what can be done"
+        )
+        self.folder, self.what, self.why_not = folder, what, why_not

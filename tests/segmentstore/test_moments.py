@@ -303,6 +303,8 @@ def test_a_folder_of_before_opens_and_is_indexed_from_then_on(tmp_path: Path) ->
     with environment.begin(write=True) as transaction:
         transaction.drop(environment.open_db(b"moments", transaction))
         former = _Former(S, Kind.STREAM, BEGIN_MS, BEGIN_MS + 5, 10, 500)
+        own = environment.open_db(b"state", transaction)
+        transaction.put(b"state", msgspec.msgpack.encode([0, SEGMENT + 1, [], [], [], True]), db=own)
         table = environment.open_db(b"segments", transaction)
         transaction.put((SEGMENT).to_bytes(8, "big"), msgspec.msgpack.encode(former), db=table)
     environment.close()

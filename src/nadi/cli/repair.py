@@ -17,7 +17,7 @@ def repair(
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
     """Give up everything acknowledged after a damaged place of the log; what is cut is set aside, not erased."""
-    from nadi.segmentstore.store import FolderLock
+    from nadi.segmentstore.datafolder import FolderLock
     from nadi.segmentstore.tier1.cut import cut
 
     folder = cut_log.resolve().parent

@@ -66,6 +66,9 @@ def up(
     ] = False,
 ) -> None:
     """Serve a data folder until Ctrl-C or SIGTERM."""
+    from nadi.segmentstore.statecheck import look_ahead
+
+    look_ahead(data)
     import uvloop
 
     from nadi.standalone.security import ServerSecurity

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import lmdb
 
-from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
+from nadi.errors import ClosedError, DamagedStateError, NadiError, StorageFullError, UnavailableError
 from nadi.limits import (
     CHECKPOINT_DIRTY_RECORDS,
     CHECKPOINT_INTERVAL_S,
@@ -28,17 +28,19 @@ from nadi.limits import (
     LOG_MAX_BYTES,
     QUEUE_MAX_BYTES,
 )
-from nadi.segmentstore import reserve
+from nadi.segmentstore import rebuild, reserve, statecheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.damage import Damage, KnownDamage
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.metadata import Metadata
 from nadi.segmentstore.operations import Append, Delete, decode_frame
 from nadi.segmentstore.records import FrameRef
+from nadi.segmentstore.snapshotter import Snapshotter
 from nadi.segmentstore.state import Checkpoint, StateMachine
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 from nadi.segmentstore.tier1.log import ALL
+from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
 
@@ -100,10 +102,17 @@ async def _nothing() -> None:
 class Container:
     """One container. `submit` queues a request; `call` queues a function and waits for its result.
 
-    now_ms: the clock that says when something was appended.
+    chunks: tier 2, for snapshots of the state. now_ms: the clock that says when something was appended.
     """
 
-    def __init__(self, number: int, folder: Path, cache: BlockCache, now_ms: Callable[[], int] = wall_clock_ms) -> None:
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        cache: BlockCache,
+        chunks: ChunkStore,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
         self.number = number
         self.cache = cache
         self.damage = KnownDamage(number)
@@ -125,6 +134,11 @@ class Container:
         self._checkpoint_at = 0.0
         self._checkpointed_sequence = 0
         self._truncation_due = False
+        self._logged_bytes = 0
+        self._chunks = chunks
+        self.snapshots = Snapshotter(number, folder, chunks)
+        self._state_trusted = False  # looked at by this process, which alone has written it since
+        self.rebuilt = ""  # why the state was made anew, if it was
         self.on_durable: Callable[[], None] = lambda: None
         self.on_opened: Callable[[], Awaitable[None]] = _nothing  # before it takes requests
 
@@ -153,7 +167,10 @@ class Container:
 
     async def _open(self) -> None:
         began = time.monotonic()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._state_trusted:
+            self.rebuilt = await rebuild.sound_state(self._folder, self.number, self._chunks) or self.rebuilt
+            self._state_trusted = True
         try:
             await self._open_parts()
         except (OSError, lmdb.Error):
@@ -162,6 +179,7 @@ class Container:
             await self._open_parts()
         reserve.take(self._folder)
         self._checkpointed_sequence = self.metadata.state().sequence
+        await self._follow_state()
         await self.on_opened()
         # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
         self._checkpoint_at = time.monotonic() - CHECKPOINT_INTERVAL_S * (self.number % 4) / 4
@@ -172,9 +190,29 @@ class Container:
             time.monotonic() - began,
         )
 
+    async def _follow_state(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def damaged(error: DamagedStateError) -> None:
+            loop.call_soon_threadsafe(self._state_is_damaged, error)
+
+        def stored() -> None:
+            self._truncation_due = True
+            self._wake.set()
+
+        self.metadata.on_damage = self.snapshots.on_damage = damaged
+        self.snapshots.on_stored = stored
+        await self.snapshots.open(self._checkpointed_sequence)
+
+    def _state_is_damaged(self, error: DamagedStateError) -> None:
+        """Recover: the state is looked at as a whole then, and made anew if it must be."""
+        if self._failure is None:
+            self._pending_failure = error
+            self._wake.set()
+
     async def _open_parts(self) -> None:
         loop = asyncio.get_running_loop()
-        self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state")
+        self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state", self.number)
         try:
             name = f"container-{self.number}"
             self.log = await loop.run_in_executor(None, lambda: FileLog.open(self._folder / "log", name=name))
@@ -324,6 +362,7 @@ class Container:
             ref.address, checksums = await self.log.append(parts)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
+            self._logged_bytes += frame.size_bytes
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
             for number, extent in enumerate(extents):
@@ -360,6 +399,9 @@ class Container:
             self.queue_bytes -= request.size_bytes
             try:
                 answers.append((request, request.prepare(frame), None))
+            except DamagedStateError:  # what was being applied may be there by half
+                answers.append((request, None, None))
+                raise
             except NadiError as error:
                 answers.append((request, None, error))
             except Exception:
@@ -368,7 +410,11 @@ class Container:
             frame.size_bytes += 64
 
     def _fail(self, error: Exception) -> None:
-        if isinstance(error, StorageFullError):
+        if isinstance(error, DamagedStateError):
+            self._state_trusted = False
+            log.warning("container %d: %s", self.number, error)
+            error = UnavailableError(f"the container's state was found damaged ({error.what}): try again")
+        elif isinstance(error, StorageFullError):
             log.warning("container %d: %s", self.number, error)
         else:
             log.error("container %d failed and will recover from its log", self.number, exc_info=error)
@@ -396,6 +442,7 @@ class Container:
             await self._release()
             await self._open()
         except (OSError, lmdb.Error, NadiError) as error:  # a full or a failing disk, a damaged file: it may be mended
+            self._state_trusted = self._state_trusted and not isinstance(error, DamagedStateError)
             said = f"container {self.number} can't be opened again yet: {error}"
             if str(self._failure) != said:
                 log.warning("%s", said)
@@ -409,8 +456,19 @@ class Container:
         if self._failure is None and self._pending_failure is None:
             self._start_checkpoint()
             await self._checkpoint_ended()
+        clean = self._failure is None and self._pending_failure is None
+        if clean:
+            await self.snapshots.finish(self.metadata, self._checkpointed_sequence, self._logged_bytes)
             self._truncate_log()
         await self._release()
+        if clean:
+            await asyncio.get_running_loop().run_in_executor(None, self._seal)
+
+    def _seal(self) -> None:
+        try:
+            statecheck.seal(self._folder / "state")
+        except OSError as error:  # a full disk, say: then the next start looks at all of it
+            log.info("container %d: its state has no seal: %s", self.number, error)
 
     async def _checkpoint_ended(self) -> None:
         if self._checkpoint is not None:
@@ -419,6 +477,7 @@ class Container:
 
     async def _release(self) -> None:
         await self._checkpoint_ended()
+        await self.snapshots.ended(cancel=True)
         await self.log.close()
         self.metadata.close()
 
@@ -437,6 +496,8 @@ class Container:
         reserve.take(self._folder)  # if a full disk had no room for it before
         if self.state.sequence == self._checkpointed_sequence:
             self._truncate_log()
+            if self.snapshots.due(self.metadata, self._checkpointed_sequence, self._logged_bytes):
+                self._checkpoint = asyncio.create_task(self._snapshot(), name=f"checkpoint-{self.number}")
             return
         state = self.state
         checkpoint = state.checkpoint()
@@ -460,8 +521,14 @@ class Container:
             self._checkpointed_sequence = checkpoint.sequence
             self._truncation_due = True
             self._wake.set()
+            if self.snapshots.due(self.metadata, checkpoint.sequence, self._logged_bytes):
+                await self._snapshot()
 
         self._checkpoint = asyncio.create_task(write(), name=f"checkpoint-{self.number}")
+
+    async def _snapshot(self) -> None:
+        """As a part of a checkpoint, for no commit may run meanwhile."""
+        await self.snapshots.take(self.metadata, self._checkpointed_sequence, self._logged_bytes)
 
     async def _commit(self, checkpoint: Checkpoint) -> None:
         loop, metadata = asyncio.get_running_loop(), self.metadata
@@ -486,15 +553,18 @@ class Container:
         )
 
     def _truncate_log(self) -> None:
-        """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint.
+        """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.
 
         Damaged bytes stay, for who may get them back, and don't hold up others: else the log would grow until it is
         full, and writers wait for ever.
         Between frames only: one under way may say that bytes are in tier 2, and may yet be lost.
         """
         self._truncation_due = False
+        known = self._checkpointed_sequence
+        if self.metadata.checked and not self.log.is_full:  # a full disk takes no snapshot, and needs the room
+            known = min(known, self.snapshots.sequence)
         oldest, damaged = self.state.log_needed()
-        before = self._checkpointed_sequence + 1
+        before = known + 1
         if oldest is not None:
             before = min(before, oldest)
         self.log.truncate(before, keep=damaged)

@@ -2,25 +2,44 @@
 
 What a checkpoint wrote reflects the log up to `sequence`, exactly, because everything of it goes
 into one transaction together with that number. Recovery reads it and replays the log from there.
+Each value has a checksum, which is looked at whenever it is read (`checked`). What a checkpoint wrote is also
+noted, record by record, for the snapshots (`changes`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import lmdb
 import msgspec
+from crc32c import crc32c
 
-from nadi.errors import DataFolderError, StorageFullError, UnavailableError
-from nadi.limits import STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES
+from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
+from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES
+from nadi.segmentstore import reserve
+from nadi.segmentstore.checked import (
+    CRC_BYTES,
+    STATE_KEY,
+    TABLES,
+    TOTALS_KEY,
+    WHOLE,
+    Totals,
+    decode_totals,
+    seed_of,
+)
+from nadi.segmentstore.commit import Changes, Commit, is_checked
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.upgrade import upgrade
+
+log = logging.getLogger(__name__)
 
 _MAX_READERS = 64
 _LOCK_BYTES = 8192  # holds LMDB's list of `_MAX_READERS` readers
@@ -71,8 +90,6 @@ _decode_segment = msgspec.msgpack.Decoder(_Stored).decode
 _decode_state = msgspec.msgpack.Decoder(ContainerState).decode
 _encode = msgspec.msgpack.Encoder().encode
 
-TABLES = ("state", "names", "segments", "attributes", "extents", "logged", "entries", "positions", "moments")
-
 
 def bounded_key(raw: bytes) -> bytes:
     """A key that LMDB takes: long ones keep their head, so that order holds but for those that share it."""
@@ -90,10 +107,8 @@ def _explained(folder: Path) -> Iterator[None]:
         raise StorageFullError(
             f"no room for the container's state in {folder} ({error}): free space on its disk, then start again"
         ) from error
-    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-        raise DataFolderError(
-            f"the container's state in {folder} can't be read ({error}): put that folder back from a copy"
-        ) from error
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, lmdb.PageNotFoundError) as error:
+        raise DamagedStateError(str(folder), str(error)) from error
     except lmdb.Error as error:  # EIO too, which is what LMDB makes of a write that only half fitted the disk
         raise UnavailableError(
             f"the container's state in {folder} can't be opened ({error}): see that its disk works and has room, "
@@ -103,7 +118,7 @@ def _explained(folder: Path) -> Iterator[None]:
 
 def _reserve_lock_file(path: Path) -> None:
     """Let LMDB's lock file have its blocks: it is written through a mapping, where a full disk means SIGBUS."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
     finally:
@@ -111,15 +126,26 @@ def _reserve_lock_file(path: Path) -> None:
 
 
 class Metadata:
-    """Point reads on the event loop (microseconds), checkpoints from a thread."""
+    """Point reads on the event loop (microseconds), checkpoints from a thread.
 
-    def __init__(self, folder: Path) -> None:
-        """Open it, or make it, in a folder of its own.
+    A value that is not what was stored raises DamagedStateError, and `on_damage` is told: then nothing that is read
+    here can be relied on any more.
+    """
 
-        Raises StorageFullError, DataFolderError or UnavailableError where LMDB can't, OSError where the folder
+    def __init__(self, folder: Path, container: int = 0) -> None:
+        """Open the state of that container, or make it, in a folder of its own; one of an earlier version is upgraded.
+
+        Raises StorageFullError, DamagedStateError or UnavailableError where LMDB can't, OSError where the folder
         can't be used.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._container = container
+        self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
+        self.changes: Changes = {}  # since `take_changes`
+        self.changed_bytes = 0
+        self.seeds: dict[str, int] | None = self._all_seeds()  # None: an old state on a full disk, without checksums
+        self._totals: Totals = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = folder / "data.mdb"
         size_bytes = file.stat().st_size if file.exists() else 0
         map_bytes = max(STATE_MAP_BYTES, 2 * size_bytes)
@@ -133,15 +159,58 @@ class Metadata:
                 raise
 
     def _open(self, folder: Path, map_bytes: int) -> None:
-        self._env = lmdb.open(str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS)
+        self._open_file(folder, map_bytes)
+        try:
+            if self._is_of_before():
+                self._env.close()
+                self._upgrade(folder)
+                self._open_file(folder, max(map_bytes, 2 * (folder / "data.mdb").stat().st_size))
+            if self.seeds is not None and self._read("state", STATE_KEY) is not None:
+                self._totals = decode_totals(self._get("state", TOTALS_KEY) or b"")
+        except BaseException:
+            self._env.close()
+            raise
+
+    def _upgrade(self, folder: Path) -> None:
+        try:
+            upgrade(folder, self._container)
+        except (lmdb.Error, OSError) as error:
+            if not isinstance(error, lmdb.DiskError) and not reserve.disk_is_full(folder):
+                raise
+            self.seeds = None
+            log.warning("no room for checksums in the state in %s (%s): they wait for a later start", folder, error)
+
+    def _open_file(self, folder: Path, map_bytes: int) -> None:
+        self._env = lmdb.open(
+            str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600
+        )
         try:
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
         except BaseException:
             self._env.close()
             raise
 
+    def _is_of_before(self) -> bool:
+        """Whether the state is one without checksums; a new one has neither."""
+        raw = self._read("state", STATE_KEY)
+        if raw is None or is_checked(raw, self._container):
+            return False
+        try:
+            _decode_state(raw)
+        except msgspec.DecodeError:
+            raise DamagedStateError(str(self._folder), "its own record is damaged") from None
+        return True
+
+    def _all_seeds(self) -> dict[str, int]:
+        return {table: seed_of(self._container, table) for table in TABLES}
+
     def close(self) -> None:
         self._env.close()
+
+    @property
+    def checked(self) -> bool:
+        """Whether its values have checksums; only an old state on a full disk has none."""
+        return self.seeds is not None
 
     def commit(
         self,
@@ -157,87 +226,114 @@ class Metadata:
         moments: by segment, with its start offset.
         MapFullError: nothing was written; `grow`, then try again.
         """
-        tables = self._tables
         with self._env.begin(write=True) as txn:
+            commit = Commit(txn, self._tables, self.seeds, self._totals)
             for segment, name in deleted.items():
-                self._delete(txn, _ID.pack(segment), bounded_key(name.encode()))
+                self._delete(txn, commit, _ID.pack(segment), bounded_key(name.encode()))
             for table, key, value in changes:
                 if value is None:
-                    txn.delete(key, db=tables[table])
+                    commit.delete(table, key)
                 else:
-                    txn.put(key, value, db=tables[table])
+                    commit.put(table, key, value)
             for segment, changed in extents:
-                self._put_extents(txn, segment, changed)
+                self._put_extents(commit, segment, changed)
             for segment, overlay in entries:
-                self._put_entries(txn, _ID.pack(segment), overlay)
+                self._put_entries(txn, commit, _ID.pack(segment), overlay)
             for segment, added, start_offset in moments:
                 for moment_ms, offset in added.items():
-                    txn.put(_PAIR.pack(segment, moment_ms), _ID.pack(offset), db=tables["moments"])
+                    commit.put("moments", _PAIR.pack(segment, moment_ms), _ID.pack(offset))
                 if start_offset:
-                    self._trim_moments(txn, _ID.pack(segment), start_offset)
+                    self._trim_moments(commit, _ID.pack(segment), start_offset)
+            noted = commit.finish()
+        self._totals = noted.totals
+        self.changes |= noted.changes
+        self.changed_bytes += noted.size_bytes
+        if self.changed_bytes > STATE_CHANGES_MAX_BYTES:
+            self.changes = {}  # whoever takes them sees by `changed_bytes` that they are not there
+
+    def take_changes(self) -> tuple[Changes | None, int]:
+        """What was changed since the last call, and about how large it is; only while no commit runs.
+
+        None: too much to be kept.
+        """
+        taken = None if self.changed_bytes > STATE_CHANGES_MAX_BYTES else self.changes, self.changed_bytes
+        self.changes, self.changed_bytes = {}, 0
+        return taken
+
+    def copy(self, file: int) -> None:
+        """Write all of the state, as of the last commit, to an open file, compactly; blocking, while no commit runs."""
+        with _explained(self._folder):
+            self._env.copyfd(file, compact=True)
 
     def grow(self) -> None:
         """Double the room for the state; only while no transaction is open, so not while `commit` runs."""
         self._env.set_mapsize(2 * self._env.info()["map_size"])
 
-    def _delete(self, txn: lmdb.Transaction, prefix: bytes, name: bytes) -> None:
-        tables = self._tables
-        if txn.get(name, db=tables["names"]) == prefix:  # else it is another segment's by now
-            txn.delete(name, db=tables["names"])
+    def _delete(self, txn: lmdb.Transaction, commit: Commit, prefix: bytes, name: bytes) -> None:
+        owner = txn.get(name, db=self._tables["names"])
+        if owner is not None and self._whole("names", name, bytes(owner)) == prefix:  # else another's by now
+            commit.delete("names", name)
         for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "moments"):
-            cursor = txn.cursor(tables[table])
-            cursor.set_range(prefix)
-            while bytes(cursor.key()).startswith(prefix):
-                cursor.delete()  # and goes on to the next
+            commit.delete_range(table, prefix)
 
-    def _put_extents(self, txn: lmdb.Transaction, segment: int, changed: ChangedExtents) -> None:
-        table = self._tables["extents"]
+    def _put_extents(self, commit: Commit, segment: int, changed: ChangedExtents) -> None:
         for offset, extent in changed.items():
             if extent is None:
-                txn.delete(_PAIR.pack(segment, offset), db=table)
+                commit.delete("extents", _PAIR.pack(segment, offset))
             else:
-                txn.put(_PAIR.pack(segment, offset), _pack_extent(extent), db=table)
+                commit.put("extents", _PAIR.pack(segment, offset), _pack_extent(extent))
 
-    def _put_entries(self, txn: lmdb.Transaction, prefix: bytes, overlay: Overlay) -> None:
-        entries, positions = self._tables["entries"], self._tables["positions"]
+    def _put_entries(self, txn: lmdb.Transaction, commit: Commit, prefix: bytes, overlay: Overlay) -> None:
         for key, (version, value) in overlay.items():
             place = bounded_key(prefix + key)
-            old = txn.get(place, db=entries)
+            old = txn.get(place, db=self._tables["entries"])
             if old is not None:
-                txn.delete(prefix + old[:8], db=positions)
+                commit.delete("positions", prefix + self._whole("entries", place, bytes(old))[:8])
             if value is None:
-                txn.delete(place, db=entries)
+                commit.delete("entries", place)
             else:
-                txn.put(place, _I64.pack(version) + _ID.pack(len(key)) + key + value, db=entries)
-                txn.put(prefix + _I64.pack(version), key, db=positions)
+                commit.put("entries", place, _I64.pack(version) + _ID.pack(len(key)) + key + value)
+                commit.put("positions", prefix + _I64.pack(version), key)
 
-    def _trim_moments(self, txn: lmdb.Transaction, prefix: bytes, start_offset: int) -> None:
+    def _trim_moments(self, commit: Commit, prefix: bytes, start_offset: int) -> None:
         """Delete entries up to the start offset, not too many at once: what is left has its turn later."""
-        cursor = txn.cursor(self._tables["moments"])
-        cursor.set_range(prefix)
-        for _ in range(TIME_INDEX_TRIM_ENTRIES):
-            if not bytes(cursor.key()).startswith(prefix) or _ID.unpack(cursor.value())[0] > start_offset:
-                return
-            cursor.delete()  # and goes on to the next
+        commit.delete_range(
+            "moments", prefix, TIME_INDEX_TRIM_ENTRIES, lambda raw: _ID.unpack_from(raw)[0] > start_offset
+        )
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def _whole(self, table: str, key: bytes, raw: bytes) -> bytes:
+        """The value that is stored as `raw`, once its checksum was looked at."""
+        if self.seeds is None:
+            return raw
+        if len(raw) >= CRC_BYTES and crc32c(raw, crc32c(key, self.seeds[table])) == WHOLE:
+            return raw[:-CRC_BYTES]
+        error = DamagedStateError(str(self._folder), f"a record of table {table} is damaged")
+        self.on_damage(error)
+        raise error
 
     def state(self) -> ContainerState:
-        with self._env.begin(db=self._tables["state"]) as txn:
-            raw = txn.get(b"state")
+        raw = self._get("state", STATE_KEY)
         return _decode_state(raw) if raw is not None else ContainerState()
 
-    def _get(self, table: str, key: bytes) -> bytes | None:
+    def _read(self, table: str, key: bytes) -> bytes | None:
         with self._env.begin(db=self._tables[table]) as txn:
-            value: bytes | None = txn.get(key)
-            return value
+            raw = txn.get(key)
+            return None if raw is None else bytes(raw)
+
+    def _get(self, table: str, key: bytes) -> bytes | None:
+        raw = self._read(table, key)
+        return None if raw is None else self._whole(table, key, raw)
 
     def _scan(self, table: str, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with self._env.begin(db=self._tables[table]) as txn:
             cursor = txn.cursor()
             if cursor.set_range(max(prefix, start)):
-                for key, value in cursor:
+                for key, raw in cursor:
                     if not key.startswith(prefix):
                         return
-                    yield key, value
+                    yield key, self._whole(table, key, raw)
 
     def segment_id(self, name: str) -> int | None:
         if not name:
@@ -296,8 +392,8 @@ class Metadata:
         with self._env.begin(db=self._tables["moments"]) as txn:
             cursor = txn.cursor()
             found = cursor.set_range(_PAIR.pack(segment, at_ms + 1))
-            if (cursor.prev() if found else cursor.last()) and bytes(cursor.key()).startswith(prefix):
-                return int(_ID.unpack(cursor.value())[0])
+            if (cursor.prev() if found else cursor.last()) and (key := bytes(cursor.key())).startswith(prefix):
+                return int(_ID.unpack(self._whole("moments", key, bytes(cursor.value())))[0])
             return None
 
     def moments(self, segment: int) -> Iterator[tuple[int, int]]:
@@ -334,7 +430,7 @@ class Metadata:
     # --- what a checkpoint writes ------------------------------------------------------------------
 
     def state_change(self, state: ContainerState) -> Change:
-        return "state", b"state", _encode(state)
+        return "state", STATE_KEY, _encode(state)
 
     def record_changes(self, record: SegmentRecord) -> list[Change]:
         """What changed of the record itself and its attributes; the caller clears its marks."""

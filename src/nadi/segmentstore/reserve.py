@@ -51,7 +51,7 @@ def take(folder: Path) -> None:
     if _held_bytes(folder / _FILE) >= RESERVE_BYTES:
         return
     try:
-        descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
         finally:

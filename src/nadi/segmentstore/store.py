@@ -1,33 +1,28 @@
 """The segment store of one data folder: its containers, its tier 2, and the door for clients.
 
-DIR/format                  the folder's format and number of containers
+DIR/format                  the folder's format and number of containers (`datafolder`)
 DIR/lock                    held by the one server that uses the folder
 DIR/container-N/log/        tier 1
 DIR/container-N/state/      the container's state, written behind
 DIR/container-N/reserve     room kept aside for a recovery on a full disk
-DIR/tier2/                  chunk objects, where tier 2 is local
+DIR/container-N/format      a copy of DIR/format
+DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
-import fcntl
 import logging
-import os
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import crc32c
-import msgspec
 
 from nadi.access.budget import Budget
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
-from nadi.errors import DataFolderError, DataFolderLockedError, DataFolderVersionError, NadiError, StorageFullError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
 from nadi.naming import container_key
 from nadi.segmentstore import inventory
@@ -35,6 +30,7 @@ from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.container import Container, wall_clock_ms
+from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
 from nadi.segmentstore.door import InnerDoor
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.service import SegmentService
@@ -45,81 +41,7 @@ from nadi.wire.commands import Command
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
 _LOOKS_A_TURN = 200
-DEFAULT_CONTAINERS = 1
-
-
-class _Format(msgspec.Struct):
-    format: int
-    containers: int
-
-
-@contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """What the system says while a data folder is opened, in words that tell what to do."""
-    try:
-        yield
-    except NadiError:  # some are an OSError too
-        raise
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"no room for the data folder {folder} ({error}): free space on its disk, then start again"
-            ) from error
-        raise DataFolderError(
-            f"the data folder {folder} can't be used ({error}): see that its disk works and that this user may "
-            "write there, or choose another folder with --data"
-        ) from error
-
-
-class FolderLock:
-    """The data folder is this process's while it is held."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.read(self._file, 200).decode(errors="replace").strip()
-            os.close(self._file)
-            raise DataFolderLockedError(str(folder), owner or "unknown process") from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
-
-    def release(self) -> None:
-        os.close(self._file)
-
-
-def read_format(folder: Path, containers: int | None) -> int:
-    """The folder's number of containers; a new folder gets its format file, durably."""
-    path = folder / "format"
-    if path.exists():
-        try:
-            found = msgspec.json.decode(path.read_bytes(), type=_Format)
-        except msgspec.DecodeError as error:
-            raise DataFolderVersionError(str(folder), "unreadable", FORMAT) from error
-        if found.format != FORMAT:
-            raise DataFolderVersionError(str(folder), found.format, FORMAT)
-        if containers is not None and containers != found.containers:
-            raise DataFolderError(
-                f"the data folder {folder} was made with {found.containers} containers, which can't be changed: "
-                "leave --containers out"
-            )
-        return found.containers
-    if any(folder.glob("container-*")):
-        raise DataFolderVersionError(str(folder), "missing", FORMAT)
-    count = containers or DEFAULT_CONTAINERS
-    temporary = folder / "format.new"
-    temporary.write_bytes(msgspec.json.encode(_Format(FORMAT, count)) + b"\n")
-    for target in (temporary, folder):
-        descriptor = os.open(target, os.O_RDONLY)
-        os.fsync(descriptor)
-        os.close(descriptor)
-        if target is temporary:
-            temporary.rename(path)
-    return count
 
 
 class SegmentStore:
@@ -140,13 +62,14 @@ class SegmentStore:
         with explained(folder):
             self._lock = FolderLock(folder)
             try:
+                make_private(folder)
                 count = read_format(folder, containers)
                 chunks = ChunkStore.in_folder(folder / "tier2")
             except BaseException:
                 self._lock.release()
                 raise
         cache = BlockCache()
-        self.containers = [Container(n, folder / f"container-{n}", cache, now_ms) for n in range(count)]
+        self.containers = [Container(n, folder / f"container-{n}", cache, chunks, now_ms) for n in range(count)]
         for container in self.containers:
             container.on_opened = partial(inventory.take, container, chunks)
         self._reader = SegmentReader(chunks, cache)

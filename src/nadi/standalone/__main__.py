@@ -6,14 +6,14 @@ import asyncio
 import logging
 import os
 import sys
+from pathlib import Path
 
 import msgspec
-import uvloop
 
 from nadi.errors import DataFolderError, InvalidArgumentError, NadiError, StorageFullError
+from nadi.segmentstore.statecheck import look_ahead
 from nadi.standalone.embedded import Ready
 from nadi.standalone.security import ServerSecurity
-from nadi.standalone.server import Server, serve
 
 
 def _say(ready: Ready) -> None:
@@ -24,6 +24,8 @@ def _say(ready: Ready) -> None:
 async def _serve(
     folder: str, port: int, rest_port: int | None, containers: int, host: str, advertised: str, security: str
 ) -> None:
+    from nadi.standalone.server import Server, serve
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -49,6 +51,9 @@ async def _serve(
 def main() -> int:
     logging.basicConfig(level=os.environ.get("NADI_LOG", "WARNING"), format="nadi %(levelname)s %(message)s")
     folder, port, rest_port, containers, host, advertised, security = sys.argv[1:8]
+    look_ahead(Path(folder))
+    import uvloop
+
     try:
         rest = int(rest_port) if rest_port else None
         uvloop.run(_serve(folder, int(port), rest, int(containers), host, advertised, security))

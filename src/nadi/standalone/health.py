@@ -71,7 +71,12 @@ def _container(container: Container) -> Component:
         "queued_bytes": container.queue_bytes,
         "log_bytes": container.log.size_bytes,
         "waits_for_room": container.waits_for_room or container.state_waits_for_room,
+        "snapshot": container.snapshots.sequence,
     }
+    if container.snapshots.error:
+        details["snapshot_error"] = container.snapshots.error
+    if container.rebuilt:
+        details["rebuilt"] = container.rebuilt
     damaged = container.damaged
     if damaged:
         details["damaged_places"] = len(damaged) + container.damage.unlisted

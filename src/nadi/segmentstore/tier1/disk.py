@@ -31,7 +31,7 @@ def supports_direct(folder: Path) -> bool:
         return False
     probe = folder / f"probe-{os.getpid()}.tmp"
     try:
-        fd = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
+        fd = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
         try:
             os.pwrite(fd, aligned_buffer(BLOCK_BYTES), 0)
         finally:
@@ -47,7 +47,7 @@ def supports_direct(folder: Path) -> bool:
 
 
 def open_file(path: Path, flags: int, *, direct: bool) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | (os.O_DIRECT if direct else 0), 0o644)
+    return os.open(path, flags | os.O_CLOEXEC | (os.O_DIRECT if direct else 0), 0o600)
 
 
 def open_for_reading(path: Path) -> int:
@@ -100,7 +100,7 @@ def sync_folder(folder: Path) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Write a small file so that, whatever crashes, either the old or the new content is there."""
     temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write_all(fd, memoryview(content), 0)
         os.fsync(fd)

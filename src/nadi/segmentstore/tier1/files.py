@@ -55,7 +55,7 @@ class FileLog:
     """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
 
     def __init__(self, folder: Path, file_bytes: int, spare_files: int, name: str) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._name = name
         direct = disk.supports_direct(folder)
         known = read_epoch(folder)

@@ -37,7 +37,7 @@ class ChunkStore:
 
     @classmethod
     def in_folder(cls, folder: Path) -> ChunkStore:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return cls(LocalStore(str(folder), mkdir=True), folder)
 
     def room_bytes(self) -> int:
@@ -105,6 +105,16 @@ class ChunkStore:
         except Exception as error:
             raise UnavailableError(f"chunk {name} can't be read: {error}") from error
 
+    async def listed(self, folder: str) -> dict[str, int]:
+        """The sizes in bytes of all objects in a folder, and below it, by name."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(None, self._listed, folder)
+        except Exception as error:
+            raise UnavailableError(f"tier 2 can't be listed: {error}") from error
+
+    def _listed(self, folder: str) -> dict[str, int]:
+        return {found["path"]: found["size"] for some in obstore.list(self._store, folder) for found in some}
+
     async def delete(self, name: str) -> None:
         """Delete a chunk if it is there."""
         try:
@@ -119,6 +129,9 @@ def _sync(root: Path, file: Path) -> None:
     for path in (file, *file.parents):
         descriptor = os.open(path, os.O_RDONLY)
         try:
+            mode = 0o600 if path is file else 0o700  # `obstore` leaves it to the umask
+            if os.fstat(descriptor).st_mode & 0o777 != mode:
+                os.fchmod(descriptor, mode)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -1,0 +1,240 @@
+"""A data folder as a whole: whose it is, what format it has, and that nobody else reads it.
+
+`DIR/format` says the format and the number of containers, under a checksum; each container's folder has a copy, made
+before it, from which it is healed where it is damaged or missing. Folders of earlier versions, format 1, have neither
+checksum nor copies, and get them. Files are for the server's user alone, whatever its umask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from crc32c import crc32c
+
+from nadi.errors import (
+    DamagedStateError,
+    DataFolderError,
+    DataFolderLockedError,
+    DataFolderVersionError,
+    NadiError,
+    StorageFullError,
+)
+from nadi.segmentstore.tier1 import disk
+
+log = logging.getLogger(__name__)
+
+FORMAT = 2  # 1: without checksums in the states and in this very file
+DEFAULT_CONTAINERS = 1
+_FILE = "format"
+_CONTAINER = re.compile(r"container-(\d+)")
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """What the system says while a data folder is opened, in words that tell what to do."""
+    try:
+        yield
+    except NadiError:  # some are an OSError too
+        raise
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"no room for the data folder {folder} ({error}): free space on its disk, then start again"
+            ) from error
+        raise DataFolderError(
+            f"the data folder {folder} can't be used ({error}): see that its disk works and that this user may "
+            "write there, or choose another folder with --data"
+        ) from error
+
+
+class FolderLock:
+    """The data folder is this process's while it is held."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(self._file, 200).decode(errors="replace").strip()
+            os.close(self._file)
+            raise DataFolderLockedError(str(folder), owner or "unknown process") from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._file)
+
+
+# --- the format --------------------------------------------------------------------------------------
+
+
+class Format(msgspec.Struct, frozen=True):
+    """What the file says."""
+
+    format: int
+    containers: int
+    crc32c: str = ""
+
+    def checksum(self) -> str:
+        return f"{crc32c(f'nadi-format {self.format} {self.containers}'.encode()):08x}"
+
+
+class FoundFormat(msgspec.Struct, frozen=True):
+    """What there is of a folder's format. own: "" where the file is whole, else what is wrong with it.
+
+    format: what counts, if anything can. stale: folders whose copies are to be written.
+    """
+
+    own: str
+    format: Format | None
+    stale: list[Path] = []
+    disagree: bool = False
+
+
+def read_format(folder: Path, containers: int | None) -> int:
+    """The folder's number of containers; a new folder gets its files, durably, and one with damaged ones is healed.
+
+    Raises:
+        DataFolderVersionError: another version wrote it, or nothing says what it is.
+        DataFolderError: it was made with another number of containers, or one of them is missing.
+    """
+    found = find_format(folder)
+    if found.format is None:
+        if found.own == "missing" and all(map(_is_pristine, container_folders(folder).values())):
+            return _create(folder, containers or DEFAULT_CONTAINERS)
+        raise DataFolderVersionError(str(folder), found.own, FORMAT)
+    counted = found.format
+    if counted.format > FORMAT:
+        raise DataFolderVersionError(str(folder), counted.format, FORMAT)
+    if found.disagree:
+        raise DataFolderError(
+            f"the files {_FILE} of {folder} and of its containers don't say the same: one of them is of another folder"
+        )
+    if containers is not None and containers != counted.containers:
+        raise DataFolderError(
+            f"the data folder {folder} was made with {counted.containers} containers, which can't be changed: "
+            "leave --containers out"
+        )
+    _check_containers(folder, counted)
+    _heal(folder, found, counted)
+    return counted.containers
+
+
+def find_format(folder: Path) -> FoundFormat:
+    """Look at the file and its copies; changes nothing."""
+    own = _read(folder / _FILE)
+    folders = container_folders(folder)
+    copies = {path: _read(path / _FILE) for path in folders.values()}
+    whole = {copy.containers for copy in copies.values() if isinstance(copy, Format)}
+    if isinstance(own, Format):
+        stale = [path for path, copy in copies.items() if not isinstance(copy, Format) or copy.format != FORMAT]
+        return FoundFormat("", own, stale, bool(whole - {own.containers}))
+    if whole == {len(folders)}:
+        stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
+        return FoundFormat(own, Format(FORMAT, len(folders)), stale)
+    return FoundFormat(own, None)
+
+
+def container_folders(folder: Path) -> dict[int, Path]:
+    """The containers' folders that there are, by number."""
+    found = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
+    return dict(sorted((int(match[1]), path) for match, path in found))
+
+
+def _read(path: Path) -> Format | str:
+    """What the file says, or in a word why it can't be relied on."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Format)
+    except FileNotFoundError:
+        return "missing"
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return "unreadable"
+    without = found.format != FORMAT and not found.crc32c
+    if not without and found.crc32c != found.checksum():
+        return "unreadable"
+    return found
+
+
+def _is_pristine(container: Path) -> bool:
+    return {path.name for path in container.iterdir()} <= {_FILE, f"{_FILE}.tmp"}
+
+
+def _check_containers(folder: Path, found: Format) -> None:
+    there, named = set(container_folders(folder)), set(range(found.containers))
+    missing = sorted(named - there)
+    if there - named or (missing and there and found.format == 1):  # all were made at the first start
+        what = f"{_FILE} says {found.containers} containers, and {len(there)} are there"
+        raise DataFolderError(f"the data folder {folder} can't be used: {what}; put back from a copy what is wrong")
+    if missing and found.format > 1:  # in format 1 they were made after the file
+        raise DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's whole folder is missing")
+
+
+def _create(folder: Path, count: int) -> int:
+    for path in container_folders(folder).values():  # of a creation that was interrupted
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    for number in range(count):
+        (folder / f"container-{number}").mkdir(mode=0o700)
+        _write(folder / f"container-{number}", count)
+    _write(folder, count)  # the last: with it the folder is in use
+    return count
+
+
+def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
+    try:
+        for path in found.stale:
+            _write(path, counted.containers)
+        if found.own or counted.format != FORMAT:
+            _write(folder, counted.containers)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        log.warning("no room to write %s anew in %s (%s): that waits for a later start", _FILE, folder, error)
+        return
+    if found.own:
+        log.warning("%s was %s: it was made anew from its copies", folder / _FILE, found.own)
+
+
+def _write(folder: Path, count: int) -> None:
+    said = Format(FORMAT, count)
+    said = msgspec.structs.replace(said, crc32c=said.checksum())
+    disk.replace_file(folder / _FILE, msgspec.json.encode(said) + b"\n")
+
+
+# --- who may read it ---------------------------------------------------------------------------------
+
+
+def make_private(folder: Path) -> None:
+    """Take from everybody else what earlier versions let them read: all of it once, then only the folder is looked at.
+
+    The mode of `lock` tells whether it was done, since that is the last file to be changed.
+    """
+    try:
+        _chmod(folder, 0o700)
+        if not stat.S_IMODE((folder / "lock").stat().st_mode) & 0o077:
+            return
+        for path, folders, files in os.walk(folder):
+            for name in folders:
+                _chmod(Path(path) / name, 0o700)
+            for name in files:
+                if (path, name) != (str(folder), "lock"):
+                    _chmod(Path(path) / name, 0o600)
+        _chmod(folder / "lock", 0o600)
+    except PermissionError as error:  # a folder of somebody else, who lets this user in
+        log.warning("%s stays open to others: %s", folder, error)
+
+
+def _chmod(path: Path, mode: int) -> None:
+    if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) != mode:
+        path.chmod(mode)

@@ -1,0 +1,142 @@
+"""Making a container's state anew, where it is missing or damaged, if that gives exactly what was lost.
+
+Either from the newest snapshot in tier 2, if the log has all frames after it; or from the log alone, if that still has
+its first frame. The damaged state is set aside, never deleted. Where neither is possible the start is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nadi.errors import DamagedStateError
+from nadi.segmentstore import snapshots, statecheck
+from nadi.segmentstore.snapshots import Manifest, SnapshotError
+from nadi.segmentstore.statecheck import Verdict
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.fence import read_epoch
+from nadi.segmentstore.tier1.recovery import read_headers
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+log = logging.getLogger(__name__)
+
+STATE = "state"
+_NEW = "state.new"
+
+
+def first_logged(folder: Path) -> int | None:
+    """The number of the first frame that the container's log holds, or would hold; None: there is no log.
+
+    Raises:
+        CorruptLogError: the log's files don't fit together.
+    """
+    log_folder = folder / "log"
+    if not log_folder.exists():
+        return None
+    known = read_epoch(log_folder)
+    headers = read_headers(log_folder, known[0] if known else None)
+    return headers.used[0].first_sequence if headers.used else None
+
+
+async def sound_state(folder: Path, container: int, chunks: ChunkStore | None) -> str:
+    """See that the container's state can be opened, making it anew where it must be; says why, if it was.
+
+    Raises:
+        DamagedStateError: it is damaged or missing, and can't be made anew without loss. Nothing was changed.
+        UnavailableError: tier 2, or the disk, can't be read.
+        OSError: the folder can't be used.
+    """
+    examined = await asyncio.to_thread(statecheck.examine, folder / STATE, container)
+    what = examined.what
+    if examined.verdict is Verdict.SOUND:
+        first = None if examined.sealed else first_logged(folder)
+        if first is None or first <= examined.sequence + 1:
+            statecheck.unseal(folder / STATE)
+            return ""
+        what = f"it ends with frame {examined.sequence:,}, and the log begins with {first:,}"
+    return await anew(folder, container, chunks, what)
+
+
+async def anew(folder: Path, container: int, chunks: ChunkStore | None, what: str) -> str:
+    """Make the state anew in place of one of which `what` is wrong, or which is missing.
+
+    Raises: as `sound_state`.
+    """
+    first = first_logged(folder)
+    manifest, damaged = await snapshots.newest(chunks, container) if chunks is not None else (None, [])
+    if first is None and manifest is None and not damaged and not await _was_used(folder, container, chunks):
+        return ""  # a new container
+    made = None
+    if chunks is not None and manifest is not None and first is not None and first <= manifest.sequence + 1:
+        source = f"the snapshot of frame {manifest.sequence:,} in tier 2 and the log"
+        try:
+            made = await _restored(folder, chunks, manifest)
+        except SnapshotError as error:
+            damaged.append(str(error))
+            manifest = None
+    if made is None and first == 1:
+        source = "its log, which goes back to its first frame"
+        made = await asyncio.to_thread(_empty, folder)
+    if made is None:
+        raise DamagedStateError(str(folder / STATE), what, _why_not(first, manifest, damaged))
+    aside = await asyncio.to_thread(_put_in_place, folder, made)
+    said = f"the state was made anew from {source}: {what}" + (f"; it is kept as {aside.name}" if aside else "")
+    log.warning("container %d: %s", container, said)
+    return said
+
+
+def _why_not(first: int | None, manifest: Manifest | None, damaged: list[str]) -> str:
+    if manifest is not None:
+        if first is None:
+            return "the log is missing too"
+        return f"the log begins with frame {first:,}, and the snapshot in tier 2 ends with {manifest.sequence:,}"
+    told = "; ".join(damaged) or "there is no snapshot of it in tier 2"
+    return f"{told}, and the log " + ("is missing too" if first is None else f"begins with frame {first:,}")
+
+
+async def _was_used(folder: Path, container: int, chunks: ChunkStore | None) -> bool:
+    """Whether there is anything that only a container leaves that was in use."""
+    if await asyncio.to_thread(_has_state, folder):
+        return True
+    return chunks is not None and bool(await chunks.listed(f"container-{container}"))
+
+
+def _has_state(folder: Path) -> bool:
+    file = folder / STATE / statecheck.STATE_FILE
+    return (file.exists() and file.stat().st_size > 0) or any(folder.glob(f"{STATE}.*"))
+
+
+def _empty(folder: Path) -> Path:
+    new = folder / _NEW
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(mode=0o700)
+    return new
+
+
+async def _restored(folder: Path, chunks: ChunkStore, manifest: Manifest) -> Path:
+    new = await asyncio.to_thread(_empty, folder)
+    await snapshots.restore(chunks, manifest, new)
+    return new
+
+
+def _put_in_place(folder: Path, new: Path) -> Path | None:
+    """If that is interrupted, the state is missing, and is made again."""
+    state, aside = folder / STATE, None
+    if state.exists():
+        aside = free_name(folder / f"{STATE}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+        state.rename(aside)
+    new.rename(state)
+    disk.sync_folder(folder)
+    return aside
+
+
+def free_name(path: Path) -> Path:
+    """The path, or with a number behind it if there is such a thing already."""
+    free, count = path, 1
+    while free.exists():
+        count += 1
+        free = path.with_name(f"{path.name}-{count}")
+    return free

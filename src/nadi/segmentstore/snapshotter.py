@@ -1,0 +1,238 @@
+"""Keeps a container's snapshots in tier 2 near its state: what the log need not be kept for any more.
+
+The container calls `take` where no commit of its state runs; what is to be sent is set aside there, and sent by a task
+while everything goes on. One thing is under way at a time, and what changes meanwhile waits in `Metadata`, within its
+limit. While tier 2 takes nothing, the log is kept, and the next try comes after a growing pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import lmdb
+
+from nadi.errors import DamagedStateError, NadiError
+from nadi.limits import (
+    KIB,
+    SNAPSHOT_DELTAS,
+    SNAPSHOT_INTERVAL_S,
+    SNAPSHOT_LOG_BYTES,
+    SNAPSHOT_RETRY_MAX_S,
+    SNAPSHOT_STOP_S,
+    STATE_CHANGES_MAX_BYTES,
+)
+from nadi.segmentstore import snapshots, statecheck
+from nadi.segmentstore.commit import Changes
+from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.snapshots import Manifest, Part
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+log = logging.getLogger(__name__)
+
+_COPY_FILE = "snapshot.tmp"  # a copy of the state while it is sent
+_SMALL_BYTES = 64 * KIB  # of deltas, for which no new base is made
+
+
+class Snapshotter:
+    """The snapshots of one container. `sequence`: the frame up to which one is durable in tier 2."""
+
+    def __init__(self, container: int, folder: Path, chunks: ChunkStore) -> None:
+        self.sequence = 0
+        self.error: str = ""  # why the last try failed
+        self.on_stored: Callable[[], None] = lambda: None
+        self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
+        self._container = container
+        self._copy = folder / _COPY_FILE
+        self._folder = folder
+        self._chunks = chunks
+        self._manifest: Manifest | None = None
+        self._whole_due = True  # a base, because what changed since the last snapshot is not known
+        self._taken_sequence = 0  # up to here all changes are in a snapshot, on their way there, or in `_unsent`
+        self._unsent: Changes = {}
+        self._unsent_bytes = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._pause_s = 0.0
+        self._next_at = 0.0
+        self._log_bytes = 0
+
+    async def open(self, sequence: int) -> None:
+        """Take up the snapshots that are there; `sequence` is that of the state as it was opened."""
+        await self.ended()
+        self._copy.unlink(missing_ok=True)
+        self._next_at = time.monotonic() + SNAPSHOT_INTERVAL_S
+        if self._manifest is None:
+            await self._find()
+        if self._manifest is None or sequence != self._taken_sequence:
+            self._whole_due, self._unsent, self._unsent_bytes = True, {}, 0
+
+    async def _find(self) -> None:
+        try:
+            manifest, damaged = await snapshots.newest(self._chunks, self._container)
+            if manifest is not None:
+                damaged += [f"{name} is missing" for name in await snapshots.missing(self._chunks, manifest)]
+        except NadiError as error:
+            log.warning("container %d: its snapshots can't be read, a new one will be made: %s", self._container, error)
+            return
+        if damaged:
+            log.warning("container %d: a new snapshot will be made: %s", self._container, "; ".join(damaged))
+        elif manifest is not None:
+            self._manifest = manifest
+            self.sequence = self._taken_sequence = manifest.sequence
+            self._whole_due = False
+
+    # --- taking: between two commits -------------------------------------------------------------------
+
+    def due(self, metadata: Metadata, sequence: int, log_bytes: int) -> bool:
+        """Whether `take` would find something to do. log_bytes: written to the log so far."""
+        if not metadata.checked or (self._sending is not None and not self._sending.done()):
+            return False
+        if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
+            return False
+        now = time.monotonic()
+        return now >= self._next_at or (not self._pause_s and log_bytes - self._log_bytes >= SNAPSHOT_LOG_BYTES)
+
+    async def take(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+        """Set aside what the next snapshot has over the last, and have it sent."""
+        self._next_at = time.monotonic() + SNAPSHOT_INTERVAL_S
+        self._log_bytes = log_bytes
+        changes, size_bytes = metadata.take_changes()
+        self._taken_sequence = sequence
+        if changes is None or self._unsent_bytes + size_bytes > STATE_CHANGES_MAX_BYTES or self._deltas_are_enough():
+            self._whole_due = True
+        if self._whole_due:
+            self._unsent, self._unsent_bytes = {}, 0
+            try:
+                await asyncio.to_thread(self._copy_state, metadata)
+            except (NadiError, OSError, lmdb.Error) as error:
+                self._failed(error)
+                return
+            self._send(self._send_whole(sequence))
+        else:
+            self._unsent |= changes or {}
+            self._unsent_bytes += size_bytes
+            self._send(self._send_delta(sequence))
+
+    def _deltas_are_enough(self) -> bool:
+        manifest = self._manifest
+        if manifest is None:
+            return True
+        base_bytes, deltas_bytes = (
+            sum(part.size_bytes for part in parts) for parts in (manifest.base, manifest.deltas)
+        )
+        return len(manifest.deltas) >= SNAPSHOT_DELTAS or deltas_bytes > max(base_bytes // 4, _SMALL_BYTES)
+
+    def _copy_state(self, metadata: Metadata) -> None:
+        descriptor = os.open(self._copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            metadata.copy(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # --- sending: meanwhile everything goes on ---------------------------------------------------------
+
+    def _send(self, sending: Coroutine[None, None, Manifest]) -> None:
+        self._sending = asyncio.create_task(self._store(sending), name=f"snapshot-{self._container}")
+
+    async def _store(self, sending: Coroutine[None, None, Manifest]) -> None:
+        try:
+            manifest = await sending
+            former, self._manifest = self._manifest, manifest
+            self.sequence = manifest.sequence
+        except (NadiError, OSError) as error:
+            self._failed(error)
+            return
+        finally:
+            self._copy.unlink(missing_ok=True)
+        self._pause_s, self.error = 0.0, ""
+        self.on_stored()
+        try:
+            await self._delete_former(former, manifest)
+        except NadiError as error:  # they are garbage: the next whole one finds them
+            log.info("container %d: a former snapshot stays for now: %s", self._container, error)
+
+    async def _send_whole(self, sequence: int) -> Manifest:
+        inspected = await asyncio.to_thread(statecheck.inspect_file, self._copy, self._container)
+        if inspected.damage:  # a snapshot of it would take the place of a good one
+            error = DamagedStateError(str(self._folder / "state"), inspected.damage)
+            self.on_damage(error)
+            raise error
+        name = snapshots.base_name(self._container, sequence)
+        parts: list[Part] = []
+        pieces = snapshots.parts_of(self._copy)
+        while (raw := await asyncio.to_thread(next, pieces, None)) is not None:
+            stored = await asyncio.to_thread(snapshots.packed, raw)
+            parts.append(await snapshots.put(self._chunks, f"{name}-{len(parts):06d}", stored))
+        manifest = await self._put_manifest(sequence, tuple(parts), ())
+        self._whole_due = False
+        return manifest
+
+    async def _send_delta(self, sequence: int) -> Manifest:
+        former = self._manifest
+        assert former is not None, "a delta follows a base"
+        stored = await asyncio.to_thread(snapshots.pack_changes, self._unsent)
+        part = await snapshots.put(self._chunks, snapshots.delta_name(self._container, sequence), stored)
+        manifest = await self._put_manifest(sequence, former.base, (*former.deltas, part))
+        self._unsent, self._unsent_bytes = {}, 0
+        return manifest
+
+    async def _put_manifest(self, sequence: int, base: tuple[Part, ...], deltas: tuple[Part, ...]) -> Manifest:
+        number = await self._next_number()
+        manifest = Manifest(snapshots.VERSION, self._container, number, sequence, base, deltas)
+        await snapshots.put_manifest(self._chunks, manifest)
+        return manifest
+
+    async def _next_number(self) -> int:
+        """Above all there are, damaged ones too: an object is written once."""
+        if self._manifest is not None:
+            return self._manifest.number + 1
+        return await snapshots.last_number(self._chunks, self._container) + 1
+
+    async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
+        if former is not None and former.base == manifest.base:
+            await self._chunks.delete(snapshots.manifest_name(self._container, former.number))
+            return
+        needed = {part.name for part in manifest.parts}
+        needed.add(snapshots.manifest_name(self._container, manifest.number))
+        for name in await self._chunks.listed(snapshots.folder_of(self._container)):
+            if name not in needed:
+                await self._chunks.delete(name)
+
+    def _failed(self, error: Exception) -> None:
+        """Try again later; what was taken is kept, or will be in the next whole one."""
+        said = str(error)
+        if said != self.error:
+            log.warning(
+                "container %d: its snapshot could not be stored, and the log is kept: %s", self._container, said
+            )
+        self.error = said
+        self._pause_s = min(SNAPSHOT_RETRY_MAX_S, max(SNAPSHOT_INTERVAL_S, 2 * self._pause_s))
+        self._next_at = time.monotonic() + self._pause_s
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+        """Before a clean stop: let the snapshot reach up to its end, unless that takes long."""
+        try:
+            async with asyncio.timeout(SNAPSHOT_STOP_S):
+                if self._sending is not None:
+                    await asyncio.wait([self._sending])
+                if not self._whole_due and not self.error and sequence != self._taken_sequence:
+                    await self.take(metadata, sequence, log_bytes)
+                    if self._sending is not None:
+                        await asyncio.wait([self._sending])
+        except TimeoutError:
+            log.info("container %d: the next start makes a snapshot; for this one tier 2 was too slow", self._container)
+        await self.ended(cancel=True)
+
+    async def ended(self, *, cancel: bool = False) -> None:
+        """Wait until nothing is under way."""
+        if self._sending is not None:
+            if cancel:
+                self._sending.cancel()
+            await asyncio.wait([self._sending])
+            self._sending = None

@@ -1,0 +1,76 @@
+"""The state is lost after kills under load: what log and tier 2 alone give is the lost one, record by record."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from tests.crash.load import SCOPE, TABLE, Digests
+from tests.crash.test_kills import KILLS, SMALL_LIMITS, running
+from tests.segmentstore.state_tables import copy_of, lose_states, recovered
+
+
+def killed_folder(folder: Path, seed: int, containers: int, kills: int) -> None:
+    """What is left of a server that was killed so many times under load, and then once more."""
+    with running(folder, seed, containers) as run:
+        for number in range(kills):
+            if number % 3 == 0:
+                run.scaler.start()
+            time.sleep(run.random.uniform(0.3, 1.2))
+            run.kill_and_restart()
+        run.scaler.join()
+        snapshots = folder / "tier2" / "snapshots"
+        deadline = time.monotonic() + 30
+        while len(list(snapshots.glob("container-*/manifest-*"))) < containers and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)  # deltas follow the bases
+        run.server.kill()
+
+
+def what_readers_see(folder: Path) -> dict[str, str]:
+    """Head, tail and all events of every stream, and the table."""
+    seen = {}
+    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
+        for scope in manager.list_scopes():
+            for stream in manager.list_streams(scope):
+                info = manager.stream_info(scope, stream)
+                digests = Digests()
+                for event in manager.read_events(scope, stream, end=info.tail):
+                    digests.take(event.segment_id, event.offset, event.data)
+                seen[f"{scope}/{stream}"] = f"{info.head} {info.tail} {sorted(digests.result().items())}"
+        table = manager.table(SCOPE, TABLE)
+        for key in [b"count", *(b"key-%d" % number for number in range(200))]:
+            seen[repr(key)] = repr(table.get(key))
+    return seen
+
+
+def check_that_nothing_is_lost(folder: Path) -> None:
+    without = copy_of(folder, "without")
+    lose_states(without)
+    assert recovered(without) == recovered(folder)
+    assert what_readers_see(without) == what_readers_see(folder)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("containers", [1, 2])
+def test_a_state_made_again_is_the_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: int) -> None:
+    monkeypatch.setenv("NADI_LIMITS", SMALL_LIMITS)
+    killed_folder(tmp_path / "data", random.randrange(1 << 32), containers, kills=2)
+    check_that_nothing_is_lost(tmp_path / "data")
+
+
+@pytest.mark.crash
+@pytest.mark.slow
+@pytest.mark.timeout(240 + 15 * KILLS)
+def test_a_state_made_again_after_many_kills_is_the_lost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NADI_LIMITS", SMALL_LIMITS)
+    seed = int(os.environ.get("NADI_CRASH_SEED", random.randrange(1 << 32)))
+    killed_folder(tmp_path / "data", seed, 4, KILLS)
+    check_that_nothing_is_lost(tmp_path / "data")

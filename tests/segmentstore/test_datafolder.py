@@ -1,0 +1,135 @@
+"""A data folder's format is healed from its copies, and nobody but the server's user reads what is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from nadi.errors import DamagedStateError, DataFolderError, DataFolderVersionError
+from nadi.segmentstore.datafolder import make_private, read_format
+from nadi.segmentstore.store import SegmentStore
+
+FORMER = '{"format":1,"containers":2}\n'
+
+
+def made(folder: Path, containers: int = 2) -> Path:
+    async def run() -> None:
+        store = SegmentStore(folder, containers)
+        await store.start()
+        await store.close()
+
+    asyncio.run(run())
+    return folder
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "flip", "other"])
+def test_a_damaged_format_is_made_anew_from_its_copies(tmp_path: Path, how: str) -> None:
+    path = made(tmp_path) / "format"
+    whole = path.read_bytes()
+    chance = random.Random(1)
+    for _ in range(200 if how == "flip" else 1):
+        match how:
+            case "gone":
+                path.unlink()
+            case "empty":
+                path.write_bytes(b"")
+            case "flip":
+                data = bytearray(whole)
+                data[chance.randrange(len(data) - 1)] ^= 1 << chance.randrange(8)
+                path.write_bytes(data)
+            case "other":
+                shutil.copy(tmp_path / "container-1/log/epoch", path)
+        assert read_format(tmp_path, None) == 2
+        assert path.read_bytes() == whole or how == "flip"
+
+
+def test_damaged_copies_are_made_anew(tmp_path: Path) -> None:
+    made(tmp_path)
+    (tmp_path / "container-0/format").write_bytes(b"\0" * 40)
+    (tmp_path / "container-1/format").unlink()
+    assert read_format(tmp_path, None) == 2
+    for number in range(2):
+        assert (tmp_path / f"container-{number}/format").read_bytes() == (tmp_path / "format").read_bytes()
+
+
+def test_without_any_whole_one_the_start_is_refused(tmp_path: Path) -> None:
+    made(tmp_path)
+    for path in tmp_path.rglob("format"):
+        path.write_bytes(b"?")
+    with pytest.raises(DataFolderVersionError, match="unreadable"):
+        SegmentStore(tmp_path)
+    for path in tmp_path.rglob("format"):
+        path.unlink()
+    with pytest.raises(DataFolderVersionError, match="missing"):
+        SegmentStore(tmp_path)
+
+
+def test_a_container_that_is_gone_is_not_made_empty_again(tmp_path: Path) -> None:
+    made(tmp_path)
+    shutil.rmtree(tmp_path / "container-1")
+    with pytest.raises(DamagedStateError, match="container-1"):
+        SegmentStore(tmp_path)
+    assert not (tmp_path / "container-1").exists()
+
+
+def test_a_format_of_another_folder_is_refused(tmp_path: Path) -> None:
+    made(tmp_path / "a", 1)
+    made(tmp_path / "b", 2)
+    shutil.copy(tmp_path / "a/format", tmp_path / "b/format")
+    with pytest.raises(DataFolderError, match="don't say the same"):
+        SegmentStore(tmp_path / "b")
+
+
+def test_a_creation_that_was_interrupted_is_done_again(tmp_path: Path) -> None:
+    made(tmp_path / "whole", 3)
+    (tmp_path / "half/container-0").mkdir(parents=True)
+    shutil.copy(tmp_path / "whole/container-0/format", tmp_path / "half/container-0/format")
+    (tmp_path / "half/container-1").mkdir()
+    assert read_format(tmp_path / "half", None) == 1
+    made(tmp_path / "half", 1)
+
+
+def test_a_folder_of_before_gets_checksum_and_copies(tmp_path: Path) -> None:
+    made(tmp_path)
+    whole = (tmp_path / "format").read_bytes()
+    for path in tmp_path.rglob("format"):
+        path.unlink()
+    (tmp_path / "format").write_text(FORMER)
+    assert read_format(tmp_path, None) == 2
+    assert {path.read_bytes() for path in tmp_path.rglob("format")} == {whole}
+    assert len(list(tmp_path.rglob("format"))) == 3
+    for path in tmp_path.rglob("format"):
+        path.unlink()
+    (tmp_path / "format").write_text(FORMER.replace("2", "3"))
+    with pytest.raises(DataFolderError, match="3 containers, and 2 are there"):
+        read_format(tmp_path, None)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o027])
+def test_everything_is_for_its_user_alone(tmp_path: Path, umask: int) -> None:
+    old = os.umask(umask)
+    try:
+        folder = made(tmp_path / "data")
+    finally:
+        os.umask(old)
+    check_private(folder)
+
+
+def test_what_was_open_to_others_is_not_any_more(tmp_path: Path) -> None:
+    folder = made(tmp_path / "data")
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    make_private(folder)
+    check_private(folder)
+
+
+def check_private(folder: Path) -> None:
+    for path in [folder, *folder.rglob("*")]:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        assert mode == (0o700 if path.is_dir() else 0o600), f"{path} has mode {mode:o}"
