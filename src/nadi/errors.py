@@ -37,6 +37,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
     │   └── SegmentGoneError        the whole segment was: go on from the stream's head
+    ├── DamagedDataError            stored bytes are damaged or missing: put their file back, or go on at `end_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
     │   ├── TokenExpiredError       a delegation token ran out: the client fetches another and goes on
@@ -261,6 +262,20 @@ class SegmentGoneError(TruncatedError):
     def __init__(self, segment: str) -> None:
         NadiError.__init__(self, f"segment {segment} was truncated away whole: go on from the stream's head")
         self.segment, self.offset, self.start_offset = segment, 0, 0
+
+
+class DamagedDataError(NadiError):
+    """Bytes [offset, end_offset) of a segment can't be read as they were stored; all others can.
+
+    end_offset: where reading can be taken up again: an append boundary at or after the damage.
+    """
+
+    def __init__(self, segment: str, offset: int, end_offset: int, reason: str) -> None:
+        super().__init__(
+            f"bytes {offset:,} to {end_offset:,} of segment {segment} can't be read as they were stored ({reason}): "
+            f'have them put back from a copy, or go on at {end_offset:,}; readers do with on_damage="skip"'
+        )
+        self.segment, self.offset, self.end_offset, self.reason = segment, offset, end_offset, reason
 
 
 class UnavailableError(NadiError):

@@ -13,6 +13,7 @@ from typing import Any
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
+    DamagedDataError,
     InvalidArgumentError,
     NadiError,
     NotEmptyError,
@@ -36,6 +37,7 @@ from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Kind, SegmentRecord
 from nadi.segmentstore.state import StateMachine
 from nadi.wire import commands as wire
+from nadi.wire.damage import damage_reply
 from nadi.wire.fields import NO_VERSION, Buffer, TableKey
 
 ILLEGAL_ARGUMENT = 0
@@ -77,6 +79,8 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
             return wire.SegmentIsSealed(request_id, error.name, "", offset)
         case TruncatedError():
             return wire.SegmentIsTruncated(request_id, segment, error.start_offset, "", offset)
+        case DamagedDataError():
+            return damage_reply(error, request_id)
         case AlreadyExistsError():
             return wire.SegmentAlreadyExists(request_id, segment)
         case NotEmptyError():

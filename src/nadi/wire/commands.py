@@ -544,7 +544,9 @@ class AuthTokenCheckFailed(Command, frozen=True):
     error_code: I32 = -1
 
 
-STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients, which know 0 and -1, read "unspecified"
+# nadi's own codes in ErrorMessage: official clients, which know 0 and -1, read "unspecified"
+STORAGE_FULL = 1000
+DAMAGED_DATA = 1001  # `nadi.wire.damage` says what the message holds
 
 
 class ErrorMessage(Command, frozen=True):
