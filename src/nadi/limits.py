@@ -123,6 +123,7 @@ BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
 READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segments
 READ_JOINED_BYTES = 64 * KIB  # small blocks that wait are given together, up to this
+SKIPPED_DAMAGES_KEPT = 1_000  # the last ones that a reader which skips damage knows of; all are logged
 READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
 
 

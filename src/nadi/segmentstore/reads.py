@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import asyncio
 
-from nadi.errors import InvalidArgumentError, NotFoundError, SegmentNotFoundError, TruncatedError, UnavailableError
+from nadi.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+)
 from nadi.limits import MIB, READ_REPLY_MAX_BYTES
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
@@ -31,7 +38,7 @@ class SegmentReader:
     async def read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
         """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
 
-        Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError.
+        Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError, DamagedDataError.
         """
         while True:
             container.make_room()
@@ -40,13 +47,16 @@ class SegmentReader:
                 return record, data
             state = container.state
             state.residents.hold(record)
+            extent = None
             try:
                 if offset < record.durable_length:
+                    extent = record.extents[record.extent_index(offset)]
                     return record, await self._load(container, record, offset, _bounded(length))
                 await _growth(record)
-            except NotFoundError:
-                if state.find(name) is record and _unchanged(record, offset):
-                    raise  # else it was compacted or truncated meanwhile: look again
+            except NotFoundError as error:
+                if extent is not None and state.find(name) is record and _is_at(record, offset, extent):
+                    raise DamagedDataError(name, offset, extent.end, str(error)) from error
+                # else it was moved, compacted or truncated meanwhile: look again
             finally:
                 state.residents.release(record)
 
@@ -177,5 +187,9 @@ def _bounded(length: int) -> int:
     return min(READ_REPLY_MAX_BYTES, max(8, length))
 
 
-def _unchanged(record: SegmentRecord, offset: int) -> bool:
-    return not record.deleted and offset >= record.start_offset
+def _is_at(record: SegmentRecord, offset: int, extent: Extent) -> bool:
+    """Whether the extent still has what the segment has there."""
+    if record.deleted or offset < record.start_offset:
+        return False
+    now = record.extents[record.extent_index(offset)]
+    return (now.chunk, now.frame) == (extent.chunk, extent.frame)
