@@ -136,11 +136,11 @@ class SliceReader:
     async def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         """(segment id, events), or None at the end of the slice or of a sealed stream.
 
-        RequestTimeoutError if nothing came within `timeout` seconds: ask again. TruncatedError, once, if what was
-        to be read next was truncated away: from its `offset` to its `start_offset`, or all of the segment
-        (SegmentGoneError). DamagedDataError, once, if it is damaged: from its `offset` to its `end_offset`; unless
-        damage is skipped: then it is in `skipped`. The next call goes on behind that. PastEndError if the start
-        lies past a segment's end.
+        RequestTimeoutError if nothing came within `timeout` seconds, or the server was away for as long as the
+        client waits for it: ask again. TruncatedError, once, if what was to be read next was truncated away: from its
+        `offset` to its `start_offset`, or all of the segment (SegmentGoneError). DamagedDataError, once, if it is
+        damaged: from its `offset` to its `end_offset`; damage that is skipped is noted in `skipped` instead. The next
+        call goes on behind that. PastEndError if the start lies past a segment's end.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -154,6 +154,8 @@ class SliceReader:
                         self._look_at(source)
                         return source.piece.segment_id, block
                     await self._news.wait()
+        except RequestTimeoutError:  # of a segment whose store is away
+            raise
         except TimeoutError:
             raise self.nothing_for(timeout) from None
 

@@ -121,7 +121,7 @@ class EventReader(Reading[EventRead]):
                     self._pass_told()
                     if self._silence_s > self._patience_s:  # others may have taken everything
                         await self._refresh_or_count()
-                        if self._unanswered > 1:  # once may be this process's own sleep
+                        if self._unanswered > 1 and self._silence_s > self._stores.timeout_s:
                             raise self._no_word()
                         continue
                     if self._notices:
@@ -137,7 +137,7 @@ class EventReader(Reading[EventRead]):
         except RequestTimeoutError:
             raise
         except TimeoutError:
-            if self._unanswered > 1:
+            if self._unanswered > 1:  # once may be this process's own sleep
                 raise self._no_word() from None
             return None
 
