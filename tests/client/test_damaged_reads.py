@@ -140,7 +140,8 @@ def test_a_group_is_told_once_and_goes_on(manager: StreamManager, on_damage: Any
     end = manager.stream_info("sc", "events").tail
     groups.create_reader_group(f"group-{on_damage}", "events", ends=[end])
     group = groups.get_reader_group(f"group-{on_damage}")
-    found, gaps = [], []
+    found: list[bytes] = []
+    gaps: list[tuple[str, int, int | None]] = []
     with group.create_reader("one", on_damage=on_damage) as reader:
         for _ in range(10 * len(ALL)):
             try:

@@ -66,6 +66,8 @@ COMMAND_NOTES = {
     "LocateOffset": "Java from version 17 of the protocol, after 0.13.0",
     "LocateMoment": "nadi's own, asked by its controller: where a segment stood at a moment",
     "MomentLocated": "nadi's own",
+    "Scrub": "nadi's own, for `nadi scrub`",
+    "ScrubReported": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",

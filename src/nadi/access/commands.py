@@ -37,6 +37,7 @@ PERMISSIONS: dict[type[wire.Command], Permission] = {
     wire.MergeSegmentsBatch: Permission.READ_UPDATE,
     wire.UpdateTableEntries: Permission.READ_UPDATE,
     wire.RemoveTableKeys: Permission.READ_UPDATE,
+    wire.Scrub: Permission.READ_UPDATE,
 }
 
 

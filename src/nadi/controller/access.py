@@ -27,7 +27,7 @@ from nadi.access.permissions import (
 )
 from nadi.access.tokens import TokenKey
 from nadi.errors import PermissionDeniedError
-from nadi.naming import INTERNAL_SCOPE, MARK_PREFIX, READER_GROUP_PREFIX
+from nadi.naming import CLUSTER_SCOPE, INTERNAL_SCOPE, MARK_PREFIX, READER_GROUP_PREFIX
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
 
@@ -63,7 +63,7 @@ class Rule:
 
 def resource_of(scope: str, stream: str) -> str:
     """What a stream's name stands for: internal ones stand for what they serve."""
-    if scope == INTERNAL_SCOPE:
+    if scope in (INTERNAL_SCOPE, CLUSTER_SCOPE):
         return CLUSTER
     if stream.startswith(READER_GROUP_PREFIX):
         return reader_group_resource(scope, stream.removeprefix(READER_GROUP_PREFIX))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from nadi.errors import (
+    CorruptLogError,
     DamagedDataError,
     InvalidArgumentError,
     NotFoundError,
@@ -151,6 +152,23 @@ class SegmentReader:
         if not task.cancelled() and task.exception() is None:
             self._cache.put(place, task.result())
 
+    async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> None:
+        """Read an extent where it lies, past the cache; DamagedDataError if it is not what was stored."""
+        try:
+            if extent.frame is not None:
+                assert extent.frame.address is not None
+                data: Buffer = await container.log.read_at(extent.frame.address, extent.position, extent.length)
+            else:
+                data = await self._chunks.read(extent.chunk, 0, extent.length)
+        except NotFoundError as error:
+            if _is_at(record, extent.offset, extent):
+                raise DamagedDataError(record.name, extent.offset, extent.end, str(error)) from error
+            return  # moved, compacted or truncated meanwhile
+        except CorruptLogError as error:
+            raise DamagedDataError(record.name, extent.offset, extent.end, str(error).partition(". ")[0]) from error
+        if len(data) < extent.length:
+            raise DamagedDataError(record.name, extent.offset, extent.end, f"{extent.chunk} is too short")
+
     async def read_exactly(self, container: Container, extents: list[Extent]) -> list[Buffer]:
         """All bytes of the extents in parts, for the storage writer: past the cache where they are not in it."""
         parts: list[Buffer] = []
@@ -189,7 +207,7 @@ def _bounded(length: int) -> int:
 
 def _is_at(record: SegmentRecord, offset: int, extent: Extent) -> bool:
     """Whether the extent still has what the segment has there."""
-    if record.deleted or offset < record.start_offset:
+    if record.deleted or offset < record.start_offset or not record.extents:
         return False
     now = record.extents[record.extent_index(offset)]
     return (now.chunk, now.frame) == (extent.chunk, extent.frame)

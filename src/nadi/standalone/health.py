@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from nadi.controller.rest.health import Component, Status, leaf, parent
 from nadi.segmentstore.container import Container
+from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.tier2.writer import StorageWriter
 
 if TYPE_CHECKING:
@@ -20,7 +23,10 @@ def server_health(server: Server) -> Component:
         "nadi",
         (
             _controller(server),
-            parent("segment-store", (parent("containers", containers), parent("storage-writers", writers))),
+            parent(
+                "segment-store",
+                (parent("containers", containers), parent("storage-writers", writers), _scrub(store.scrub)),
+            ),
             leaf("rpc", Status.UP if server.controller_uri else Status.STARTING, {"uri": server.controller_uri}),
         ),
     )
@@ -48,6 +54,15 @@ def _container(container: Container) -> Component:
         "log_bytes": container.log.size_bytes,
     }
     return leaf(name, Status.UP, details)
+
+
+def _scrub(scrub: Scrub) -> Component:
+    """What the last reading of everything has found; damage that it found doesn't keep the server from its work."""
+    if not scrub.started:
+        return leaf("scrub", Status.STARTING)
+    passes = {"running": scrub.running, "last": scrub.last}
+    details = {name: msgspec.to_builtins(one) for name, one in passes.items() if one is not None}
+    return leaf("scrub", Status.FAILED if scrub.ended else Status.UP, details)
 
 
 def _storage_writer(number: int, writer: StorageWriter) -> Component:

@@ -581,6 +581,25 @@ class MomentLocated(Command, frozen=True):
     is_sealed: Bool
 
 
+class Scrub(Command, frozen=True):
+    """How far the reading of everything stored is; `start`: begin it now. `segment` is `naming.SCRUB_SEGMENT`."""
+
+    code: ClassVar[int] = 10_003
+    request_id: I64
+    segment: Str
+    start: Bool
+    token: Str
+
+
+class ScrubReported(Command, frozen=True):
+    """report: a `model.scrub.ScrubReport` as JSON."""
+
+    code: ClassVar[int] = 10_004
+    request_id: I64
+    segment: Str
+    report: Blob
+
+
 # --- administration --------------------------------------------------------------------------
 
 
