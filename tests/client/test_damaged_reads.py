@@ -6,69 +6,21 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import nadi
 from nadi.client import StreamManager, aio
 from nadi.client.serializers.plain import Bytes
 from nadi.errors import DamagedDataError
-from nadi.naming import segment_name
 
-LIMITS = "chunk_flush_age_s=0.02,storage_writer_tick_s=0.02,chunk_max_bytes=1024,checkpoint_interval_s=0.1"
-SEGMENT = segment_name("sc", "events", 0)
-PARTS, EVENTS = 3, 20  # each part of so many events in a chunk of its own; that of the second is lost
-EVENT_BYTES = 8 + 1_000
-GAP = (EVENTS * EVENT_BYTES, 2 * EVENTS * EVENT_BYTES)
-
-
-def event(part: int, number: int) -> bytes:
-    return f"events part {part} event {number:04}".encode().ljust(1_000, b".")
-
-
-ALL = [event(part, number) for part in range(PARTS) for number in range(EVENTS)]
-LEFT = [event(part, number) for part in (0, 2) for number in range(EVENTS)]
-
-
-def chunk_with(folder: Path, data: bytes) -> Path:
-    """The chunk that has the bytes, once one has."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        for path in folder.glob("tier2/**/*"):
-            if path.is_file() and data in path.read_bytes():
-                return path
-        time.sleep(0.02)
-    raise AssertionError(f"{data!r} did not come into tier 2")
+from .damaged_server import ALL, EVENT_BYTES, GAP, LEFT, PART_BYTES, PARTS, SEGMENT, damaged_server
 
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder: Path = tmp_path_factory.mktemp("server") / "data"
-    chunks = {}
-    with (
-        nadi.embedded(folder, containers=1, environment={"NADI_LIMITS": LIMITS}) as server,
-        StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("sc")
-        for stream in ("events", "bytes", "state"):
-            manager.create_stream("sc", stream, 1)
-        state = manager.shared_map("sc", "state", value_type=str)
-        with manager.create_writer("sc", "events") as events, manager.create_byte_writer("sc", "bytes") as writer:
-            for part in range(PARTS):
-                events.write_batch([event(part, number) for number in range(EVENTS)], "k")
-                events.flush(20)
-                writer.write(f"bytes part {part}".encode().ljust(5_000, b"."))
-                writer.flush()
-                state.put(f"key {part}", f"state part {part}".ljust(2_000, "."))
-                for stream in ("events", "bytes", "state"):
-                    chunks[stream, part] = chunk_with(folder, f"{stream} part {part}".encode())
-    for stream in ("events", "bytes", "state"):
-        assert len({chunks[stream, part] for part in range(PARTS)}) == PARTS
-        chunks[stream, 1].unlink()
-    with nadi.embedded(folder) as server:
-        yield server.controller_uri
+    with damaged_server(tmp_path_factory.mktemp("server") / "data") as uri:
+        yield uri
 
 
 @pytest.fixture
@@ -90,7 +42,7 @@ def by_batches(manager: StreamManager, end: Any) -> None:
 
 
 def by_range(manager: StreamManager, end: Any) -> None:
-    list(manager.read_segment_range(SEGMENT, 0, PARTS * EVENTS * EVENT_BYTES))
+    list(manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES))
 
 
 @pytest.mark.parametrize("read", [by_events, by_values, by_batches, by_range], ids=lambda read: read.__name__)
@@ -129,7 +81,7 @@ def test_skipped_it_is_a_gap_and_all_else_is_read(manager: StreamManager, caplog
         assert [data for batch in batches for data in batch] == LEFT
         values = manager.read_events("sc", "events", end=end, serializer=Bytes(), on_damage="skip")
         assert [value.value for value in values] == LEFT
-        blocks = manager.read_segment_range(SEGMENT, 0, PARTS * EVENTS * EVENT_BYTES, on_damage="skip")
+        blocks = manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES, on_damage="skip")
         assert [data for block in blocks for data in block.events()] == LEFT
     assert len(caplog.messages) == 4
 
@@ -162,12 +114,12 @@ def test_a_group_is_told_once_and_goes_on(manager: StreamManager, on_damage: Any
 
 def test_a_byte_reader_is_told_where_to_go_on(manager: StreamManager) -> None:
     with manager.create_byte_reader("sc", "bytes", timeout=5) as reader:
-        assert reader.read(5_000).startswith(b"bytes part 0")
+        assert reader.read(PART_BYTES).startswith(b"bytes part 0")
         with pytest.raises(DamagedDataError) as told:
             reader.read(1)
-        assert (told.value.offset, told.value.end_offset) == (5_000, 10_000)
+        assert (told.value.offset, told.value.end_offset) == GAP
         reader.seek(told.value.end_offset)
-        assert reader.read(5_000).startswith(b"bytes part 2")
+        assert reader.read(PART_BYTES).startswith(b"bytes part 2")
 
 
 def test_shared_state_is_not_made_of_a_part_of_its_records(manager: StreamManager) -> None:
