@@ -47,7 +47,8 @@ def _followed(manager: StreamManager, *, quiet: bool) -> ScrubReport:
     report = manager.scrub(start=True)
     begun_ms = report.running.begun_ms if report.running is not None else 0
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
         task = progress.add_task("reading all that is stored", total=None)
         while report.running is not None and report.running.begun_ms == begun_ms:
             now = report.running
