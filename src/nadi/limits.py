@@ -96,6 +96,15 @@ TIME_INDEX_BYTES = 4 * KIB  # and one entry, of some 40 bytes on disk, for so ma
 TIME_INDEX_MOST_MS = 10_000  # or where fewer come, one in it
 TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment deleted with one checkpoint
 
+SCRUB_EVERY_S = 7 * 24 * 3600.0  # all that is stored is read, to find damage while copies still exist
+SCRUB_BYTES_PER_S = 32 * MIB  # read by it: a tenth of what a plain disk gives
+SCRUB_ASKED_BYTES_PER_S = 256 * MIB  # while somebody waits for it
+SCRUB_YIELD_S = 0.5  # it pauses so long where appends wait, then reads on all the same
+SCRUB_YIELD_BYTES = 4 * MIB  # and looks for them each time it has read so much
+SCRUB_STATE_RECORDS = 200  # of a container's state looked at in one turn of the loop, which appends wait for
+SCRUB_KEEP_S = 30.0  # its progress is kept this often: so much is read again after a crash
+SCRUB_DAMAGES_TOLD = 100  # in words, of one pass; all are counted
+
 # --- tables --------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES = 8 * KIB
 TABLE_FIXED_KEY_MAX_BYTES = 256
@@ -182,6 +191,7 @@ BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
 READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segments
 READ_JOINED_BYTES = 64 * KIB  # small blocks that wait are given together, up to this
+SKIPPED_DAMAGES_KEPT = 1_000  # the last ones that a reader which skips damage knows of; all are logged
 READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
 
 

@@ -27,11 +27,13 @@ INDEX_SUFFIX = "#index"
 TABLE_SUFFIX = "_kvtable"
 SEGMENT_NUMBER_MAX = 0x7FFF_FFFF  # of segment numbers and of epochs: both are Java ints
 INTERNAL_SCOPE = "_system"
+CLUSTER_SCOPE = "_cluster"  # of names that stand for something a server does as a whole; it holds nothing
 READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
 REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: from where a revisioned stream is read
 BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no table that a user names begins so
 SCHEMAS_TABLE = "_schemas"  # likewise
+SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/scrub/0{EPOCH_DELIMITER}0"
 
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
 _USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")

@@ -87,6 +87,7 @@ def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any
         wire.RemoveTableKeys(7, table, token, (key,)),
         wire.CreateTableSegment(7, table, token),
         wire.DeleteTableSegment(7, table, False, token),
+        wire.Scrub(7, segment, False, token),
         wire.SealSegment(7, segment, token),
         wire.DeleteSegment(7, segment, token),
     ]

@@ -14,13 +14,14 @@ from itertools import pairwise
 from typing import Any
 
 from nadi.client.controller import ControllerClient
-from nadi.errors import NotFoundError
+from nadi.errors import DamagedDataError, NotFoundError
 from nadi.model.framing import frame_events
 from nadi.model.keyspace import equal_ranges, overlaps
 from nadi.naming import segment_epoch, segment_id, segment_name, transaction_segment_name
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts
 from nadi.wire.codec import encode
+from nadi.wire.damage import damage_reply
 from nadi.wire.decoder import Decoder
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry
 from nadi.wire.rpc import controller_pb2 as pb
@@ -59,6 +60,10 @@ class FakeStore:
         self.full = False
         self.silent = False  # appends are neither stored nor answered
         self.hold = False  # appends are stored and not answered
+        self.refuses_reads = False  # the connection ends by each read
+        self.ignores_reads = False  # reads are not answered
+        self.damage: list[tuple[int, int]] = []  # of every segment: read up to, told, and gone past
+        self.lies = False  # damage is said to end before it
         self.opened = 0
         self.reads = 0
         self._server: asyncio.Server | None = None
@@ -252,14 +257,24 @@ class FakeConnection(asyncio.Protocol):
 
     def read(self, command: wire.ReadSegment) -> None:
         segment, offset, rid = self.store.segments.get(command.segment), command.offset, command.request_id
-        if segment is None:
+        most = min(command.suggested_length, self.store.chaos.largest_read)
+        most = min([most, *(first - offset for first, _ in self.store.damage if first > offset)])
+        damage = [(first, end) for first, end in self.store.damage if first <= offset < end]
+        if self.store.refuses_reads:
+            self.drop()
+        elif self.store.ignores_reads:
+            pass
+        elif damage:
+            first, end = damage[0]
+            error = DamagedDataError(command.segment, first, 0 if self.store.lies else end, "it rusted")
+            self.reply(damage_reply(error, rid))
+        elif segment is None:
             self.reply(wire.NoSuchSegment(rid, command.segment, "", offset))
         elif offset < segment.start:
             self.reply(wire.SegmentIsTruncated(rid, command.segment, segment.start, "", offset))
         elif offset >= len(segment.data) and not segment.sealed:
             self.waiting.append(command)
         else:
-            most = min(command.suggested_length, self.store.chaos.largest_read)
             if self.store.chaos.seed and self.store.chaos.random.random() < 0.3:
                 most = self.store.chaos.random.randint(1, most)
             data = bytes(segment.data[offset : offset + most])

@@ -67,6 +67,8 @@ COMMAND_NOTES = {
     "LocateMoment": "nadi's own, asked by its controller: where a segment stood at a moment",
     "MomentLocated": "nadi's own",
     "UpdateTableToFreeRoom": "nadi's own, of its controller: taken on a full disk too",
+    "Scrub": "nadi's own, for `nadi scrub`",
+    "ScrubReported": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",

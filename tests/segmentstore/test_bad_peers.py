@@ -358,7 +358,7 @@ def test_a_large_first_command_shows_its_token_in_its_head(tmp_path: Path) -> No
 
     async def test(store: SegmentStore, peer: Peer) -> None:
         assert isinstance(await peer.ask(wire.CreateTableSegment(1, TABLE, key.master())), wire.SegmentCreated)
-        right = key.issue("scope", "t", Permission.READ_UPDATE)
+        right = key.issue("scope", "t_kvtable", Permission.READ_UPDATE)
         fresh = await connect(store.address)
         assert isinstance(await fresh.ask(wire.UpdateTableEntries(1, TABLE, right, entries)), wire.TableEntriesUpdated)
         wrong = key.issue("other", "t", Permission.READ_UPDATE)

@@ -20,6 +20,7 @@ from nadi.spark.connections import Connection, client_of
 from nadi.spark.intents import TABLE, SinkRecord
 from nadi.spark.options import Options
 from nadi.spark.sink import StreamWriter, Written
+from tests.client.damaged_server import LEFT, damaged_server
 
 from .conftest import World
 
@@ -346,3 +347,15 @@ def test_options() -> None:
         Options.from_spark(given | {"transaction_timeout_time": "1"})
     with pytest.raises(InvalidStreamCutError, match="neither 'head' nor 'tail'"):
         Options.from_spark(given | {"end_stream_cut": "noon"})
+
+
+def test_a_batch_over_damage_fails_or_leaves_it_out(spark: Any, tmp_path: Path) -> None:
+    with damaged_server(tmp_path / "data") as uri:
+        options = {"controller": uri, "scope": "sc", "stream": "events"}
+        with pytest.raises(Exception, match=r"DamagedDataError: bytes .* of segment sc/events/0\.#epoch\.0"):
+            spark.read.format("nadi").options(**options).load().collect()
+        rows = spark.read.format("nadi").options(**options, on_damage="skip").load().orderBy("offset").collect()
+        assert [bytes(row.event) for row in rows] == LEFT
+    assert Options.from_spark({"scope": "sc", "stream": "s", "ON_DAMAGE": "Skip"}).on_damage == "skip"
+    with pytest.raises(InvalidArgumentError, match="on_damage"):
+        Options.from_spark({"scope": "sc", "stream": "s", "on_damage": "ignore"})

@@ -45,6 +45,8 @@ COMMANDS: dict[str, wire.Command] = {
         7, T, (f.TableEntry(b"k", 0, b"v"),), False, True, 19
     ),
     "LocateMoment at=1 req=8": wire.LocateMoment(8, S, 1, ""),
+    "Scrub start req=9": wire.Scrub(9, S, True, ""),
+    "ScrubReported {} req=9": wire.ScrubReported(9, S, b"{}"),
     "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
     "UpdateTableToFreeRoom k=v insert, make, req=9": wire.UpdateTableToFreeRoom(
         9, T, "", (f.TableEntry(b"k", -1, b"v"),), True
@@ -65,7 +67,7 @@ def test_golden(name: str) -> None:
 
 
 def test_every_code_is_there_once() -> None:
-    assert len(wire.CODES) == len(wire.Command.__subclasses__()) == 68
+    assert len(wire.CODES) == len(wire.Command.__subclasses__()) == 70
     assert all(kind.code == code for code, kind in wire.CODES.items())
 
 

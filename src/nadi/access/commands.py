@@ -39,6 +39,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.CreateSegment: Act.CREATE,
     wire.DeleteSegment: Act.DELETE,
     wire.UpdateSegmentPolicy: Act.CHANGE,
+    wire.Scrub: Act.WRITE,
 }
 
 

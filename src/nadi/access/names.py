@@ -12,6 +12,7 @@ table is for the server alone.
     <name>_kvtable       a table: of a user, of Python's reader groups, a partition of a key-value table
     _<name>_kvtable      one that nadi's clients share in a scope: bookmarks, schemas. It goes with the scope
     _system/...          the controller's tables
+    _cluster/...         what the server does as a whole, the scrub: for who may make scopes
 
 A segment of a transaction, or of a large event on its way, has its stream's name and more. Who may only read the
 stream must not read what may never be part of it, and only the server merges transactions.
@@ -23,8 +24,9 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from nadi.access.permissions import Permission, reader_group_resource, scope_resource, stream_resource
+from nadi.access.permissions import CLUSTER, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.naming import (
+    CLUSTER_SCOPE,
     INTERNAL_SCOPE,
     MARK_PREFIX,
     READER_GROUP_PREFIX,
@@ -44,6 +46,7 @@ class Kind(enum.Enum):
     TABLE = "a table"
     SHARED_TABLE = "a scope's shared table"
     SYSTEM = "the server's own"
+    CLUSTER = "what a server does as a whole"
 
 
 class Part(enum.Enum):
@@ -145,6 +148,13 @@ RIGHTS: dict[Kind, Rights] = {
         write=(_UPDATE, _UPDATE),
         segments={Part.WHOLE: {Act.READ: _READ, Act.WRITE: _UPDATE, Act.CREATE: _UPDATE}},
     ),
+    Kind.CLUSTER: Rights(
+        resource=lambda scope, name: CLUSTER,
+        asked={},
+        read=None,
+        write=(_UPDATE, _UPDATE),
+        segments={Part.WHOLE: {Act.WRITE: _UPDATE}},
+    ),
     Kind.SYSTEM: Rights(
         resource=lambda scope, name: scope_resource(scope), asked={Act.LOOK: _READ}, read=None, write=None
     ),
@@ -155,6 +165,8 @@ def kind_of(scope: str, name: str) -> Kind:
     """What a stream's or a table's name is of."""
     if scope == INTERNAL_SCOPE:
         return Kind.SYSTEM
+    if scope == CLUSTER_SCOPE:
+        return Kind.CLUSTER
     if name.endswith(TABLE_SUFFIX):
         if name.startswith(READER_GROUP_PREFIX):
             return Kind.GROUP_TABLE

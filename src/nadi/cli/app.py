@@ -1,5 +1,6 @@
 """The `nadi` command: `nadi up` serves a data folder, `nadi passwd` keeps its users file, `nadi repair`
-gives up a damaged log tail; `scope`, `stream`, `bookmark`, `slice` and `read` are clients of a running server."""
+gives up a damaged log tail; `scope`, `stream`, `bookmark`, `slice`, `read` and `scrub` are clients of a running
+server."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from nadi.cli.passwd import passwd
 from nadi.cli.printing import say
 from nadi.cli.read import read
 from nadi.cli.repair import repair
+from nadi.cli.scrub import scrub
 from nadi.cli.streams import scope_app, stream_app
 from nadi.cli.up import up
 
@@ -20,6 +22,7 @@ app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay a
 app.command()(up)
 app.command()(repair)
 app.command()(passwd)
+app.command()(scrub)
 app.command()(read)
 app.add_typer(scope_app, name="scope")
 app.add_typer(stream_app, name="stream")

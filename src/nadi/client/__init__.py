@@ -41,6 +41,7 @@ from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 from nadi.client.values import ValueEvent
 from nadi.client.watermarks import TimeWindow
 from nadi.model.cutorder import CutOrder
+from nadi.model.scrub import ScrubPass, ScrubReport
 
 __all__ = [
     "ABSENT",
@@ -76,6 +77,8 @@ __all__ = [
     "RetentionPolicy",
     "ScalingPolicy",
     "Schemas",
+    "ScrubPass",
+    "ScrubReport",
     "SegmentInfo",
     "SegmentRange",
     "SharedCounter",

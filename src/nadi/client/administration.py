@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from nadi.client.controller import ControllerClient
 from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration, checked_tags
 from nadi.client.reader import check_cut
 from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
-from nadi.errors import StreamNotFoundError
+from nadi.errors import ProtocolError, StreamNotFoundError
+from nadi.model.scrub import ScrubReport
 from nadi.model.streamcut import StreamCut
-from nadi.naming import check_name, segment_epoch, segment_name
+from nadi.naming import SCRUB_SEGMENT, check_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
 
 
@@ -43,6 +46,19 @@ class Administration:
 
     controller: ControllerClient
     stores: SegmentStores
+
+    # --- the store --------------------------------------------------------------------------
+
+    async def scrub(self, *, start: bool = False) -> ScrubReport:
+        """How far the server is with reading everything that it keeps, and what the last pass found.
+
+        start: begin a pass now, unless one that was asked for is under way. PermissionDeniedError unless the caller
+        may create scopes.
+        """
+        reply = await self.stores.call(SCRUB_SEGMENT, wire.Scrub, segment=SCRUB_SEGMENT, start=start)
+        if not isinstance(reply, wire.ScrubReported):
+            raise ProtocolError(f"Scrub was answered with {type(reply).__name__}")
+        return msgspec.json.decode(reply.report, type=ScrubReport)
 
     # --- scopes -----------------------------------------------------------------------------
 

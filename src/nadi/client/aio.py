@@ -32,6 +32,7 @@ from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader
 from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import EventWriter
 from nadi.model.cutorder import CutOrder
+from nadi.model.scrub import ScrubPass, ScrubReport
 
 __all__ = [
     "ABSENT",
@@ -68,6 +69,8 @@ __all__ = [
     "RevisionedStream",
     "ScalingPolicy",
     "SchemaGroup",
+    "ScrubPass",
+    "ScrubReport",
     "SegmentInfo",
     "SegmentRange",
     "SharedCounter",

@@ -9,6 +9,7 @@ from nadi.client.administration import SegmentInfo, StreamInfo
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.segment_ranges import SegmentRange
+from nadi.model.scrub import ScrubReport
 from nadi.model.streamcut import StreamCut
 
 
@@ -17,6 +18,10 @@ class Administration:
 
     _thread: LoopThread
     _core: aio.StreamManager
+
+    def scrub(self, *, start: bool = False) -> ScrubReport:
+        """How far the server is with reading everything that it keeps; `start`: let it begin now."""
+        return self._thread.run(self._core.scrub(start=start))
 
     def create_scope(self, scope: str) -> bool:
         """False if it existed."""

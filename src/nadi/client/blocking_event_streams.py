@@ -9,6 +9,7 @@ from nadi.client import aio
 from nadi.client.blocking_readers import SliceReader
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueWriter
 from nadi.client.blocking_writers import EventWriter, TransactionalEventWriter
+from nadi.client.damage import RAISE, OnDamage
 from nadi.client.loop_thread import LoopThread
 from nadi.client.reader import Event, events_of
 from nadi.client.serializers.protocol import Serializer
@@ -141,6 +142,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
     ) -> SliceReader: ...
     @overload
     def create_reader(
@@ -152,6 +154,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
     ) -> ValueReader[T]: ...
     def create_reader(
         self,
@@ -162,18 +165,29 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
     ) -> SliceReader | ValueReader[T]:
         """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive).
 
-        routing_keys: read only the segments that can hold these keys; they hold other keys too.
+        routing_keys: read only the segments that can hold these keys; they hold other keys too. on_damage: "raise"
+        says once where data is damaged, by a DamagedDataError, "skip" notes it in the reader's `skipped`; both go on
+        behind it.
         """
         if serializer is not None:
             made = self._core.create_reader(
-                scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+                scope,
+                stream,
+                serializer=serializer,
+                start=start,
+                end=end,
+                routing_keys=routing_keys,
+                on_damage=on_damage,
             )
             return ValueReader(self._thread, self._thread.run(made))
         core = self._thread.run(
-            self._core.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
+            self._core.create_reader(
+                scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
+            )
         )
         return SliceReader(self._thread, core)
 
@@ -186,6 +200,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
         timeout: float | None = ...,
     ) -> Iterator[Event]: ...
     @overload
@@ -198,6 +213,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
         timeout: float | None = ...,
     ) -> Iterator[ValueEvent[T]]: ...
     def read_events(
@@ -209,16 +225,18 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> Iterator[Event] | Iterator[ValueEvent[T]]:
         """The events one by one, for ever unless `end` is given or the stream is sealed.
 
         timeout: after so many seconds without anything new, once the reader is open, RequestTimeoutError, which ends
-        the iterator; None waits on.
+        the iterator; None waits for data as long as the server is there. on_damage: "raise" ends it with a
+        DamagedDataError where data is damaged, "skip" logs that and goes on behind it.
         """
         if serializer is None:
-            return self._read_events(scope, stream, start, end, routing_keys, timeout)
-        return self._read_values(scope, stream, start, end, routing_keys, timeout, serializer)
+            return self._read_events(scope, stream, start, end, routing_keys, on_damage, timeout)
+        return self._read_values(scope, stream, start, end, routing_keys, on_damage, timeout, serializer)
 
     def read_batches(
         self,
@@ -228,13 +246,16 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> Iterator[list[bytes]]:
         """The events as lists, one for each block read: several times as fast as one by one.
 
-        timeout: as of `read_events`.
+        timeout, on_damage: as of `read_events`.
         """
-        with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
+        with self.create_reader(
+            scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
+        ) as reader:
             while (found := reader.next_block(timeout)) is not None:
                 yield found[1].events()
 
@@ -245,9 +266,12 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        on_damage: OnDamage,
         timeout: float | None,
     ) -> Iterator[Event]:
-        with self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys) as reader:
+        with self.create_reader(
+            scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
+        ) as reader:
             while (found := reader.next_block(timeout)) is not None:
                 yield from events_of(*found)
 
@@ -258,18 +282,24 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        on_damage: OnDamage,
         timeout: float | None,
         serializer: Serializer[T],
     ) -> Iterator[ValueEvent[T]]:
         with self.create_reader(
-            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
         ) as reader:
             while (events := reader.next_events(timeout)) is not None:
                 yield from events
 
-    def read_segment_range(self, segment: str, start: int, end: int) -> Iterator[EventBlock]:
-        """The events of one segment between two event boundaries, in blocks."""
-        blocks = self._core.read_segment_range(segment, start, end)
+    def read_segment_range(
+        self, segment: str, start: int, end: int, *, on_damage: OnDamage = RAISE
+    ) -> Iterator[EventBlock]:
+        """The events of one segment between two event boundaries, in blocks.
+
+        on_damage: "raise" ends with a DamagedDataError where data is damaged, "skip" logs it and goes on behind it.
+        """
+        blocks = self._core.read_segment_range(segment, start, end, on_damage=on_damage)
 
         async def following() -> EventBlock | None:
             return await anext(blocks, None)

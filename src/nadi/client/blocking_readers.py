@@ -11,7 +11,7 @@ from nadi.client.lending import Lending
 from nadi.client.loop_thread import LoopThread
 from nadi.client.tables import ANY_VERSION, TableValue
 from nadi.client.watermarks import TimeWindow
-from nadi.errors import ClosedError
+from nadi.errors import ClosedError, DamagedDataError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 
@@ -58,6 +58,11 @@ class SliceReader:
             return self._core.position()
 
         return self._thread.run(position())
+
+    @property
+    def skipped(self) -> list[DamagedDataError]:
+        """With on_damage="skip": what was damaged and is gone past, the last 1,000 places."""
+        return list(self._core.skipped)
 
     def current_time_window(self, position: StreamCut | None = None) -> TimeWindow:
         """In which event time `position()`, or a position before it, stands; read from the stream's watermarks."""

@@ -14,7 +14,7 @@ from nadi.client.serializers.protocol import SchemaSerializer
 from nadi.client.serializers.registry import Compatibility, SchemaGroup, SchemaVersion
 from nadi.client.values import ValueEvent, Values
 from nadi.client.watermarks import TimeWindow
-from nadi.errors import ClosedError
+from nadi.errors import ClosedError, DamagedDataError
 from nadi.model.streamcut import StreamCut
 
 T = TypeVar("T")
@@ -141,6 +141,11 @@ class ValueReader(Generic[T]):
     def current_time_window(self) -> TimeWindow:
         """In which event time `position()` stands; read from the stream's watermarks."""
         return self._thread.run(self._core.current_time_window())
+
+    @property
+    def skipped(self) -> list[DamagedDataError]:
+        """As SliceReader's."""
+        return list(self._core.skipped)
 
     def close(self) -> None:
         """End at once; who waits in `next_events` gets ClosedError."""

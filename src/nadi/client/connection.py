@@ -33,6 +33,7 @@ from nadi.errors import (
 )
 from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire import commands as wire
+from nadi.wire.damage import damage_of
 from nadi.wire.decoder import Decoder
 from nadi.wire.outgoing import Outgoing
 
@@ -91,6 +92,8 @@ def error_of(reply: wire.Command) -> NadiError | None:
             if code == TOKEN_EXPIRED:
                 return TokenExpiredError("the delegation token has expired")
             return PermissionDeniedError("the segment store refused the delegation token: it is not for this")
+        case wire.ErrorMessage(error_code=wire.DAMAGED_DATA):
+            return damage_of(reply)
         case wire.ErrorMessage(error_code=code, segment=name, message=message):
             if code == wire.STORAGE_FULL:
                 return StorageFullError(f"segment {name}: {message}")

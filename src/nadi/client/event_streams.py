@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar, overload
 
 from nadi.client import reader as readers
+from nadi.client.damage import RAISE, OnDamage
 from nadi.client.reader import Event, SliceReader
 from nadi.client.serializers import codec
 from nadi.client.serializers.protocol import Serializer
@@ -156,6 +157,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
     ) -> SliceReader: ...
     @overload
     async def create_reader(
@@ -167,6 +169,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
     ) -> ValueReader[T]: ...
     async def create_reader(
         self,
@@ -177,13 +180,16 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
     ) -> SliceReader | ValueReader[T]:
         """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive).
 
-        routing_keys: read only the segments that can hold these keys; they hold other keys too.
+        routing_keys: read only the segments that can hold these keys; they hold other keys too. on_damage: "raise"
+        says once where data is damaged, by a DamagedDataError, "skip" notes it in the reader's `skipped`; both go on
+        behind it.
         """
         decoder = None if serializer is None else codec.decoder(self.stores, scope, stream, serializer)
-        reader = await readers.open_reader(self.stores, scope, stream, start, end, routing_keys)
+        reader = await readers.open_reader(self.stores, scope, stream, start, end, routing_keys, on_damage)
         self._readers = [known for known in self._readers if not known.is_closed]
         self._readers.append(reader)
         return reader if decoder is None else ValueReader(reader, decoder)
@@ -197,6 +203,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
         timeout: float | None = ...,
     ) -> AsyncIterator[Event]: ...
     @overload
@@ -209,6 +216,7 @@ class EventStreams:
         start: StreamCut | None = ...,
         end: StreamCut | None = ...,
         routing_keys: Sequence[str] | None = ...,
+        on_damage: OnDamage = ...,
         timeout: float | None = ...,
     ) -> AsyncIterator[ValueEvent[T]]: ...
     def read_events(
@@ -220,16 +228,18 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> AsyncIterator[Event] | AsyncIterator[ValueEvent[T]]:
         """The events one by one; use `create_reader` for blocks and for the position.
 
         timeout: after so many seconds without anything new, once the reader is open, RequestTimeoutError, which ends
-        the iterator; None waits on.
+        the iterator; None waits for data as long as the server is there. on_damage: "raise" ends it with a
+        DamagedDataError where data is damaged, "skip" logs that and goes on behind it.
         """
         if serializer is None:
-            return self._read_events(scope, stream, start, end, routing_keys, timeout)
-        return self._read_values(scope, stream, start, end, routing_keys, timeout, serializer)
+            return self._read_events(scope, stream, start, end, routing_keys, on_damage, timeout)
+        return self._read_values(scope, stream, start, end, routing_keys, on_damage, timeout, serializer)
 
     async def read_batches(
         self,
@@ -239,13 +249,16 @@ class EventStreams:
         start: StreamCut | None = None,
         end: StreamCut | None = None,
         routing_keys: Sequence[str] | None = None,
+        on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> AsyncIterator[list[bytes]]:
         """The events as lists, one for each block read: several times as fast as one by one.
 
-        timeout: as of `read_events`.
+        timeout, on_damage: as of `read_events`.
         """
-        reader = await self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
+        reader = await self.create_reader(
+            scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
+        )
         try:
             while (found := await reader.next_block(timeout)) is not None:
                 yield found[1].events()
@@ -259,9 +272,12 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        on_damage: OnDamage,
         timeout: float | None,
     ) -> AsyncIterator[Event]:
-        reader = await self.create_reader(scope, stream, start=start, end=end, routing_keys=routing_keys)
+        reader = await self.create_reader(
+            scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
+        )
         try:
             while (found := await reader.next_block(timeout)) is not None:
                 for event in readers.events_of(*found):
@@ -276,11 +292,12 @@ class EventStreams:
         start: StreamCut | None,
         end: StreamCut | None,
         routing_keys: Sequence[str] | None,
+        on_damage: OnDamage,
         timeout: float | None,
         serializer: Serializer[T],
     ) -> AsyncIterator[ValueEvent[T]]:
         reader = await self.create_reader(
-            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys
+            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
         )
         try:
             while (events := await reader.next_events(timeout)) is not None:
@@ -289,9 +306,14 @@ class EventStreams:
         finally:
             reader.close()
 
-    def read_segment_range(self, segment: str, start: int, end: int) -> AsyncIterator[EventBlock]:
-        """The events of one segment between two event boundaries, in blocks."""
-        return readers.read_segment_range(self.stores, segment, start, end)
+    def read_segment_range(
+        self, segment: str, start: int, end: int, *, on_damage: OnDamage = RAISE
+    ) -> AsyncIterator[EventBlock]:
+        """The events of one segment between two event boundaries, in blocks.
+
+        on_damage: "raise" ends with a DamagedDataError where data is damaged, "skip" logs it and goes on behind it.
+        """
+        return readers.read_segment_range(self.stores, segment, start, end, on_damage)
 
     # --- schemas ----------------------------------------------------------------------------
 

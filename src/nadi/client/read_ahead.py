@@ -12,11 +12,10 @@ from collections.abc import Callable
 from contextlib import aclosing
 
 from nadi.client.assemble import EventAssembler
-from nadi.client.patience import Backoff
 from nadi.client.segment_input import read_bytes
 from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
-from nadi.errors import ClosedError, ProtocolError, RequestTimeoutError, UnavailableError
+from nadi.errors import DamagedDataError, ProtocolError
 from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_JOINED_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock, joined
 
@@ -81,17 +80,15 @@ class ReadAhead:
     async def fill(self, start: int, end: int | None, most_bytes: int) -> None:
         """Read from an event boundary to `end` or the segment's end, `most_bytes` ahead.
 
-        TruncatedError and SegmentNotFoundError for what is gone, PastEndError for what never was. A server that is
-        away is waited for: how long is for those to say who take.
+        TruncatedError and SegmentNotFoundError for what is gone, PastEndError for what never was, DamagedDataError
+        from the first event on that can't be read. RequestTimeoutError if the server is away for as long as the
+        client waits for it; `fill` from `reached` goes on.
         """
         self.reached, self._most_bytes = start, most_bytes
-        backoff = Backoff()
-        while True:
-            try:
-                await self._fill(end)
-                return
-            except RequestTimeoutError:
-                await backoff.pause()
+        try:
+            await self._fill(end)
+        except DamagedDataError as error:
+            raise DamagedDataError(error.segment, self.reached, error.end_offset, error.reason) from error
 
     async def _fill(self, end: int | None) -> None:
         assembler = EventAssembler(self.reached)
@@ -121,12 +118,4 @@ class ReadAhead:
 
 async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
     """The successors of a segment that was read to its end; none if the stream is sealed there."""
-    backoff = Backoff()
-    while True:
-        try:
-            found = await stores.controller.successors(scope, stream, segment_id)
-            return [successor.segment for successor in found]
-        except ClosedError:
-            raise
-        except UnavailableError:
-            await backoff.pause()
+    return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]

@@ -17,6 +17,7 @@ from contextlib import aclosing
 import msgspec
 
 from nadi.client.assemble import EventAssembler
+from nadi.client.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
 from nadi.client.frontier import Frontier
 from nadi.client.lending import Lending
 from nadi.client.read_ahead import ReadAhead, following, share_bytes
@@ -26,6 +27,7 @@ from nadi.client.stores import SegmentStores
 from nadi.client.watermarks import TimeWindow, TimeWindows
 from nadi.errors import (
     ClosedError,
+    DamagedDataError,
     InvalidArgumentError,
     InvalidStreamCutError,
     NadiError,
@@ -35,6 +37,7 @@ from nadi.errors import (
     SegmentNotFoundError,
     StreamNotFoundError,
     TruncatedError,
+    UnavailableError,
 )
 from nadi.model.event import EventBlock
 from nadi.model.keyspace import key_position
@@ -68,6 +71,7 @@ class _Input:
         self.lent = 0  # blocks that another thread has, or can take
         self.is_due = False  # it has its place among those with something to give
         self.successors: list[SegmentRange] | None = None  # known once it was read to its end
+        self.is_gone = False  # the whole segment was truncated away, and that was told
         self.error: NadiError | None = None
         self.task: asyncio.Task[None] | None = None
 
@@ -108,7 +112,10 @@ class SliceReader:
         start: StreamCut,
         end: StreamCut | None,
         allowed: Collection[int] | None,
+        on_damage: OnDamage,
     ) -> None:
+        self.skipped: list[DamagedDataError] = []  # with on_damage="skip": the last places gone past
+        self._on_damage = on_damage
         self.scope, self.stream = scope, stream
         self._stores = stores
         self._purpose = f"reader {next(_ids)}"
@@ -129,9 +136,11 @@ class SliceReader:
     async def next_block(self, timeout: float | None = None) -> tuple[int, EventBlock] | None:
         """(segment id, events), or None at the end of the slice or of a sealed stream.
 
-        RequestTimeoutError if nothing came within `timeout` seconds: ask again. TruncatedError, once, if what was
-        to be read next was truncated away: from its `offset` to its `start_offset`, or all of the segment
-        (SegmentGoneError). The next call goes on behind that. PastEndError if the start lies past a segment's end.
+        RequestTimeoutError if nothing came within `timeout` seconds, or the server was away for as long as the
+        client waits for it: ask again. TruncatedError, once, if what was to be read next was truncated away: from its
+        `offset` to its `start_offset`, or all of the segment (SegmentGoneError). DamagedDataError, once, if it is
+        damaged: from its `offset` to its `end_offset`; damage that is skipped is noted in `skipped` instead. The next
+        call goes on behind that. PastEndError if the start lies past a segment's end.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -145,6 +154,8 @@ class SliceReader:
                         self._look_at(source)
                         return source.piece.segment_id, block
                     await self._news.wait()
+        except RequestTimeoutError:  # of a segment whose store is away
+            raise
         except TimeoutError:
             raise self.nothing_for(timeout) from None
 
@@ -207,6 +218,8 @@ class SliceReader:
             return True
         if self._drained:
             self._follow()
+        if self._due and not self._due[0].blocks and self._on_damage == SKIP:
+            self._skip_damage()
         return bool(self._due) or not self._inputs
 
     def _next(self) -> _Input | None:
@@ -221,11 +234,26 @@ class SliceReader:
             return source
         error = source.error
         assert error is not None, "else it would not be due"
-        if isinstance(error, TruncatedError):
-            self._go_on_behind(source, error)
+        if isinstance(error, SegmentGoneError):
+            source.is_gone = True
+            self._go_on(source, source.given)
+        elif isinstance(error, TruncatedError):
+            self._go_on(source, error.start_offset)
+        elif isinstance(error, DamagedDataError):
+            self._go_on(source, error.end_offset)
+        elif isinstance(error, UnavailableError):
+            self._try_again()
         else:
             self._queue(source)  # it will be told again
         raise error
+
+    def _skip_damage(self) -> None:
+        """Go on behind the damage that would be told now."""
+        while self._due and not self._due[0].blocks and isinstance(error := self._due[0].error, DamagedDataError):
+            source = self._due.popleft()
+            source.is_due = False
+            note_skipped(self.skipped, error)
+            self._go_on(source, error.end_offset)
 
     def _queue(self, source: _Input) -> None:
         if not source.is_due:
@@ -243,13 +271,21 @@ class SliceReader:
         self._look_at(source)
         self._tell()
 
-    def _go_on_behind(self, source: _Input, error: TruncatedError) -> None:
+    def _go_on(self, source: _Input, offset: int) -> None:
+        """Behind what was told."""
         source.error = None
-        if isinstance(error, SegmentGoneError):
-            source.task = asyncio.create_task(self._read(source, is_gone=True))
-            return
-        source.given = error.start_offset if source.end is None else min(error.start_offset, source.end)
-        source.task = asyncio.create_task(self._read(source))
+        source.given = offset if source.end is None else min(offset, source.end)
+        source.task = asyncio.create_task(self._read(source, source.given))
+
+    def _try_again(self) -> None:
+        """One has told that the server is away: the others need not, and all ask again."""
+        for source in self._inputs.values():
+            if isinstance(source.error, UnavailableError):
+                if source.is_due and not source.blocks:
+                    source.is_due = False
+                    self._due.remove(source)
+                source.error = None
+                source.task = asyncio.create_task(self._read(source, source.ahead.reached))
 
     def _tell(self) -> None:
         """There is news: for whoever waits in `next_block`, and for another thread."""
@@ -294,7 +330,7 @@ class SliceReader:
         name = segment_name(self.scope, self.stream, segment_id)
         ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=lambda: self._news_of(source))
         source = self._inputs[segment_id] = _Input(piece, start, end, ahead)
-        source.task = asyncio.create_task(self._read(source))
+        source.task = asyncio.create_task(self._read(source, start))
 
     def _follow(self) -> None:
         """Replace the segments that were given out to their end by those that may follow."""
@@ -313,12 +349,12 @@ class SliceReader:
             for piece in begun:
                 self._begin(piece, 0)
 
-    async def _read(self, source: _Input, *, is_gone: bool = False) -> None:
+    async def _read(self, source: _Input, start: int) -> None:
         """Fill the queue of one segment, and find what follows it."""
         segment_id = source.piece.segment_id
         try:
-            if not is_gone:
-                await source.ahead.fill(source.given, source.end, share_bytes(len(self._inputs) + 1))
+            if not source.is_gone:
+                await source.ahead.fill(start, source.end, share_bytes(len(self._inputs) + 1))
             if source.end is not None:
                 source.successors = []
             else:
@@ -345,12 +381,14 @@ async def open_reader(
     start: StreamCut | None = None,
     end: StreamCut | None = None,
     routing_keys: Sequence[str] | None = None,
+    on_damage: OnDamage = RAISE,
 ) -> SliceReader:
     """A reader from `start` (or the head) to `end` (or for ever); InvalidStreamCutError if they don't fit.
 
     With routing keys, only the segments that can hold them are read, and `position` has only those.
     """
     controller = stores.controller
+    check_on_damage(on_damage)
     for cut in (start, end):
         check_cut(cut, scope, stream)
     if start is None:
@@ -371,7 +409,7 @@ async def open_reader(
     frontier = Frontier(ranges, future)
     if routing_keys is not None:
         frontier.narrow([key_position(key) for key in checked_keys(routing_keys)])
-    return SliceReader(stores, scope, stream, frontier, start, end, allowed)
+    return SliceReader(stores, scope, stream, frontier, start, end, allowed, on_damage)
 
 
 def checked_keys(routing_keys: Iterable[str]) -> list[str]:
@@ -408,20 +446,32 @@ async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: St
 
 
 async def read_segment_range(
-    stores: SegmentStores, segment: str, start: int, end: int
+    stores: SegmentStores, segment: str, start: int, end: int, on_damage: OnDamage = RAISE
 ) -> AsyncGenerator[EventBlock, None]:
     """The events of one segment between two event boundaries, as fast as its store gives them."""
     parse_segment_name(segment)
-    assembler = EventAssembler(start)
+    check_on_damage(on_damage)
     purpose = f"reader {next(_ids)}"
+    reached = start
     try:
-        async with aclosing(read_bytes(stores, segment, start, end, purpose=purpose)) as pieces:
-            async for data in pieces:
-                for block in assembler.feed(data):
-                    yield block
+        while reached < end:
+            assembler = EventAssembler(reached)
+            try:
+                async with aclosing(read_bytes(stores, segment, reached, end, purpose=purpose)) as pieces:
+                    async for data in pieces:
+                        for block in assembler.feed(data):
+                            yield block
+                reached = assembler.offset
+                break
+            except DamagedDataError as found:
+                error = DamagedDataError(segment, assembler.offset, found.end_offset, found.reason)
+                if on_damage == RAISE:
+                    raise error from found
+                note_skipped([], error)
+                reached = min(error.end_offset, end)
     finally:
         stores.release(purpose)
-    if assembler.offset != end:
+    if reached != end:
         raise InvalidArgumentError(
-            f"{end:,} is no event boundary of segment {segment}, or lies past its end ({assembler.offset:,})"
+            f"{end:,} is no event boundary of segment {segment}, or lies past its end ({reached:,})"
         )

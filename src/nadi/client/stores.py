@@ -48,6 +48,11 @@ class SegmentStores:
         """What keeps requests from being answered now, as far as is known; for messages of time-outs."""
         return self.trouble or self.controller.trouble
 
+    @property
+    def timeout_s(self) -> float:
+        """How long this client waits for its server."""
+        return self.controller.timeout_s or DEFAULT_TIMEOUT_S
+
     async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
         """An open connection to the store that has `segment`; UnavailableError if there is none now."""
         if self._closed:
@@ -95,7 +100,7 @@ class SegmentStores:
     ) -> wire.Command:
         """Send a request, with its token, to the store of `segment`; one that may be sent twice is, within
         the time (None: the client's)."""
-        timeout_s = timeout_s or self.controller.timeout_s or DEFAULT_TIMEOUT_S
+        timeout_s = timeout_s or self.timeout_s
         backoff = Backoff()
         trouble: UnavailableError | None = None
         async with TimeLimit(

@@ -20,7 +20,7 @@ from nadi.client.serializers.codec import EventDecoder
 from nadi.client.transactions import Transaction, TransactionalEventWriter
 from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import EventWriter
-from nadi.errors import SerializationError
+from nadi.errors import DamagedDataError, SerializationError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
 
@@ -222,6 +222,11 @@ class ValueReader(Generic[T]):
     async def current_time_window(self) -> TimeWindow:
         """In which event time `position()` stands; read from the stream's watermarks."""
         return await self._reader.current_time_window(self.position())
+
+    @property
+    def skipped(self) -> list[DamagedDataError]:
+        """As SliceReader's."""
+        return self._reader.skipped
 
     def close(self) -> None:
         """End at once; who waits in `next_events` gets ClosedError."""

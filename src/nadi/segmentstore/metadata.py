@@ -14,6 +14,7 @@ import logging
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -335,6 +336,10 @@ class Metadata:
                         return
                     yield key, self._whole(table, key, raw)
 
+    def page(self, table: str, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
+        """The first `count` (key, value) of a table behind a key; from its first on behind an empty one."""
+        return list(islice(self._scan(table, b"", after + b"\0" if after else b""), count))
+
     def segment_id(self, name: str) -> int | None:
         if not name:
             return None  # LMDB takes no empty key
@@ -459,9 +464,14 @@ def _unpack_chunk(value: bytes) -> tuple[str, bytes]:
     return chunk.decode(), checksums
 
 
+def extent_length(value: bytes) -> int:
+    """How many bytes of its segment an extent has, by its value in the table."""
+    return int(_EXTENT.unpack_from(value)[0])
+
+
 def _unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
     size = _ID.unpack_from(raw, 8)[0]
     return raw[16 : 16 + size], int(_I64.unpack_from(raw)[0]), raw[16 + size :]
 
 
-__all__ = ["Change", "ChangedExtents", "ContainerState", "Kind", "Metadata", "Overlay", "bounded_key"]
+__all__ = ["Change", "ChangedExtents", "ContainerState", "Kind", "Metadata", "Overlay", "bounded_key", "extent_length"]

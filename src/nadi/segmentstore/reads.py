@@ -243,6 +243,13 @@ class SegmentReader:
                 end = min(end, description.go_on_at(last + 1))
         return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
+    async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> None:
+        """Read an extent where it lies, past the cache; DamagedDataError if it is not what was stored."""
+        try:
+            await self.read_exactly(container, record, [extent], past_cache=True)
+        except NotFoundError:
+            return  # moved, compacted or truncated meanwhile
+
     async def read_exactly(
         self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False
     ) -> list[Buffer]:

@@ -10,9 +10,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
+    DamagedDataError,
+    DataFolderError,
     InvalidArgumentError,
     NadiError,
     NotEmptyError,
@@ -25,7 +29,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES
-from nadi.naming import TRANSIENT_DELIMITER
+from nadi.naming import SCRUB_SEGMENT, TRANSIENT_DELIMITER
 from nadi.segmentstore import moments, tables
 from nadi.segmentstore import operations as op
 from nadi.segmentstore.access import TokenCheck
@@ -34,9 +38,11 @@ from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Kind, SegmentRecord
+from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire import commands as wire
+from nadi.wire.damage import damage_reply
 from nadi.wire.fields import NO_VERSION, Buffer, TableEntry, TableKey
 
 ILLEGAL_ARGUMENT = 0
@@ -51,6 +57,7 @@ LOOKS = (  # what writes nothing, and so needs no room
     wire.ReadTableKeys,
     wire.ReadTableEntries,
     wire.ReadTableEntriesDelta,
+    wire.Scrub,
 )
 
 
@@ -78,6 +85,8 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
             return wire.SegmentIsSealed(request_id, error.name, "", offset)
         case TruncatedError():
             return wire.SegmentIsTruncated(request_id, segment, error.start_offset, "", offset)
+        case DamagedDataError():
+            return damage_reply(error, request_id)
         case AlreadyExistsError():
             return wire.SegmentAlreadyExists(request_id, segment)
         case NotEmptyError():
@@ -96,6 +105,8 @@ def error_reply(error: Exception, request_id: int, segment: str, offset: int = -
             return wire.ErrorMessage(request_id, segment, str(error), wire.STORAGE_FULL)
         case InvalidArgumentError():
             return wire.ErrorMessage(request_id, segment, str(error), ILLEGAL_ARGUMENT)
+        case DataFolderError():  # what the server keeps for itself: it recovers, or says in its health why not
+            raise UnavailableError(f"the server can't say: {error}") from error
     raise error
 
 
@@ -112,6 +123,7 @@ class SegmentService:
     """
 
     def __init__(self, container_of: Callable[[str], Container], reader: SegmentReader, access: TokenCheck) -> None:
+        self.scrub: Scrub | None = None  # what reads everything stored
         self.access = access
         self._container_of = container_of
         self._reader = reader
@@ -139,6 +151,7 @@ class SegmentService:
             wire.ReadTableKeys: self._table_keys,
             wire.ReadTableEntries: self._table_entries,
             wire.ReadTableEntriesDelta: self._table_delta,
+            wire.Scrub: self._scrub,
         }
 
     def handles(self, command: wire.Command) -> bool:
@@ -319,6 +332,14 @@ class SegmentService:
 
         reply: wire.Command = await self._turn(command.segment, look)
         return reply
+
+    async def _scrub(self, command: wire.Scrub) -> wire.Command:
+        if self.scrub is None or command.segment != SCRUB_SEGMENT:
+            raise SegmentNotFoundError(command.segment)
+        if command.start:
+            self.scrub.begin()
+        report = msgspec.json.encode(self.scrub.report())
+        return wire.ScrubReported(command.request_id, command.segment, report)
 
     # --- merges ----------------------------------------------------------------------------------------
 

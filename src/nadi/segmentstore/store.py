@@ -6,6 +6,7 @@ DIR/container-N/log/        tier 1
 DIR/container-N/state/      the container's state, written behind
 DIR/container-N/reserve     room kept aside for a recovery on a full disk
 DIR/container-N/format      a copy of DIR/format
+DIR/scrub                   how far the weekly reading of everything is
 DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
 """
 
@@ -33,6 +34,7 @@ from nadi.segmentstore.container import Container, wall_clock_ms
 from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
 from nadi.segmentstore.door import InnerDoor
 from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.service import SegmentService
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.writer import StorageWriter
@@ -78,6 +80,7 @@ class SegmentStore:
             StorageWriter(container, chunks, self._reader, at_once) for container in self.containers
         ]
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
+        self.scrub = self._service.scrub = Scrub(folder / "scrub", self.containers, self._reader, now_ms)
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
         self.budget = Budget()
@@ -106,6 +109,7 @@ class SegmentStore:
             raise
         for writer in self.storage_writers:
             writer.start()
+        self.scrub.start()
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Take clients; gives the address, with the port that was found for port 0."""
@@ -156,6 +160,7 @@ class SegmentStore:
             self._patrol.cancel()
         for connection in list(self._connections):
             connection.close()
+        await self.scrub.stop()
         for writer in self.storage_writers:
             await writer.stop()
         for container in self.containers:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from nadi.client.cuts import HEAD, TAIL
+from nadi.client.damage import RAISE, SKIP, OnDamage
 from nadi.client.moments import moment_ms, moment_of
 from nadi.client.reader import check_cut
 from nadi.client.security import Basic, Bearer, Credentials
@@ -42,6 +43,7 @@ _NAMES = (
     "startingtimestamp",
     "endingtimestamp",
     "routing_keys",
+    "on_damage",
     "max_partitions",
     "min_partition_bytes",
     "max_bytes_per_trigger",
@@ -57,7 +59,7 @@ class Options:
 
     start, end: a cut, or what `StreamCuts.named` reads, or a moment in ms since 1970; None if not given. slice_name: of
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
-    max_bytes_per_trigger: None is no limit.
+    max_bytes_per_trigger: None is no limit. on_damage: whether what is damaged fails its task, or is left out.
     routing_key_column: None means "routing_key" if there is such a column.
     """
 
@@ -74,6 +76,7 @@ class Options:
     routing_key_column: str | None = None
     slice_name: str | None = None
     routing_keys: tuple[str, ...] | None = None
+    on_damage: OnDamage = RAISE
 
     @classmethod
     def from_spark(cls, given: Mapping[str, str]) -> Options:
@@ -101,6 +104,7 @@ class Options:
             options.get("routing_key_attribute_name"),
             _slice_name(options),
             _routing_keys(options),
+            _on_damage(options),
         )
 
 
@@ -157,6 +161,15 @@ def _routing_keys(options: Mapping[str, str]) -> tuple[str, ...] | None:
         raise InvalidArgumentError(
             f"the option 'routing_keys' is {text[:60]!r}: it must be a JSON list of strings, as json.dumps writes it"
         ) from None
+
+
+def _on_damage(options: Mapping[str, str]) -> OnDamage:
+    text = options.get("on_damage", RAISE).lower()
+    if text == RAISE:
+        return RAISE
+    if text == SKIP:
+        return SKIP
+    raise InvalidArgumentError(f"the option 'on_damage' is {text!r}: it must be {RAISE!r} or {SKIP!r}")
 
 
 def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | int | None:

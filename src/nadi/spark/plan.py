@@ -186,7 +186,8 @@ async def _cut_short(manager: StreamManager, options: Options, piece: SegmentSli
     if size > 0:
         name = segment_name(options.scope, options.stream, piece.segment_id)
         try:
-            async for block in manager.read_segment_range(name, piece.start, piece.start + size):
+            stop = piece.start + size
+            async for block in manager.read_segment_range(name, piece.start, stop, on_damage=options.on_damage):
                 end = block.offset + block.size_bytes
         except InvalidArgumentError:
             pass  # it ends within an event: the boundary before that is what is looked for

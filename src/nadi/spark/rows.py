@@ -37,7 +37,7 @@ def read_slices(options: Options, slices: Iterable[SegmentSlice]) -> Iterator[pa
         name = segment_name(options.scope, options.stream, piece.segment_id)
         held: list[EventBlock] = []
         rows = size = 0
-        blocks = client.manager.read_segment_range(name, piece.start, piece.end)
+        blocks = client.manager.read_segment_range(name, piece.start, piece.end, on_damage=options.on_damage)
         while (block := client.run(_following(blocks))) is not None:
             held.append(block)
             rows += len(block)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from nadi.controller.rest.health import Component, Status, leaf, parent
 from nadi.segmentstore.container import Container
+from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.writer import StorageWriter
 
@@ -25,7 +28,13 @@ def server_health(server: Server) -> Component:
         (
             _controller(server),
             parent(
-                "segment-store", (parent("containers", containers), parent("storage-writers", writers), _peers(store))
+                "segment-store",
+                (
+                    parent("containers", containers),
+                    parent("storage-writers", writers),
+                    _peers(store),
+                    _scrub(store.scrub),
+                ),
             ),
             leaf("rpc", Status.UP if server.controller_uri else Status.STARTING, {"uri": server.controller_uri}),
         ),
@@ -82,6 +91,15 @@ def _container(container: Container) -> Component:
         details["damaged_places"] = len(damaged) + container.damage.unlisted
         details["damaged"] = [asdict(damage) for damage in damaged[:_DAMAGE_SHOWN]]
     return leaf(name, Status.UP, details)
+
+
+def _scrub(scrub: Scrub) -> Component:
+    """What the last reading of everything has found; damage that it found doesn't keep the server from its work."""
+    if not scrub.started:
+        return leaf("scrub", Status.STARTING)
+    passes = {"running": scrub.running, "last": scrub.last}
+    details = {name: msgspec.to_builtins(one) for name, one in passes.items() if one is not None}
+    return leaf("scrub", Status.FAILED if scrub.ended else Status.UP, details)
 
 
 def _storage_writer(number: int, writer: StorageWriter) -> Component:

@@ -544,7 +544,9 @@ class AuthTokenCheckFailed(Command, frozen=True):
     error_code: I32 = -1
 
 
-STORAGE_FULL = 1000  # nadi's own code in ErrorMessage: official clients, which know 0 and -1, read "unspecified"
+# nadi's own codes in ErrorMessage: official clients, which know 0 and -1, read "unspecified"
+STORAGE_FULL = 1000
+DAMAGED_DATA = 1001  # `nadi.wire.damage` says what the message holds
 
 
 class ErrorMessage(Command, frozen=True):
@@ -589,6 +591,25 @@ class UpdateTableToFreeRoom(Command, frozen=True):
     token: Str
     entries: Entries
     make_table: Bool
+
+
+class Scrub(Command, frozen=True):
+    """How far the reading of everything stored is; `start`: begin it now. `segment` is `naming.SCRUB_SEGMENT`."""
+
+    code: ClassVar[int] = 10_004
+    request_id: I64
+    segment: Str
+    start: Bool
+    token: Str
+
+
+class ScrubReported(Command, frozen=True):
+    """report: a `model.scrub.ScrubReport` as JSON."""
+
+    code: ClassVar[int] = 10_005
+    request_id: I64
+    segment: Str
+    report: Blob
 
 
 # --- administration --------------------------------------------------------------------------

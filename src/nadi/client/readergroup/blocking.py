@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar, overload
 
+from nadi.client.damage import RAISE, OnDamage
 from nadi.client.loop_thread import LoopThread
 from nadi.client.readergroup import group as core
 from nadi.client.readergroup import manager as managers
@@ -133,7 +134,12 @@ class ReaderGroup:
 
     @overload
     def create_reader(
-        self, reader_id: str, *, conditions: Mapping[str, Condition] | None = ..., timeout: float = ...
+        self,
+        reader_id: str,
+        *,
+        conditions: Mapping[str, Condition] | None = ...,
+        on_damage: OnDamage = ...,
+        timeout: float = ...,
     ) -> EventReader: ...
     @overload
     def create_reader(
@@ -142,6 +148,7 @@ class ReaderGroup:
         *,
         serializer: Serializer[T],
         conditions: Mapping[str, Condition] | None = ...,
+        on_damage: OnDamage = ...,
         timeout: float = ...,
     ) -> GroupValueReader[T]: ...
     def create_reader(
@@ -150,13 +157,16 @@ class ReaderGroup:
         *,
         serializer: Serializer[T] | None = None,
         conditions: Mapping[str, Condition] | None = None,
+        on_damage: OnDamage = RAISE,
         timeout: float = 30.0,
     ) -> EventReader | GroupValueReader[T]:
         """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online."""
         if serializer is None:
-            make = self._core.create_reader(reader_id, conditions=conditions, timeout=timeout)
+            make = self._core.create_reader(reader_id, conditions=conditions, on_damage=on_damage, timeout=timeout)
             return EventReader(self._thread, self._thread.run(make))
-        of_values = self._core.create_reader(reader_id, serializer=serializer, conditions=conditions, timeout=timeout)
+        of_values = self._core.create_reader(
+            reader_id, serializer=serializer, conditions=conditions, on_damage=on_damage, timeout=timeout
+        )
         return GroupValueReader(self._thread, self._thread.run(of_values))
 
     def online_readers(self) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, overload
 from uuid import uuid4
 
+from nadi.client.damage import RAISE, OnDamage, check_on_damage
 from nadi.client.patience import TimeLimit
 from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.reader import EventReader
@@ -75,7 +76,12 @@ class ReaderGroup:
 
     @overload
     async def create_reader(
-        self, reader_id: str, *, conditions: Mapping[str, Condition] | None = ..., timeout: float = ...
+        self,
+        reader_id: str,
+        *,
+        conditions: Mapping[str, Condition] | None = ...,
+        on_damage: OnDamage = ...,
+        timeout: float = ...,
     ) -> EventReader: ...
     @overload
     async def create_reader(
@@ -84,6 +90,7 @@ class ReaderGroup:
         *,
         serializer: Serializer[T],
         conditions: Mapping[str, Condition] | None = ...,
+        on_damage: OnDamage = ...,
         timeout: float = ...,
     ) -> GroupValueReader[T]: ...
     async def create_reader(
@@ -92,14 +99,17 @@ class ReaderGroup:
         *,
         serializer: Serializer[T] | None = None,
         conditions: Mapping[str, Condition] | None = None,
+        on_damage: OnDamage = RAISE,
         timeout: float = 30.0,
     ) -> EventReader | GroupValueReader[T]:
         """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online.
 
-        With a serializer, it gives values; conditions are given the bytes all the same.
+        With a serializer, it gives values; conditions are given the bytes all the same. on_damage: "raise" tells of
+        damaged data by a DamagedDataError, "skip" by a gap; both go on behind it.
         """
         if not isinstance(reader_id, str) or not reader_id:
             raise InvalidArgumentError(f"a reader needs an id, a text by which the others know it, not {reader_id!r}")
+        check_on_damage(on_damage)
         decoders: dict[str, EventDecoder[T]] = {}
         if serializer is not None:
             for key in (await self._shared.read()).streams:
@@ -112,7 +122,7 @@ class ReaderGroup:
             return state if held and held.token == token else state.apply(Join(reader_id, token)), None
 
         state, _ = await self._shared.change(join, timeout)
-        reader = EventReader(self._stores, self._shared, reader_id, token, state, conditions or {})
+        reader = EventReader(self._stores, self._shared, reader_id, token, state, conditions or {}, on_damage)
         self._manager.adopt(reader)
         return reader if serializer is None else GroupValueReader(reader, decoders)
 

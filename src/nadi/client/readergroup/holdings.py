@@ -84,8 +84,10 @@ class Holdings:
                 continue
             if source.peek() is not None:
                 return source
-            if source.error is not None:
-                raise source.error
+            if (error := source.error) is not None:
+                for other in self._sources.values():
+                    other.try_again()  # who was told that the server is away need not hear it of each
+                raise error
         return None
 
     def take(self, source: SegmentSource, count: int, *, is_whole: bool) -> Cursor:

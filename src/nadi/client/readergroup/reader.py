@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nadi.client.damage import RAISE, OnDamage
 from nadi.client.readergroup.holdings import Holdings
 from nadi.client.readergroup.notices import Notices
 from nadi.client.readergroup.plan import Facts, plan
@@ -31,6 +32,7 @@ from nadi.client.stores import SegmentStores
 from nadi.client.watermarks import TimeWindow, TimeWindows
 from nadi.errors import (
     ClosedError,
+    DamagedDataError,
     InvalidArgumentError,
     NadiError,
     ReaderGroupNotFoundError,
@@ -60,7 +62,9 @@ class EventReader(Reading[EventRead]):
         token: str,
         state: GroupState,
         conditions: Mapping[str, Condition],
+        on_damage: OnDamage = RAISE,
     ) -> None:
+        self._on_damage = on_damage
         self.name = name
         self._stores, self._shared, self._token, self._state = stores, shared, token, state
         self._news, self._wake = asyncio.Event(), asyncio.Event()
@@ -94,8 +98,10 @@ class EventReader(Reading[EventRead]):
     async def read_next_event(self, timeout: float | None = None) -> EventRead | None:
         """The next event, or what else there is to know; None if nothing came within `timeout` seconds.
 
-        RequestTimeoutError if nothing came and the group's state could not be read either, for as long as after which
-        a reader is taken for dead; ReaderOfflineError if this one was. After `is_read_completed` there is nothing more.
+        RequestTimeoutError if nothing came and the server was away, or the group's state could not be read, for as
+        long as the client waits or after which a reader is taken for dead: ask again. ReaderOfflineError if this
+        one was. DamagedDataError, once, where data is damaged, unless that is skipped: then it is told as a gap.
+        After `is_read_completed` there is nothing more.
         """
         found = self.next_ready()
         return found if found is not None else await self._next(timeout, is_whole=False)
@@ -115,6 +121,8 @@ class EventReader(Reading[EventRead]):
                     self._pass_told()
                     if self._silence_s > self._patience_s:  # others may have taken everything
                         await self._refresh_or_count()
+                        if self._unanswered > 1 and self._silence_s > self._stores.timeout_s:
+                            raise self._no_word()
                         continue
                     if self._notices:
                         return self._notices.take()
@@ -126,15 +134,16 @@ class EventReader(Reading[EventRead]):
                     if self._holdings.completed():
                         self._wake.set()
                     await self._news.wait()
-        except RequestTimeoutError:  # of a condition's cut
+        except RequestTimeoutError:
             raise
         except TimeoutError:
             if self._unanswered > 1:  # once may be this process's own sleep
-                why = self._stores.waits_for() or "is the server there?"
-                raise RequestTimeoutError(
-                    f"the state of the reader group can't be read for {self._silence_s:.0f} s: {why}"
-                ) from None
+                raise self._no_word() from None
             return None
+
+    def _no_word(self) -> RequestTimeoutError:
+        why = self._stores.waits_for() or "is the server there?"
+        return RequestTimeoutError(f"the state of the reader group can't be read for {self._silence_s:.0f} s: {why}")
 
     @property
     def _silence_s(self) -> float:
@@ -168,6 +177,8 @@ class EventReader(Reading[EventRead]):
             item = source.peek()
             if isinstance(item, Gap):
                 self._holdings.show_gap(source)
+                if item.damage is not None and item.to_offset is not None and self._on_damage == RAISE:
+                    raise DamagedDataError(item.segment, item.from_offset, item.to_offset, item.damage)
                 return EventRead(segment=item.segment, gap=item)
             assert item is not None
             count = len(item) if not self._conditions else await self._up_to_a_condition(source, item)

@@ -1,6 +1,6 @@
 """One segment as a reader of a group reads it: blocks read ahead, up to a bound, and how far they were given.
 
-A task fills the queue. Where data was truncated away it notes the gap and goes on behind it; at the
+A task fills the queue. Where data was truncated away or is damaged it notes the gap and goes on behind it; at the
 segment's end it asks for the successors.
 """
 
@@ -15,18 +15,22 @@ from nadi.client.read_ahead import ReadAhead, following
 from nadi.client.readergroup.plan import Completion
 from nadi.client.readergroup.state import KeyRange
 from nadi.client.stores import SegmentStores
-from nadi.errors import NadiError, SegmentNotFoundError, TruncatedError
+from nadi.errors import DamagedDataError, NadiError, SegmentNotFoundError, TruncatedError, UnavailableError
 from nadi.model.event import EventBlock
 from nadi.naming import parse_segment_name, segment_name
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Data that was truncated away before it was read; to_offset None: to the segment's end."""
+    """Data that was truncated away before it was read; to_offset None: to the segment's end.
+
+    damage: why it can't be read, where it was not truncated but is damaged.
+    """
 
     segment: str
     from_offset: int
     to_offset: int | None
+    damage: str | None = None
 
 
 class SegmentSource:
@@ -81,6 +85,12 @@ class SegmentSource:
             return None
         return Completion(self.given, self._successors)
 
+    def try_again(self) -> None:
+        """Ask again, if the server was away."""
+        if isinstance(self.error, UnavailableError):
+            self.error = None
+            self._task = asyncio.create_task(self._run(self._ahead.reached))
+
     def close(self) -> None:
         self._task.cancel()
 
@@ -91,18 +101,25 @@ class SegmentSource:
                     await self._ahead.fill(start, self._end, self._most_bytes)
                     break
                 except TruncatedError as error:
-                    start = error.start_offset if self._end is None else min(error.start_offset, self._end)
-                    self._note_gap(start)
+                    start = self._note_gap(error.start_offset)
+                except DamagedDataError as error:
+                    start = self._note_gap(error.end_offset, error.reason)
                 except SegmentNotFoundError:
-                    self._note_gap(None)
+                    self._add_gap(Gap(self.segment, self._ahead.reached, None))
                     break
             self._successors = await self._following()
         except NadiError as error:
             self.error = error
         self._news()
 
-    def _note_gap(self, to_offset: int | None) -> None:
-        self._gaps.append(Gap(self.segment, self._ahead.reached, to_offset))
+    def _note_gap(self, to_offset: int, damage: str | None = None) -> int:
+        """Where to go on."""
+        start = to_offset if self._end is None else min(to_offset, self._end)
+        self._add_gap(Gap(self.segment, self._ahead.reached, start, damage))
+        return start
+
+    def _add_gap(self, gap: Gap) -> None:
+        self._gaps.append(gap)
         self._news()
 
     async def _following(self) -> tuple[KeyRange, ...]:

@@ -1,0 +1,85 @@
+"""`nadi scrub`: let a running server read everything that it keeps, and see what it finds."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nadi.cli.printing import say, show
+from nadi.cli.session import AsJson, Controller, TrustStore, client
+from nadi.defaults import DEFAULT_URI
+
+if TYPE_CHECKING:
+    from nadi.client import StreamManager
+    from nadi.model.scrub import ScrubPass, ScrubReport
+
+_LOOK_S = 0.2
+
+
+def scrub(
+    status: Annotated[bool, typer.Option("--status", help="Start nothing: tell of the last pass.")] = False,
+    controller: Controller = DEFAULT_URI,
+    trust_store: TrustStore = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have everything stored read now, and tell what is damaged; exit code 1 if something is.
+
+    The server goes on with it if this command is interrupted, and does it by itself once a week.
+    """
+    with client(controller, trust_store) as manager:
+        report = manager.scrub() if status else _followed(manager, quiet=as_json)
+    if as_json:
+        show([_row(one) for one in (report.running, report.last) if one is not None], [], as_json=True, empty="")
+    else:
+        _tell(report, status=status)
+    if report.last is not None and report.last.damages:
+        raise typer.Exit(1)
+
+
+def _followed(manager: StreamManager, *, quiet: bool) -> ScrubReport:
+    """Start a pass, and wait for its end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    report = manager.scrub(start=True)
+    begun_ms = report.running.begun_ms if report.running is not None else 0
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
+        task = progress.add_task("reading all that is stored", total=None)
+        while report.running is not None and report.running.begun_ms == begun_ms:
+            now = report.running
+            progress.update(task, completed=now.read_bytes, total=max(now.total_bytes, now.read_bytes) or None)
+            time.sleep(_LOOK_S)
+            report = manager.scrub()
+    return report
+
+
+def _tell(report: ScrubReport, *, status: bool) -> None:
+    if status and report.running is not None:
+        now = report.running
+        say(f"under way since {_time(now.begun_ms)}: {now.read_bytes:,} of {now.total_bytes:,} bytes read")
+    if report.last is None:
+        say("No pass has come to its end yet.")
+        return
+    last = report.last
+    say(
+        f"{_time(last.ended_ms)}: read {last.read_bytes:,} bytes and {last.records:,} records "
+        f"in {(last.ended_ms - last.begun_ms) / 1000:.1f} s: "
+        + (f"damaged places: {last.damages:,}" if last.damages else "nothing is damaged")
+    )
+    for text in last.damaged:
+        say(f"  {text}")
+    if last.damages > len(last.damaged):
+        say(f"  and {last.damages - len(last.damaged):,} more: the server's log has all")
+
+
+def _row(one: ScrubPass) -> dict[str, object]:
+    return {name: getattr(one, name) for name in one.__struct_fields__}
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,33 @@
+"""What a scrub tells: how far a pass over everything that a segment store keeps is, or what it found."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ScrubPass(msgspec.Struct, omit_defaults=True):
+    """One pass. Times are in ms since 1970; `ended_ms` is 0 while it goes on.
+
+    asked: somebody waits for it; else it is the weekly one. read_bytes, records: of data, and of state, so far.
+    damages: how many damaged places were found; `damaged` tells the first of them in words.
+    """
+
+    begun_ms: int
+    asked: bool = False
+    ended_ms: int = 0
+    read_bytes: int = 0
+    total_bytes: int = 0
+    records: int = 0
+    damages: int = 0
+    damaged: list[str] = []
+
+
+class ScrubReport(msgspec.Struct, omit_defaults=True):
+    """The pass under way, and the last that came to its end; None where there is none.
+
+    >>> msgspec.json.decode(b'{"last": {"begun_ms": 5, "ended_ms": 9}}', type=ScrubReport).last.damages
+    0
+    """
+
+    running: ScrubPass | None = None
+    last: ScrubPass | None = None

@@ -1,0 +1,319 @@
+"""The scrub: once a week everything that is stored is read, so that damage is found while there are copies to mend it.
+
+One task of the store goes over the containers: first the records of their states, then the bytes of their segments,
+extent by extent, wherever each lies, past the cache. Whatever reads them checks them; what is wrong is counted, told in
+words, and logged. It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a
+restart costs seconds of it. `begin` starts a pass now, at a quicker pace, for somebody who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import lmdb
+import msgspec
+
+from nadi.errors import DamagedDataError, DataFolderError, NadiError, UnavailableError
+from nadi.limits import (
+    SCRUB_ASKED_BYTES_PER_S,
+    SCRUB_BYTES_PER_S,
+    SCRUB_DAMAGES_TOLD,
+    SCRUB_EVERY_S,
+    SCRUB_KEEP_S,
+    SCRUB_STATE_RECORDS,
+    SCRUB_YIELD_BYTES,
+    SCRUB_YIELD_S,
+)
+from nadi.model.scrub import ScrubPass, ScrubReport
+from nadi.segmentstore.checked import TABLES
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.metadata import extent_length
+from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.tier1.disk import replace_file
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 10.0  # while a container recovers, or the disk fails
+_LOOK_S = 600.0  # how often it is looked whether a pass is due: the clock may be set
+
+
+class _Place(msgspec.Struct):
+    """Where a pass goes on: behind `key` in a table of a container's state, then at `offset` of a segment."""
+
+    container: int = 0
+    table: int = 0  # in TABLES; behind the last one the state was read
+    key: bytes = b""
+    is_data: bool = False  # all states were read
+    segment: int = 0
+    offset: int = 0
+
+
+class _Kept(msgspec.Struct):
+    """The file: `since_ms` is when the folder was first served, from which the first week counts."""
+
+    since_ms: int
+    running: ScrubPass | None = None
+    last: ScrubPass | None = None
+    place: _Place = msgspec.field(default_factory=_Place)
+
+
+class Scrub:
+    """Of one store. file: where it keeps its place. now_ms: the wall clock."""
+
+    def __init__(
+        self, file: Path, containers: Sequence[Container], reader: SegmentReader, now_ms: Callable[[], int]
+    ) -> None:
+        self._file, self._containers, self._reader, self._now_ms = file, containers, reader, now_ms
+        self._kept = _Kept(now_ms())
+        self._kept_at = 0.0
+        self._asked = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._free_at = 0.0  # when the pace lets it read again
+        self._unyielded = 0  # bytes since it last looked whether appends wait
+
+    # --- what others see ------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> ScrubPass | None:
+        return self._kept.running
+
+    @property
+    def last(self) -> ScrubPass | None:
+        return self._kept.last
+
+    def report(self) -> ScrubReport:
+        return ScrubReport(self.running, self.last)
+
+    @property
+    def started(self) -> bool:
+        return self._task is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._task is not None and self._task.done()
+
+    def begin(self) -> None:
+        """Start a pass now, in place of the weekly one if that is under way; one that was asked for goes on."""
+        if self.running is None or not self.running.asked:
+            self._kept.running, self._kept.place = ScrubPass(self._now_ms(), asked=True), _Place()
+            self._kept_at = 0.0  # so that a restart goes on with it
+            self._asked.set()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._load()
+        self._task = asyncio.create_task(self._run(), name="scrub")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
+            self._keep()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._until_due()
+                await self._pass()
+            except NadiError as error:
+                log.warning("the scrub waits: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            except Exception:  # ours: said loudly, and no reason never to look again
+                log.exception("the scrub failed; it goes on where it was")
+                await asyncio.sleep(_RETRY_S)
+
+    async def _until_due(self) -> None:
+        while self.running is None:
+            self._asked.clear()
+            since = self.last.ended_ms if self.last is not None else self._kept.since_ms
+            left_s = SCRUB_EVERY_S - (self._now_ms() - since) / 1000
+            if left_s <= 0:
+                self._kept.running, self._kept.place = ScrubPass(self._now_ms()), _Place()
+                return
+            try:
+                async with asyncio.timeout(min(left_s, _LOOK_S)):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+
+    async def _pass(self) -> None:
+        """Go on with the pass under way to its end; one that is begun meanwhile takes its place."""
+        found = self.running
+        assert found is not None
+        for step in (self._states, self._segments):
+            await step(found)
+            if self.running is not found:
+                return
+        found.ended_ms = self._now_ms()
+        found.total_bytes = found.read_bytes
+        self._kept.last, self._kept.running = found, None
+        self._keep()
+        log.log(
+            logging.ERROR if found.damages else logging.INFO,
+            "everything stored was read: %d bytes and %d records in %.0f s; damaged places: %d",
+            found.read_bytes,
+            found.records,
+            (found.ended_ms - found.begun_ms) / 1000,
+            found.damages,
+        )
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    async def _states(self, found: ScrubPass) -> None:
+        """All records of all containers' states; the extents among them tell how much there is to read."""
+        place = self._kept.place
+        while not place.is_data:
+            size = self._read_records(self._up(self._containers[place.container]), place, found)
+            if place.table >= len(TABLES):
+                place.container, place.table, place.key = place.container + 1, 0, b""
+                if place.container >= len(self._containers):
+                    self._kept.place = place = _Place(is_data=True)
+            await self._pause(size, found)
+            if self.running is not found:
+                return
+
+    def _read_records(self, container: Container, place: _Place, found: ScrubPass) -> int:
+        """Some records, or a table's end; their size."""
+        table = TABLES[place.table]
+        try:
+            records = container.metadata.page(table, place.key, SCRUB_STATE_RECORDS)
+            if table == "extents":
+                found.total_bytes += sum(extent_length(value) for _, value in records)
+        except (DataFolderError, lmdb.Error) as error:
+            # the container looks at the whole of it when it recovers from this
+            self._note(found, f"the state of container {container.number}: {error}")
+            place.table = len(TABLES)
+            return 0
+        found.records += len(records)
+        if len(records) < SCRUB_STATE_RECORDS:
+            place.table, place.key = place.table + 1, b""
+        else:
+            place.key = records[-1][0]
+        return sum(len(key) + len(value) for key, value in records)
+
+    async def _segments(self, found: ScrubPass) -> None:
+        """The bytes of all segments that a checkpoint knows of; newer ones were written just now."""
+        while (place := self._kept.place).container < len(self._containers):
+            container = self._up(self._containers[place.container])
+            segment = self._next_segment(container, place.segment)
+            if segment is None:
+                place.container, place.segment, place.offset = place.container + 1, 0, 0
+                continue
+            if segment != place.segment:
+                place.segment, place.offset = segment, 0
+            await self._segment(container, segment, found)
+            if self.running is not found:
+                return
+            place.segment, place.offset = segment + 1, 0
+
+    @staticmethod
+    def _next_segment(container: Container, first: int) -> int | None:
+        before = (first - 1).to_bytes(8, "big") if first else b""
+        found = container.metadata.page("segments", before, 1)
+        return int.from_bytes(found[0][0], "big") if found else None
+
+    async def _segment(self, container: Container, segment: int, found: ScrubPass) -> None:
+        state, place = container.state, self._kept.place
+        record = state.by_id(segment)
+        if record is None:
+            return
+        state.residents.hold(record)
+        try:
+            end = record.durable_length
+            while (extent := _extent_at(record, place.offset)) is not None and extent.offset < end:
+                if extent.frame is not None and extent.frame.address is None:
+                    return  # under way into the log
+                try:
+                    await self._reader.verify(container, record, extent)
+                except DamagedDataError as error:
+                    self._note(found, str(error))
+                except OSError as error:
+                    self._note(found, f"bytes {extent.offset:,} to {extent.end:,} of segment {record.name}: {error}")
+                found.read_bytes += extent.length
+                if self.running is not found:
+                    return
+                place.offset = extent.end
+                await self._pause(extent.length, found)
+                if self.running is not found:
+                    return
+                self._up(container)
+            if container.state is not state:
+                raise UnavailableError(f"container {container.number} has recovered meanwhile")
+        finally:
+            state.residents.release(record)
+            container.make_room()
+
+    def _note(self, found: ScrubPass, text: str) -> None:
+        log.error("the scrub found damage: %s", text)
+        found.damages += 1
+        if len(found.damaged) < SCRUB_DAMAGES_TOLD:
+            found.damaged.append(text)
+
+    @staticmethod
+    def _up(container: Container) -> Container:
+        if container.failure is not None:
+            raise UnavailableError(f"container {container.number} recovers: {container.failure}")
+        return container
+
+    # --- pace -----------------------------------------------------------------------------------------
+
+    async def _pause(self, size_bytes: int, found: ScrubPass) -> None:
+        """Between two reads: so long that the pace is kept, and a little longer while appends wait."""
+        now = time.monotonic()
+        pace = SCRUB_ASKED_BYTES_PER_S if found.asked else SCRUB_BYTES_PER_S
+        self._free_at = max(self._free_at, now - 0.1) + size_bytes / pace
+        await asyncio.sleep(max(self._free_at - now, 0.0))
+        self._unyielded += size_bytes
+        if self._unyielded >= SCRUB_YIELD_BYTES:
+            self._unyielded = 0
+            if any(container.queue_bytes for container in self._containers):
+                await asyncio.sleep(SCRUB_YIELD_S)
+        if time.monotonic() - self._kept_at >= SCRUB_KEEP_S:
+            data = msgspec.json.encode(self._kept)
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, data)
+            await asyncio.shield(self._writing)
+            self._kept_at = time.monotonic()
+
+    # --- its file -------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        try:
+            kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
+        except FileNotFoundError:
+            self._keep()
+            return
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("where the scrub was can't be read, so it starts over: %s", error)
+            self._kept.running = ScrubPass(self._now_ms())
+            return
+        self._kept = kept
+        if kept.place.container > len(self._containers) or kept.place.table >= len(TABLES):
+            self._kept.place = _Place()
+        self._kept.since_ms = min(kept.since_ms, self._now_ms())
+
+    def _keep(self) -> None:
+        self._write(msgspec.json.encode(self._kept))
+
+    def _write(self, data: bytes) -> None:
+        """Whole or not at all; what a full disk has no room for is written the next time."""
+        try:
+            replace_file(self._file, data)
+        except OSError as error:
+            log.warning("where the scrub is can't be kept: %s", error)
+
+
+def _extent_at(record: SegmentRecord, offset: int) -> Extent | None:
+    """The first extent that ends behind `offset`."""
+    if record.deleted or not record.extents:
+        return None
+    extent = record.extents[max(record.extent_index(offset), 0)]
+    return extent if extent.end > offset else None

@@ -1,0 +1,77 @@
+"""`nadi scrub` against a running server: progress, result, exit code, and who may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import msgspec
+import pytest
+
+import nadi
+from nadi.errors import PermissionDeniedError
+from nadi.standalone import ServerSecurity
+from tests.access.support import GRANTS, PASSWORD, user, users_file
+
+from .test_streams import Shell
+
+LIMITS = "chunk_flush_age_s=0.02,storage_writer_tick_s=0.02,checkpoint_interval_s=0.05"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[nadi.standalone.EmbeddedServer]:
+    """It keeps some events in a chunk, and has users."""
+    security = ServerSecurity(users_file=str(users_file(tmp_path / "settings", GRANTS)))
+    data = tmp_path / "data"
+    with nadi.embedded(data, security=security, rest_port=0, environment={"NADI_LIMITS": LIMITS}) as server:
+        with nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager:
+            manager.create_scope("home")
+            manager.create_stream("home", "clicks")
+            with manager.create_writer("home", "clicks") as writer:
+                writer.write_batch([b"a click"] * 100, "k")
+        until = time.monotonic() + 20
+        while not chunk_of(data) and time.monotonic() < until:
+            time.sleep(0.02)
+        yield server
+
+
+def chunk_of(data: Path) -> list[Path]:
+    return [path for path in data.glob("tier2/**/*") if path.is_file() and b"a click" in path.read_bytes()]
+
+
+def test_a_scrub_tells_what_it_found(server: nadi.standalone.EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("pravega_client_auth_method", "Basic")
+    monkeypatch.setenv("pravega_client_auth_username", "root")
+    monkeypatch.setenv("pravega_client_auth_password", PASSWORD)
+    shell = Shell(server.controller_uri)
+    assert "No pass has come to its end" in shell.run("scrub", "--status").output
+    assert "nothing is damaged" in shell.run("scrub").output
+    assert "nothing is damaged" in shell.run("scrub", "--status").output
+    (row,) = shell.json("scrub")
+    assert row["damages"] == 0
+    assert row["read_bytes"] >= 100 * (8 + 7)
+
+    (chunk,) = chunk_of(server.folder)
+    chunk.unlink()
+    told = shell.run("scrub", code=1).output
+    assert "damaged places: 1" in told
+    assert "of segment home/clicks/0.#epoch.0" in told
+    assert "damaged places: 1" in shell.run("scrub", "--status", code=1).output
+    request = Request(f"{server.rest_uri}/v1/health/details/scrub", headers={"Authorization": user("root").header()})
+    with urlopen(request) as reply:
+        details = msgspec.json.decode(reply.read())
+    assert details["last"]["damages"] == 1
+    assert "home/clicks" in details["last"]["damaged"][0]
+
+
+def test_only_whom_the_cluster_is_open_to_may_ask(server: nadi.standalone.EmbeddedServer) -> None:
+    for name in ("reader", "writer", "stranger"):
+        with nadi.StreamManager(server.controller_uri, credentials=user(name)) as manager:
+            for start in (True, False):
+                with pytest.raises(PermissionDeniedError):
+                    manager.scrub(start=start)
+    with nadi.StreamManager(server.controller_uri, credentials=user("root")) as manager:
+        assert manager.scrub().last is None
+        assert manager.scrub(start=True).running is not None

@@ -1,0 +1,138 @@
+"""A server that has lost a file of its data: every kind of reader is told soon, and all else is read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nadi.client import StreamManager, aio
+from nadi.client.serializers.plain import Bytes
+from nadi.errors import DamagedDataError
+
+from .damaged_server import ALL, EVENT_BYTES, GAP, LEFT, PART_BYTES, PARTS, SEGMENT, damaged_server
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with damaged_server(tmp_path_factory.mktemp("server") / "data") as uri:
+        yield uri
+
+
+@pytest.fixture
+def manager(uri: str) -> Iterator[StreamManager]:
+    with StreamManager(uri, timeout=5) as manager:
+        yield manager
+
+
+def by_events(manager: StreamManager, end: Any) -> None:
+    list(manager.read_events("sc", "events", end=end))
+
+
+def by_values(manager: StreamManager, end: Any) -> None:
+    list(manager.read_events("sc", "events", end=end, serializer=Bytes()))
+
+
+def by_batches(manager: StreamManager, end: Any) -> None:
+    list(manager.read_batches("sc", "events", end=end))
+
+
+def by_range(manager: StreamManager, end: Any) -> None:
+    list(manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES))
+
+
+@pytest.mark.parametrize("read", [by_events, by_values, by_batches, by_range], ids=lambda read: read.__name__)
+def test_a_lost_chunk_is_told_with_its_place(manager: StreamManager, read: Callable[..., None]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(DamagedDataError) as told:
+        read(manager, manager.stream_info("sc", "events").tail)
+    assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, *GAP)
+    assert time.monotonic() - begun < 5
+
+
+def test_told_once_reading_goes_on_behind_it(manager: StreamManager) -> None:
+    end = manager.stream_info("sc", "events").tail
+    gaps, found = [], []
+    with manager.create_reader("sc", "events", end=end) as reader:
+        while True:
+            try:
+                block = reader.next_block(5)
+            except DamagedDataError as gap:
+                gaps.append((gap.offset, gap.end_offset))
+                continue
+            if block is None:
+                break
+            found += block[1].events()
+    assert (gaps, found) == ([GAP], LEFT)
+
+
+def test_skipped_it_is_a_gap_and_all_else_is_read(manager: StreamManager, caplog: pytest.LogCaptureFixture) -> None:
+    end = manager.stream_info("sc", "events").tail
+    with caplog.at_level(logging.WARNING, "nadi.client"):
+        with manager.create_reader("sc", "events", end=end, on_damage="skip") as reader:
+            found = [data for _, block in reader for data in block.events()]
+            assert [(gap.offset, gap.end_offset) for gap in reader.skipped] == [GAP]
+        assert found == LEFT
+        batches = manager.read_batches("sc", "events", end=end, on_damage="skip")
+        assert [data for batch in batches for data in batch] == LEFT
+        values = manager.read_events("sc", "events", end=end, serializer=Bytes(), on_damage="skip")
+        assert [value.value for value in values] == LEFT
+        blocks = manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES, on_damage="skip")
+        assert [data for block in blocks for data in block.events()] == LEFT
+    assert len(caplog.messages) == 4
+
+
+@pytest.mark.parametrize("on_damage", ["raise", "skip"])
+def test_a_group_is_told_once_and_goes_on(manager: StreamManager, on_damage: Any) -> None:
+    groups = manager.reader_group_manager("sc")
+    end = manager.stream_info("sc", "events").tail
+    groups.create_reader_group(f"group-{on_damage}", "events", ends=[end])
+    group = groups.get_reader_group(f"group-{on_damage}")
+    found: list[bytes] = []
+    gaps: list[tuple[str, int, int | None]] = []
+    with group.create_reader("one", on_damage=on_damage) as reader:
+        for _ in range(10 * len(ALL)):
+            try:
+                read = reader.read_next_event(5)
+            except DamagedDataError as error:
+                gaps.append(("raise", error.offset, error.end_offset))
+                continue
+            assert read is not None
+            if read.is_read_completed:
+                break
+            found += read.events
+            if read.gap is not None:
+                assert read.gap.damage
+                gaps.append(("skip", read.gap.from_offset, read.gap.to_offset))
+    assert found == LEFT
+    assert gaps == [(on_damage, *GAP)]
+
+
+def test_a_byte_reader_is_told_where_to_go_on(manager: StreamManager) -> None:
+    with manager.create_byte_reader("sc", "bytes", timeout=5) as reader:
+        assert reader.read(PART_BYTES).startswith(b"bytes part 0")
+        with pytest.raises(DamagedDataError) as told:
+            reader.read(1)
+        assert (told.value.offset, told.value.end_offset) == GAP
+        reader.seek(told.value.end_offset)
+        assert reader.read(PART_BYTES).startswith(b"bytes part 2")
+
+
+def test_shared_state_is_not_made_of_a_part_of_its_records(manager: StreamManager) -> None:
+    with pytest.raises(DamagedDataError):
+        manager.shared_map("sc", "state", value_type=str)
+
+
+def test_a_boundary_is_not_guessed_where_its_events_are_lost(uri: str) -> None:
+    async def run() -> None:
+        async with aio.StreamManager(uri, timeout=5) as manager:
+            stream = await manager.revisioned_stream("sc", "events")
+            assert await stream.boundary(EVENT_BYTES + 1) == 2 * EVENT_BYTES
+            with pytest.raises(DamagedDataError):
+                await stream.boundary(GAP[0] + 1)
+
+    asyncio.run(run())

@@ -1,0 +1,103 @@
+"""A server that is gone while readers wait: each says so within the client's time, and goes on when it is back."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.errors import RequestTimeoutError, UnavailableError
+
+TIMEOUT_S = 1.0
+
+
+class Away:
+    """A server that can be killed and started again at its address, and a client of it."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self._folder = folder
+        self.start()
+        self.manager = StreamManager(self.server.controller_uri, timeout=TIMEOUT_S)
+
+    def start(self) -> None:
+        self.server = nadi.embedded(self._folder, port=self._port, containers=1)
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[Away]:
+    away = Away(tmp_path / "data")
+    yield away
+    away.manager.close()
+    away.server.kill()
+
+
+def told_in_time(read: Callable[[], Any]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(UnavailableError):
+        read()
+    assert time.monotonic() - begun < 4 * TIMEOUT_S
+
+
+def test_blocking_readers_say_that_the_server_is_gone_and_go_on_when_it_is_back(away: Away) -> None:
+    manager = away.manager
+    manager.create_scope("sc")
+    for stream in ("events", "bytes"):
+        manager.create_stream("sc", stream, 1)
+    groups = manager.reader_group_manager("sc")
+    groups.create_reader_group("group", "events", refresh_ms=50, dead_after_ms=1_000)
+    table = manager.table("sc", "table")
+    table.create()
+    with ExitStack() as stack:
+        writer = stack.enter_context(manager.create_writer("sc", "events"))
+        bytes_writer = stack.enter_context(manager.create_byte_writer("sc", "bytes"))
+        reader = stack.enter_context(manager.create_reader("sc", "events"))
+        of_group = stack.enter_context(groups.get_reader_group("group").create_reader("one"))
+        of_bytes = stack.enter_context(manager.create_byte_reader("sc", "bytes", follow=True, timeout=None))
+        writer.write_event(b"before").result(10)
+        bytes_writer.write(b"before")
+        bytes_writer.flush()
+        found = reader.next_block(10)
+        assert found is not None
+        assert found[1].events() == [b"before"]
+        read = of_group.read_next_event(10)
+        assert read is not None
+        assert read.event == b"before"
+        assert of_bytes.read(6) == b"before"
+
+        away.server.kill()
+        told_in_time(reader.next_block)
+        told_in_time(of_group.read_next_event)
+        told_in_time(lambda: of_bytes.read(1))
+        told_in_time(lambda: table.get(b"k"))
+        told_in_time(lambda: list(manager.read_events("sc", "events")))
+        told_in_time(lambda: list(manager.read_segment_range("sc/events/0.#epoch.0", 0, 14)))
+
+        away.start()
+        writer.write_event(b"after").result(10)
+        bytes_writer.write(b"after")
+        bytes_writer.flush()
+        found = _again(lambda: reader.next_block(10))
+        assert found[1].events() == [b"after"]
+        assert _again(lambda: of_group.read_next_event(10)).event == b"after"
+        assert _again(lambda: of_bytes.read(5)) == b"after"
+        assert _again(lambda: table.get(b"k")) is None
+
+
+def _again(read: Callable[[], Any]) -> Any:
+    """What it gives once the client has found its server again."""
+    for _ in range(10):
+        try:
+            return read()
+        except RequestTimeoutError:
+            continue
+    raise AssertionError("it does not go on")

@@ -1,0 +1,272 @@
+"""The scrub: everything stored is read, once a week or when asked for, and what is damaged is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import uvloop
+
+from nadi.model.scrub import ScrubPass, ScrubReport
+from nadi.naming import SCRUB_SEGMENT
+from nadi.segmentstore import scrub as scrubs
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+
+from .harness import Peer, open_store
+
+SEGMENTS = [f"s/t/{number}.#epoch.0" for number in range(6)]
+WEEK_MS = 7 * 24 * 3600 * 1000
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubs, "_RETRY_S", 0.01)
+    monkeypatch.setattr(scrubs, "_LOOK_S", 0.02)
+    monkeypatch.setattr("nadi.segmentstore.container.CHECKPOINT_INTERVAL_S", 0.02)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(4_000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come to that")
+
+
+async def fill(store: SegmentStore, peer: Peer, *, chunks: int = 2) -> None:
+    """In each segment so many chunks of 1,000 bytes and more, and as much in the log; all that a checkpoint knows."""
+    for segment in SEGMENTS:
+        await peer.create(segment)
+        await peer.setup(segment)
+        for number in range(chunks + 1):
+            await peer.append([bytes(1_000)], number)
+            if number < chunks:
+                writer = store.storage_writers[store.containers.index(store.container_of(segment))]
+                assert await writer.flush_once(everything=True)
+    for container in store.containers:
+        sequence = container.state.sequence
+        await until(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
+
+
+async def ended(store: SegmentStore, *, after: ScrubPass | None = None) -> ScrubPass:
+    await until(lambda: store.scrub.running is None and store.scrub.last not in (None, after))
+    assert store.scrub.last is not None
+    return store.scrub.last
+
+
+def chunks_of(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "tier2").rglob("*") if path.is_file() and "snapshot" not in str(path))
+
+
+def test_all_that_is_stored_is_read_and_nothing_is_wrong(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await fill(store, peer)
+            held = {name: len(container.state.residents) for name, container in enumerate(store.containers)}
+            cached = store.containers[0].cache.size_bytes
+            store.scrub.begin()
+            found = await ended(store)
+            assert (found.damages, found.damaged, found.asked) == (0, [], True)
+            assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
+            assert found.total_bytes == found.read_bytes
+            assert found.records >= len(SEGMENTS) * 6
+            assert store.containers[0].cache.size_bytes == cached
+            assert {name: len(one.state.residents) for name, one in enumerate(store.containers)} == held
+
+    uvloop.run(run())
+
+
+def test_what_is_missing_is_told_wherever_it_lies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await fill(store, peer)
+            lost = chunks_of(tmp_path)[1::4]
+            for path in lost:
+                path.unlink()
+            store.scrub.begin()
+            first = await ended(store)
+            assert first.damages == len(lost) == 3
+            for path in lost:
+                assert sum(path.name in text and "s/t/" in text for text in first.damaged) == 1
+            assert sum("the scrub found damage" in line for line in caplog.messages) == 3
+            store.scrub.begin()  # and again: what is damaged stays so until it is mended
+            assert (await ended(store, after=first)).damages == 3
+
+    uvloop.run(run())
+
+
+def test_it_comes_once_a_week(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock = Clock()
+        async with open_store(tmp_path, now_ms=clock) as (store, peer):
+            await fill(store, peer)
+            await asyncio.sleep(0.1)
+            assert (store.scrub.running, store.scrub.last) == (None, None)
+            clock.now_ms += WEEK_MS
+            first = await ended(store)
+            assert not first.asked
+            assert first.ended_ms == clock.now_ms
+        clock.now_ms += WEEK_MS - 1
+        async with open_store(tmp_path, now_ms=clock) as (store, _):
+            await asyncio.sleep(0.1)
+            assert store.scrub.last == first  # kept over the restart
+            clock.now_ms += 1
+            assert (await ended(store, after=store.scrub.last)).read_bytes == first.read_bytes
+
+    uvloop.run(run())
+
+
+def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 100_000)
+
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await fill(store, peer)
+            store.scrub.begin()
+            before = store.scrub.running
+            assert before is not None
+            await until(lambda: before.read_bytes >= 5 * 1_008)
+        verified: list[str] = []
+        async with open_store(tmp_path) as (store, _):
+            original = store._reader.verify
+
+            async def verify(container: Any, record: Any, extent: Any) -> None:
+                verified.append(record.name)
+                await original(container, record, extent)
+
+            monkeypatch.setattr(store._reader, "verify", verify)
+            found = await ended(store)
+            assert found.begun_ms == before.begun_ms
+            assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
+            assert 0 < len(verified) <= (found.read_bytes - before.read_bytes) // 1_008
+
+    uvloop.run(run())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"\xff\xfe", b'{"since_ms": "a"}', b'{"since_ms":0,"place":{"table":99}}']
+)
+def test_a_damaged_file_of_it_costs_a_pass(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "scrub").write_bytes(content)
+
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await fill(store, peer, chunks=0)
+            store.scrub.begin()
+            assert (await ended(store)).read_bytes == len(SEGMENTS) * 1_008
+
+    uvloop.run(run())
+
+
+def test_it_keeps_its_pace_and_lets_appends_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 60_000)
+
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await fill(store, peer)
+            began = time.monotonic()
+            store.scrub.begin()
+            found = await ended(store)
+            assert time.monotonic() - began > 0.8 * found.read_bytes / 60_000 - 0.1
+            monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 1 << 40)
+            monkeypatch.setattr(scrubs, "SCRUB_YIELD_BYTES", 1_000)
+            monkeypatch.setattr(scrubs, "SCRUB_YIELD_S", 0.03)
+            for container in store.containers:
+                container.queue_bytes += 1
+            began = time.monotonic()
+            store.scrub.begin()
+            await ended(store, after=found)
+            assert time.monotonic() - began > 0.03 * found.read_bytes // 1_008
+            for container in store.containers:
+                container.queue_bytes -= 1
+
+    uvloop.run(run())
+
+
+def test_what_is_deleted_truncated_and_compacted_meanwhile_is_not_damage(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await fill(store, peer, chunks=9)
+            original = store._reader.verify
+            done: list[str] = []
+
+            async def verify(container: Any, record: Any, extent: Any) -> None:
+                if not done:
+                    done.append(record.name)
+                    others = [segment for segment in SEGMENTS if segment != record.name]
+                    await peer.ask(wire.DeleteSegment(1, others[0], ""))
+                    await peer.ask(wire.TruncateSegment(2, record.name, 5 * 1_008, ""))
+                    while await store.storage_writers[0].flush_once(everything=True):
+                        pass
+                    await store.storage_writers[0]._compact_once()
+                    for path in chunks_of(tmp_path):
+                        if str(path.relative_to(tmp_path / "tier2")) in container.state.garbage:
+                            path.unlink()
+                await original(container, record, extent)
+
+            store._reader.verify = verify  # type: ignore[method-assign]
+            store.scrub.begin()
+            found = await ended(store)
+            assert done
+            assert found.damaged == []
+
+    uvloop.run(run())
+
+
+def test_over_the_wire(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await fill(store, peer, chunks=0)
+            begun = await peer.ask(wire.Scrub(1, SCRUB_SEGMENT, True, ""))
+            assert begun.segment == SCRUB_SEGMENT
+            running = msgspec.json.decode(begun.report, type=ScrubReport).running
+            assert running is not None
+            assert running.asked
+            again = await peer.ask(wire.Scrub(2, SCRUB_SEGMENT, True, ""))
+            report = msgspec.json.decode(again.report, type=ScrubReport)
+            assert (report.running or report.last).begun_ms == running.begun_ms  # type: ignore[union-attr]
+            await ended(store)
+            reply = await peer.ask(wire.Scrub(3, SCRUB_SEGMENT, False, ""))
+            report = msgspec.json.decode(reply.report, type=ScrubReport)
+            assert report.running is None
+            assert report.last is not None
+            assert report.last.read_bytes == len(SEGMENTS) * 1_008
+            assert isinstance(await peer.ask(wire.Scrub(4, "s/t/0.#epoch.0", True, "")), wire.NoSuchSegment)
+
+    uvloop.run(run())
+
+
+def test_a_place_that_the_disk_cannot_read_does_not_end_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await fill(store, peer, chunks=0)
+            original = store._reader.verify
+            failing = SEGMENTS[2]
+
+            async def verify(container: Any, record: Any, extent: Any) -> None:
+                if record.name == failing:
+                    raise OSError(5, "Input/output error")
+                await original(container, record, extent)
+
+            store._reader.verify = verify  # type: ignore[method-assign]
+            store.scrub.begin()
+            found = await ended(store)
+            assert found.damages == 1
+            assert failing in found.damaged[0]
+            assert "Input/output error" in found.damaged[0]
+
+    uvloop.run(run())
