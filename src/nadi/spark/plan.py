@@ -17,10 +17,10 @@ from dataclasses import replace
 
 from nadi.client.aio import SegmentInfo, StreamManager
 from nadi.client.cuts import HEAD, TAIL, SegmentSlice
-from nadi.client.frontier import Frontier
 from nadi.client.reader import check_cut, segment_ranges
 from nadi.errors import InvalidArgumentError
 from nadi.limits import KIB
+from nadi.model.frontier import Frontier
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.options import Options

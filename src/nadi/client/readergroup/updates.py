@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from nadi.client.readergroup.state import (
     NOBODY,
-    WAITING,
     CheckpointState,
     GroupState,
     KeyRange,
@@ -22,6 +21,7 @@ from nadi.client.readergroup.state import (
     begun,
 )
 from nadi.errors import AlreadyExistsError, InvalidArgumentError
+from nadi.model.frontier import WAITING
 
 
 @dataclass(frozen=True, slots=True)
