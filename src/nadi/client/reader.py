@@ -383,7 +383,7 @@ async def check_boundary(stores: SegmentStores, cut: StreamCut) -> None:
     """InvalidStreamCutError unless a reader of the whole stream could stand there, as far as its history tells."""
     if await stores.controller.is_stream_cut_valid(cut):
         return
-    await segment_ranges(stores, cut.scope, cut.stream, cut)  # names a segment that is not of the stream
+    await frontier_at(stores, cut)  # says more of what is wrong, if the cut's own segments tell
     raise InvalidStreamCutError(f"{cut} is no boundary of its stream: take one from a reader or a checkpoint")
 
 

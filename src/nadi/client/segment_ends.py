@@ -7,7 +7,7 @@ again, as a streaming query does, asks only for what can have changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,12 +78,7 @@ class SegmentEnds:
                 del kept[segment]
 
 
-async def pass_finished(
-    ends: SegmentEnds,
-    frontier: Frontier,
-    offsets: dict[int, int],
-    may_pass: Callable[[SegmentRange], bool] = lambda piece: True,
-) -> dict[int, SegmentInfo]:
+async def pass_finished(ends: SegmentEnds, frontier: Frontier, offsets: dict[int, int]) -> dict[int, SegmentInfo]:
     """Lead a frontier over the segments that are sealed and read to their ends, as far as it goes; what its active
     segments are now. `offsets` are theirs, before and after."""
     infos: dict[int, SegmentInfo] = {}
@@ -91,11 +86,7 @@ async def pass_finished(
     while look:
         infos |= await ends.infos({segment: offsets[segment] for segment in look})
         finished = [
-            segment
-            for segment in look
-            if infos[segment].is_sealed
-            and offsets[segment] >= infos[segment].write_offset
-            and may_pass(frontier.active[segment])
+            segment for segment in look if infos[segment].is_sealed and offsets[segment] >= infos[segment].write_offset
         ]
         look = []
         for segment, following in (await ends.successors(finished)).items():

@@ -69,6 +69,11 @@ class Frontier:
         return self._active
 
     @property
+    def segments(self) -> list[SegmentRange]:
+        """All of the cut."""
+        return [*self._active.values(), *self._stopped.values(), *self._waiting.values()]
+
+    @property
     def waiting(self) -> Collection[int]:
         return self._waiting.keys()
 
