@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from nadi.controller.history import History, first_epoch
 from nadi.controller.records import EpochChange
+from nadi.model.keyspace import equal_ranges
 from nadi.model.segments import SegmentRange
 
 HEADER_BYTES = 8
@@ -74,7 +75,7 @@ class RandomStream:
         newest = self.history.newest
         active = self.history.epoch(newest)
         first = self.chance.randrange(len(active))
-        replaced = set(active[first : first + self.chance.choice([1, 1, 2, 3, len(active)])])
+        replaced = set(active[first : first + self.chance.choice([1, 2, 3, len(active), len(active)])])
         if self.chance.random() < 0.2:
             replaced.add(self.chance.choice(active))
         ranges: list[tuple[float, float]] = []
@@ -205,11 +206,13 @@ class RandomStream:
         return [piece.low, *(low for low in lows if piece.low < low < piece.high)]
 
     def _cut_anew(self, low: float, high: float, active: int) -> list[tuple[float, float]]:
-        count = self.chance.choice([1, 1, 2, 2, 3, 5]) if active < 8 else 1
-        places = {round(self.chance.uniform(low, high) * 16) / 16 for _ in range(count - 1)}
-        if self.chance.random() < 0.3:
-            places = {self.chance.uniform(low, high) for _ in range(count - 1)}
-        borders = [low, *sorted(place for place in places if low < place < high), high]
+        count = self.chance.choice([1, 2, 2, 3, 5]) if active < 8 else self.chance.choice([1, 2])
+        if self.chance.random() < 0.5:
+            return equal_ranges(count, low, high)
+        places = [self.chance.uniform(low, high) for _ in range(count - 1)]
+        if self.chance.random() < 0.5:
+            places = [round(place * 16) / 16 for place in places]
+        borders = [low, *sorted({place for place in places if low < place < high}), high]
         return list(itertools.pairwise(borders))
 
     def _change(self, change: EpochChange) -> None:

@@ -152,7 +152,7 @@ def play(seed: int) -> None:
     chance = random.Random(seed)
     stream = RandomStream(chance)
     truncates = chance.random() < 0.25
-    for _ in range(chance.randint(0, 8)):
+    for _ in range(chance.choice([0, 4, 8, 16])):
         stream.live()
     start = stream.head if chance.random() < 0.7 else stream.somewhere()
     limits: list[int | None] = chance.choice([[None], [30], [200], [500], [None, 1, 30, 200, 1000]])

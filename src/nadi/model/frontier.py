@@ -90,7 +90,7 @@ class Frontier:
         done = self._active.pop(segment_id)
         self._cut.remove(done)
         for piece in successors:
-            if piece.segment_id not in self._waiting and self._matters(piece):
+            if piece.segment_id not in self._waiting and self._cut.share(piece, done):
                 self._enter(piece)
         freed = sorted(
             (piece for piece in self._cut.newer(done) if piece.segment_id in self._waiting),

@@ -164,6 +164,11 @@ class SegmentsByKey:
         own = segment_epoch(piece.segment_id)
         return self._sharing(piece, (segments for epoch, segments in self._epochs.items() if epoch > own))
 
+    def share(self, one: Keys, other: Keys) -> bool:
+        """Whether there is a key that both take, and that counts."""
+        low, high = max(one.low, other.low), min(one.high, other.high)
+        return low < high and (self._keys is None or has_key(self._keys, low, high))
+
     def is_oldest(self, piece: SegmentRange) -> bool:
         """Whether nothing comes before this segment under any of its keys."""
         return next(self.older(piece), None) is None
@@ -174,7 +179,7 @@ class SegmentsByKey:
             for other in itertools.islice(segments, first, None):
                 if other.low >= piece.high:
                     break
-                if self._keys is None or has_key(self._keys, max(piece.low, other.low), min(piece.high, other.high)):
+                if self._keys is None or self.share(piece, other):
                     yield other
 
 
