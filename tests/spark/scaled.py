@@ -37,17 +37,21 @@ class ScaledStream:
                 self.written += 1
 
     def scale(self) -> None:
-        """All segments or some neighbours are replaced, at even places or any."""
-        active = self.manager.current_segments("home", self.stream)
-        first = self.chance.randrange(len(active)) if self.chance.random() < 0.4 else 0
-        some = active[first : first + 3] if first else active
-        low, high = some[0].low, some[-1].high
-        count = 2 if len(active) > 2 else 5
-        ranges = equal_ranges(count, low, high)
-        if self.chance.random() < 0.4:
-            places = sorted(self.chance.uniform(low, high) for _ in range(count - 1))
-            ranges = list(pairwise([low, *places, high]))
-        self.manager.scale_stream("home", self.stream, [piece.segment_id for piece in some], ranges)
+        scale_somehow(self.manager, self.stream, self.chance)
+
+
+def scale_somehow(manager: nadi.StreamManager, stream: str, chance: random.Random) -> None:
+    """All segments or some neighbours are replaced, at even places or any."""
+    active = manager.current_segments("home", stream)
+    first = chance.randrange(len(active)) if chance.random() < 0.4 else 0
+    some = active[first : first + 3] if first else active
+    low, high = some[0].low, some[-1].high
+    count = 2 if len(active) > 2 else 5
+    ranges = equal_ranges(count, low, high)
+    if chance.random() < 0.4:
+        places = sorted(chance.uniform(low, high) for _ in range(count - 1))
+        ranges = list(pairwise([low, *places, high]))
+    manager.scale_stream("home", stream, [piece.segment_id for piece in some], ranges)
 
 
 def scaled_as_it_went_wrong(manager: nadi.StreamManager, stream: str, seed: int) -> int:
