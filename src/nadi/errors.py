@@ -36,7 +36,8 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   └── PermissionDeniedError   it knows, and the permission is missing: ask whoever keeps the users file
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
-    │   └── SegmentGoneError        the whole segment was: go on from the stream's head
+    │   ├── SegmentGoneError        the whole segment was: go on from the stream's head
+    │   └── QueryTruncatedError     a streaming query's next events were: let it skip them, or start another
     ├── DamagedDataError            stored bytes are damaged or missing: put their file back, or go on at `end_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
@@ -263,6 +264,18 @@ class SegmentGoneError(TruncatedError):
     def __init__(self, segment: str) -> None:
         NadiError.__init__(self, f"segment {segment} was truncated away whole: go on from the stream's head")
         self.segment, self.offset, self.start_offset = segment, 0, 0
+
+
+class QueryTruncatedError(TruncatedError):
+    def __init__(self, stream: str, gap: TruncatedError, *, is_skipping: bool = False) -> None:
+        advice = (
+            "start it again: it goes on behind that"
+            if is_skipping
+            else 'to go on at what is left, give the read .option("skip_truncated", "true"); to begin elsewhere, give '
+            "the query a new checkpoint and a start"
+        )
+        NadiError.__init__(self, f"a query of stream {stream} can't read on: {gap}. What to do: {advice}")
+        self.stream, self.segment, self.offset, self.start_offset = stream, gap.segment, gap.offset, gap.start_offset
 
 
 class DamagedDataError(NadiError):

@@ -187,6 +187,7 @@ BYTE_JOIN_BYTES = 1 * MIB  # smaller pieces that wait are joined up to it
 BYTE_UNDER_WAY_BYTES = 16 * MIB  # sent and not answered, of one byte stream's writer: two of the largest appends
 STATE_UPDATE_ATTEMPTS = 1_000  # tries of one update of shared state while others are faster
 TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a key-value table
+SEGMENT_ENDS_KEPT = 20_000  # sealed segments whose ends one planner remembers, some 300 bytes each
 BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
 READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segments

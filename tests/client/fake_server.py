@@ -14,9 +14,11 @@ from itertools import pairwise
 from typing import Any
 
 from nadi.client.controller import ControllerClient
-from nadi.errors import DamagedDataError, NotFoundError
+from nadi.errors import DamagedDataError, InvalidStreamCutError, NotFoundError
 from nadi.model.framing import frame_events
-from nadi.model.keyspace import equal_ranges, overlaps
+from nadi.model.frontier import check_legal
+from nadi.model.keyspace import equal_ranges
+from nadi.model.segments import SegmentRange, share_keys
 from nadi.naming import segment_epoch, segment_id, segment_name, transaction_segment_name
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts
@@ -406,12 +408,27 @@ class FakeController(ControllerClient):
         reply = pb.SuccessorResponse()
         for before, after in pairwise(epochs):
             if request.segmentId in before and request.segmentId not in after:
-                for i, piece in after.items():
-                    if overlaps(piece, before[request.segmentId]):
+                own = SegmentRange(request.segmentId, *before[request.segmentId])
+                for new in (SegmentRange(i, *piece) for i, piece in after.items()):
+                    if share_keys(new, own):
                         entry = reply.segments.add()
-                        entry.segment.CopyFrom(self._ranges(request.streamInfo, {i: piece})[0])
-                        entry.value.extend(j for j, other in before.items() if overlaps(other, piece))
+                        entry.segment.CopyFrom(
+                            self._ranges(request.streamInfo, {new.segment_id: (new.low, new.high)})[0]
+                        )
+                        entry.value.extend(j for j, old in before.items() if share_keys(SegmentRange(j, *old), new))
         return reply
+
+    def _isStreamCutValid(self, request: pb.StreamCut) -> pb.StreamCutValidityResponse:
+        segments = {
+            i: SegmentRange(i, *piece)
+            for epoch in self._stream(request.streamInfo).epochs
+            for i, piece in epoch.items()
+        }
+        try:
+            check_legal(request.cut, [segments[i] for i in request.cut], segments.values())
+        except (InvalidStreamCutError, KeyError):
+            return pb.StreamCutValidityResponse(response=False)
+        return pb.StreamCutValidityResponse(response=True)
 
     def _getSegmentsBetween(self, request: pb.StreamCutRange) -> pb.StreamCutRangeResponse:
         epochs = self._stream(request.streamInfo).epochs

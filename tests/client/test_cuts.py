@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.client.administration import SegmentInfo
 from nadi.client.cuts import StreamCuts
-from nadi.client.segment_ranges import SegmentRange, Successor
+from nadi.client.segment_ends import SegmentInfo
 from nadi.controller.history import History, first_epoch
 from nadi.errors import InvalidStreamCutError, NotFoundError
 from nadi.model.cutorder import CutOrder
+from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name
 
@@ -56,6 +56,9 @@ class FakeStream:
             Successor(SegmentRange(s.id, s.low, s.high), tuple(before))
             for s, before in self.history.successors(segment)
         ]
+
+    async def is_stream_cut_valid(self, cut: StreamCut) -> bool:
+        return self.history.is_valid_cut(cut.positions)
 
     async def segments_between(self, scope: str, stream: str, start: StreamCut, end: StreamCut) -> list[int]:
         return self.history.between(start.positions, end.positions)

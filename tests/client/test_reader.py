@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from nadi.client import read_ahead
 from nadi.client.aio import SliceReader
 from nadi.client.assemble import EventAssembler
-from nadi.client.frontier import Frontier
-from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -26,6 +24,8 @@ from nadi.errors import (
 )
 from nadi.model.event import whole_events
 from nadi.model.framing import frame_events
+from nadi.model.frontier import Frontier
+from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id
 
@@ -59,7 +59,7 @@ def test_a_merged_segment_waits_for_all_its_predecessors() -> None:
     left = SegmentRange(segment_id(3, 1), 0.0, 0.25)
     frontier = Frontier([a, b], ())
     assert frontier.complete(0, [left, merged]) == [left]
-    assert frontier.waiting == [merged.segment_id]
+    assert list(frontier.waiting) == [merged.segment_id]
     again = Frontier([left, b, merged], {merged.segment_id})  # from the cut at this moment
     for one in (frontier, again):
         assert one.complete(1, [merged]) == [merged]

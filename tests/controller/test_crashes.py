@@ -15,7 +15,6 @@ import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.groups import subscribed
-from nadi.controller.history import tiles
 from nadi.controller.metadata import GroupName, StreamName, TableName
 from nadi.controller.records import Config, GroupConfig, GroupRetention, StreamState, TableConfig, TxnState
 from nadi.errors import (
@@ -28,6 +27,7 @@ from nadi.errors import (
     ScopeNotFoundError,
     StreamNotFoundError,
 )
+from nadi.model.segments import tiles
 from nadi.naming import TRANSACTION_DELIMITER, parse_segment_name, segment_id, transaction_segment_name
 
 from .fake_store import FakeStore

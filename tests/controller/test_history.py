@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.history import History, PreconditionError, first_epoch, share_keys, tiles
+from nadi.controller.history import History, PreconditionError, first_epoch
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.keyspace import equal_ranges
+from nadi.model.segments import share_keys, tiles
 from nadi.naming import segment_epoch, segment_id
 
 

@@ -10,9 +10,9 @@ import grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.history import tiles
 from nadi.controller.metadata import TableName
 from nadi.controller.records import SegmentRange, TableConfig
+from nadi.model.segments import tiles
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, TableEntry

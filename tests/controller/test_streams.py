@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nadi.controller import scale, seal
 from nadi.controller.controller import Controller
-from nadi.controller.history import PreconditionError, tiles
+from nadi.controller.history import PreconditionError
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import Config, ScaleType, SealWork
 from nadi.errors import (
@@ -25,6 +25,7 @@ from nadi.errors import (
     StreamNotSealedError,
     StreamSealedError,
 )
+from nadi.model.segments import tiles
 from nadi.naming import segment_id, segment_number
 from nadi.wire import commands as wire
 

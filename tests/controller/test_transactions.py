@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.history import tiles
 from nadi.controller.records import TxnState
 from nadi.controller.transactions import ExecutionTimeExceededError, LeaseTooLargeError, txn_text
 from nadi.errors import (
@@ -17,6 +16,7 @@ from nadi.errors import (
     TransactionNotFoundError,
 )
 from nadi.limits import TXN_LEASE_MAX_MS
+from nadi.model.segments import tiles
 from nadi.naming import segment_id, transaction_segment_name
 
 from .fake_store import FakeStore

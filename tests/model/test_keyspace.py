@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.model.keyspace import equal_ranges, key_position, overlaps
+from nadi.model.keyspace import equal_ranges, key_position
 
 POSITIONS = {
     "": 0.24117842791623523,
@@ -35,11 +35,4 @@ def test_equal_ranges_tile(count: int, low: float, high: float) -> None:
     assert len(ranges) == count
     assert (ranges[0][0], ranges[-1][1]) == (low, high)
     assert all(a[1] == b[0] for a, b in pairwise(ranges))
-    assert not any(overlaps(a, b) for a, b in pairwise(ranges))
     assert all(start < end for start, end in ranges)
-
-
-def test_ranges_overlap_if_they_share_a_key() -> None:
-    assert overlaps((0.0, 0.5), (0.4, 0.6))
-    assert overlaps((0.0, 1.0), (0.4, 0.6))
-    assert not overlaps((0.0, 0.5), (0.5, 1.0))

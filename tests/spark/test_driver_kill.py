@@ -1,4 +1,5 @@
-"""A stream-to-stream job whose driver is killed at random moments: each event comes out once, in order.
+"""A stream-to-stream job whose driver is killed at random moments, while its input splits and merges: each event comes
+out once, in order.
 
 NADI_DRIVER_KILLS says how often (1 unless given); NADI_DRIVER_SEED repeats a run's moments.
 """
@@ -18,6 +19,8 @@ from pathlib import Path
 import pytest
 
 import nadi
+
+from .scaled import scale_somehow
 
 KILLS = int(os.environ.get("NADI_DRIVER_KILLS", "1"))
 SEED = int(os.environ.get("NADI_DRIVER_SEED", str(random.randrange(1_000_000))))
@@ -65,11 +68,11 @@ def _wait_for_more(manager: nadi.StreamManager, driver: Driver) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.timeout(420 + 90 * KILLS)
+@pytest.mark.timeout(600 + 300 * KILLS)
 def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     print(f"seed {SEED}, {KILLS} kills")
-    written = 0
+    written = scalings = 0
     stop = threading.Event()
 
     with nadi.embedded(tmp_path / "server") as server, nadi.StreamManager(server.controller_uri) as manager:
@@ -86,8 +89,16 @@ def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
                         written += 1
                     time.sleep(0.05)
 
-        feeder = threading.Thread(target=feed)
-        feeder.start()
+        def scale() -> None:
+            nonlocal scalings
+            places = random.Random(SEED + 1)
+            while not stop.wait(places.uniform(0.2, 2.0)):
+                scale_somehow(manager, "in", places)
+                scalings += 1
+
+        beside = [threading.Thread(target=feed), threading.Thread(target=scale)]
+        for thread in beside:
+            thread.start()
         try:
             for number in range(KILLS):
                 driver = Driver(server.controller_uri, tmp_path)
@@ -96,18 +107,17 @@ def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
                     if number == 0 or chance.random() < 0.7:  # the others are killed while they start
                         _wait_for_more(manager, driver)
                     time.sleep(chance.uniform(0.0, 3.0))
-                    if number == 0:
-                        manager.scale_stream("home", "in", [0, 1, 2], [(0.0, 0.3), (0.3, 0.4), (0.4, 0.8), (0.8, 1.0)])
                 finally:
                     driver.kill()
         finally:
             stop.set()
-            feeder.join()
+            for thread in beside:
+                thread.join()
         copied = sum(1 for _ in manager.read_events("home", "out", end=manager.stream_info("home", "out").tail))
         last = Driver(server.controller_uri, tmp_path)
         try:
             last.wait_until_running()
-            assert last.finish(120) == 0
+            assert last.finish(120 + 3 * scalings) == 0  # a batch takes each key from one segment: as many are left
         except BaseException:
             last.kill()
             raise
@@ -119,4 +129,6 @@ def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
         assert sorted(n for seen in by_key.values() for n in seen) == list(range(written))
         for seen in by_key.values():
             assert seen == sorted(seen)
+        print(f"{written} events, {scalings} scalings, {copied} events copied before the last driver")
+        assert scalings > 0
         assert copied > 0, "no batch was written before the kills: they came too early to show anything"

@@ -5,7 +5,7 @@ This is the blocking face; `nadi.client.aio` has the same classes for asyncio.
 
 from __future__ import annotations
 
-from nadi.client.administration import SegmentInfo, StreamInfo
+from nadi.client.administration import StreamInfo
 from nadi.client.batch import Ack
 from nadi.client.blocking import StreamManager
 from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
@@ -35,13 +35,14 @@ from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.security import Basic, Bearer
-from nadi.client.segment_ranges import SegmentRange
+from nadi.client.segment_ends import SegmentInfo
 from nadi.client.state_synchronizer import StateKind
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 from nadi.client.values import ValueEvent
 from nadi.client.watermarks import TimeWindow
 from nadi.model.cutorder import CutOrder
 from nadi.model.scrub import ScrubPass, ScrubReport
+from nadi.model.segments import SegmentRange
 
 __all__ = [
     "ABSENT",

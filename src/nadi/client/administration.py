@@ -12,10 +12,11 @@ from nadi.client.controller import ControllerClient
 from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration, checked_tags
 from nadi.client.reader import check_cut
-from nadi.client.segment_ranges import SegmentRange
+from nadi.client.segment_ends import SegmentInfo
 from nadi.client.stores import SegmentStores
 from nadi.errors import ProtocolError, StreamNotFoundError
 from nadi.model.scrub import ScrubReport
+from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import SCRUB_SEGMENT, check_name, segment_epoch, segment_name
 from nadi.wire import commands as wire
@@ -29,15 +30,6 @@ class StreamInfo:
     stream: str
     head: StreamCut
     tail: StreamCut
-    is_sealed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """A segment as its store knows it; the offsets are where its data begins and ends."""
-
-    start_offset: int
-    write_offset: int
     is_sealed: bool
 
 

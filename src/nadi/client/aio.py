@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nadi.client.administration import SegmentInfo, StreamInfo
+from nadi.client.administration import StreamInfo
 from nadi.client.batch import Ack
 from nadi.client.bookmarks import Bookmark, Bookmarks, NamedSlice, NamedSlices
 from nadi.client.byte_stream import ByteStreamReader, ByteStreamWriter
@@ -21,7 +21,7 @@ from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import GroupValueReader, ValueRead
 from nadi.client.revisioned_stream import RevisionedStream
 from nadi.client.security import Basic, Bearer
-from nadi.client.segment_ranges import SegmentRange
+from nadi.client.segment_ends import SegmentInfo
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
 from nadi.client.state_synchronizer import StateKind, StateSynchronizer
@@ -33,6 +33,7 @@ from nadi.client.watermarks import TimeWindow
 from nadi.client.writer import EventWriter
 from nadi.model.cutorder import CutOrder
 from nadi.model.scrub import ScrubPass, ScrubReport
+from nadi.model.segments import SegmentRange
 
 __all__ = [
     "ABSENT",

@@ -27,7 +27,6 @@ from nadi.client.controller_messages import (
     txn_message,
 )
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
-from nadi.client.segment_ranges import SegmentRange, Successor
 from nadi.errors import (
     ConflictError,
     InvalidArgumentError,
@@ -43,6 +42,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import container_key, parse_segment_name
 from nadi.wire.rpc import controller_pb2 as pb

@@ -7,7 +7,6 @@ from typing import NoReturn
 from uuid import UUID
 
 from nadi.client.policy import StreamConfiguration
-from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import (
     NadiError,
     ScopeNotFoundError,
@@ -16,6 +15,7 @@ from nadi.errors import (
     TransactionFailedError,
     TransactionNotFoundError,
 )
+from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.wire.rpc import controller_pb2 as pb
 

@@ -2,6 +2,7 @@
 
 A cut that stands at the end of a sealed segment and one that stands at the begin of what follows are the
 same boundary, so cuts are settled before they are compared: led over finished segments as a reader is led.
+Every cut made here is legal, as `nadi.model.frontier` has it.
 Events are counted from their headers, block by block.
 """
 
@@ -14,28 +15,32 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from nadi.client.frontier import Frontier
 from nadi.client.moments import is_moment, moment_ms, moment_of
-from nadi.client.reader import check_cut, checked_keys, read_segment_range, segment_ranges
-from nadi.client.segment_ranges import SegmentRange
+from nadi.client.reader import (
+    check_boundary,
+    check_cut,
+    checked_keys,
+    frontier_at,
+    read_segment_range,
+    segment_ranges,
+)
+from nadi.client.segment_ends import SegmentEnds, SegmentInfo, pass_finished
 from nadi.client.watermarks import cut_after, cut_before
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
-    SegmentGoneError,
-    SegmentNotFoundError,
-    StreamNotFoundError,
     TruncatedError,
 )
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder, KeyRanges
+from nadi.model.frontier import Frontier
+from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
 if TYPE_CHECKING:
-    from nadi.client.administration import SegmentInfo
     from nadi.client.streams import StreamManager
 
 HEAD, TAIL = "head", "tail"
@@ -61,6 +66,7 @@ class StreamCuts:
     def __init__(self, manager: StreamManager, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
         self.manager = manager
+        self._ends = SegmentEnds(manager, scope, stream)
 
     async def head(self) -> StreamCut:
         """Where the stream begins now, after what was truncated away."""
@@ -91,7 +97,8 @@ class StreamCuts:
             cut = StreamCut.from_text(text)
         except InvalidStreamCutError:
             cut = (await self.manager.bookmarks(self.scope).get(text)).cut
-        await self._ranges(cut)  # or it isn't one of this stream
+        check_cut(cut, self.scope, self.stream)
+        await check_boundary(self.manager.stores, cut)
         return cut
 
     async def after(self, cut: StreamCut, events: int) -> StreamCut:
@@ -103,7 +110,7 @@ class StreamCuts:
         if not isinstance(events, int) or events < 0:
             raise InvalidArgumentError(f"a cut lies {events} events after no other: take an earlier cut to start at")
         frontier, offsets = await self._settle(cut)
-        infos = await self._infos(offsets)
+        infos = await self._ends.infos(offsets)
         while events and (open_ones := [s for s in sorted(offsets) if offsets[s] < infos[s].write_offset]):
             share, extra = divmod(events, len(open_ones))
             for number, segment in enumerate(open_ones):
@@ -111,7 +118,7 @@ class StreamCuts:
                 if want:
                     taken, offsets[segment] = await self._take(segment, offsets[segment], infos[segment], want)
                     events -= taken
-            await self._step(frontier, offsets, infos)
+            infos = await pass_finished(self._ends, frontier, offsets)
         return self._cut(frontier, offsets)
 
     async def at_event_time(self, timestamp_ms: int) -> StreamCut:
@@ -134,15 +141,14 @@ class StreamCuts:
     async def check(self, cut: StreamCut) -> None:
         """Raise unless a reader can start here: InvalidStreamCutError if it is no boundary of the stream,
         TruncatedError if some of what follows is gone."""
-        ranges = await self._ranges(cut)
-        cutorder.places(cut, ranges)
-        await self._frontier(cut)
-        reached = [(segment, offset) for segment, offset in cut.positions.items() if offset >= 0]
-        infos = await self._infos(segment for segment, _ in reached)
+        check_cut(cut, self.scope, self.stream)
+        await check_boundary(self.manager.stores, cut)
         below = [offset for offset in cut.positions.values() if offset < -1]
         if below:
             raise InvalidStreamCutError(f"{below[0]:,} is no offset: a segment begins at 0, and -1 is one not begun")
-        for segment, offset in reached:
+        reached = {segment: offset for segment, offset in cut.positions.items() if offset >= 0}
+        infos = await self._ends.infos(reached)
+        for segment, offset in reached.items():
             info, name = infos[segment], segment_name(self.scope, self.stream, segment)
             if offset < info.start_offset:
                 raise TruncatedError(name, offset, info.start_offset)
@@ -184,7 +190,7 @@ class StreamCuts:
             raise
         except InvalidArgumentError as error:
             raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
-        infos = await self._infos(ids)
+        infos = await self._ends.infos(dict.fromkeys(ids, 0))
         slices = []
         for segment in sorted(ids):
             info = infos[segment]
@@ -242,45 +248,16 @@ class StreamCuts:
         first, second = await asyncio.gather(self.settled(first), self.settled(second))
         return first, second, await self._ranges(first, second)
 
-    async def _infos(self, ids: Iterable[int]) -> dict[int, SegmentInfo]:
-        wanted = list(ids)
-        names = [segment_name(self.scope, self.stream, segment) for segment in wanted]
-        try:
-            infos = await asyncio.gather(*map(self.manager.segment_info, names))
-        except SegmentNotFoundError as error:
-            if not await self.manager.controller.stream_exists(self.scope, self.stream):
-                raise StreamNotFoundError(self.scope, self.stream) from None
-            raise SegmentGoneError(error.segment) from error
-        return dict(zip(wanted, infos, strict=True))
-
-    async def _frontier(self, cut: StreamCut) -> Frontier:
-        check_cut(cut, self.scope, self.stream)
-        ranges = await segment_ranges(self.manager.stores, self.scope, self.stream, cut)
-        return Frontier(ranges, {segment for segment, offset in cut.positions.items() if offset < 0})
-
     async def _settle(self, cut: StreamCut) -> tuple[Frontier, dict[int, int]]:
         """The segments under way at the cut, and where in them it stands."""
         frontier = await self._frontier(cut)
         offsets = {segment: max(cut.positions[segment], 0) for segment in frontier.active}
-        await self._step(frontier, offsets, await self._infos(offsets))
+        await pass_finished(self._ends, frontier, offsets)
         return frontier, offsets
 
-    async def _step(self, frontier: Frontier, offsets: dict[int, int], infos: dict[int, SegmentInfo]) -> None:
-        """Replace segments that are read to their ends by those that may follow."""
-        look = list(offsets)
-        while look:
-            finished = [s for s in look if infos[s].is_sealed and offsets[s] >= infos[s].write_offset]
-            look = []
-            for segment in finished:
-                successors = await self.manager.controller.successors(self.scope, self.stream, segment)
-                if not successors:
-                    continue  # the stream was sealed: its last segments stay in the cut
-                begun = frontier.complete(segment, [successor.segment for successor in successors])
-                del offsets[segment]
-                for piece in begun:
-                    offsets[piece.segment_id] = 0
-                    look.append(piece.segment_id)
-            infos |= await self._infos(look)
+    async def _frontier(self, cut: StreamCut) -> Frontier:
+        check_cut(cut, self.scope, self.stream)
+        return await frontier_at(self.manager.stores, cut)
 
     async def _take(self, segment: int, start: int, info: SegmentInfo, events: int) -> tuple[int, int]:
         """How many of `events` events the segment has from `start` on, and where the last of them ends."""
@@ -297,4 +274,4 @@ class StreamCuts:
         return taken, end
 
     def _cut(self, frontier: Frontier, offsets: dict[int, int]) -> StreamCut:
-        return StreamCut(self.scope, self.stream, offsets | dict.fromkeys(frontier.waiting, -1))
+        return StreamCut(self.scope, self.stream, frontier.positions(offsets))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nadi.client.controller import WORKFLOW_TIMEOUT_S, ControllerClient
-from nadi.client.segment_ranges import SegmentRange
 from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,
@@ -15,6 +14,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, TABLE_FIXED_KEY_MAX_BYTES
+from nadi.model.segments import SegmentRange
 from nadi.naming import check_name
 from nadi.wire.rpc import controller_pb2 as pb
 

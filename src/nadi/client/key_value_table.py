@@ -19,7 +19,6 @@ from typing import Any
 
 from nadi.client.key_value_pages import KeyRange, Page, merged_pages
 from nadi.client.key_value_registry import KeyValueTableConfiguration
-from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
 from nadi.client.tables import table_bytes
 from nadi.errors import (
@@ -30,6 +29,7 @@ from nadi.errors import (
 )
 from nadi.limits import TABLE_BATCH_MAX_BYTES, TABLE_ITERATOR_PAGE, TABLE_VALUE_MAX_BYTES
 from nadi.model.keyspace import primary_key_position
+from nadi.model.segments import SegmentRange
 from nadi.naming import TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
 from nadi.wire import fields

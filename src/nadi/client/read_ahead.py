@@ -13,11 +13,11 @@ from contextlib import aclosing
 
 from nadi.client.assemble import EventAssembler
 from nadi.client.segment_input import read_bytes
-from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
 from nadi.errors import DamagedDataError, ProtocolError
 from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_JOINED_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock, joined
+from nadi.model.segments import SegmentRange
 
 
 def share_bytes(segments: int) -> int:

@@ -11,18 +11,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 
 import msgspec
 
 from nadi.client.assemble import EventAssembler
 from nadi.client.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
-from nadi.client.frontier import Frontier
 from nadi.client.lending import Lending
 from nadi.client.read_ahead import ReadAhead, following, share_bytes
 from nadi.client.segment_input import read_bytes
-from nadi.client.segment_ranges import SegmentRange
 from nadi.client.stores import SegmentStores
 from nadi.client.watermarks import TimeWindow, TimeWindows
 from nadi.errors import (
@@ -40,7 +38,9 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.model.event import EventBlock
+from nadi.model.frontier import Bound, Frontier
 from nadi.model.keyspace import key_position
+from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch, segment_name
 
@@ -110,8 +110,7 @@ class SliceReader:
         stream: str,
         frontier: Frontier,
         start: StreamCut,
-        end: StreamCut | None,
-        allowed: Collection[int] | None,
+        bound: Bound | None,
         on_damage: OnDamage,
     ) -> None:
         self.skipped: list[DamagedDataError] = []  # with on_damage="skip": the last places gone past
@@ -120,8 +119,7 @@ class SliceReader:
         self._stores = stores
         self._purpose = f"reader {next(_ids)}"
         self._frontier = frontier
-        self._end = end
-        self._allowed = allowed
+        self._bound = bound
         self._inputs: dict[int, _Input] = {}
         self._due: deque[_Input] = deque()  # those with a block or an error, in their turn
         self._drained = False  # one may have been given out to its end since `_follow` last looked
@@ -188,10 +186,8 @@ class SliceReader:
         """The boundary between what was given out and what was not; start there to go on."""
         self._tell()
         self._follow()
-        positions = {segment_id: source.given for segment_id, source in self._inputs.items()}
-        positions |= self._stopped
-        positions |= dict.fromkeys(self._frontier.waiting, -1)
-        return StreamCut(self.scope, self.stream, positions)
+        given = {segment_id: source.given for segment_id, source in self._inputs.items()}
+        return StreamCut(self.scope, self.stream, self._frontier.positions(given | self._stopped))
 
     async def current_time_window(self, position: StreamCut | None = None) -> TimeWindow:
         """In which event time `position()`, or a position before it, stands; read from the stream's watermarks."""
@@ -322,10 +318,10 @@ class SliceReader:
 
     def _begin(self, piece: SegmentRange, start: int) -> None:
         segment_id = piece.segment_id
-        end = self._end.positions.get(segment_id) if self._end is not None else None
-        if (end is not None and end <= start) or (self._allowed is not None and segment_id not in self._allowed):
+        end = self._bound.limit(piece) if self._bound is not None else None
+        if end is not None and end <= start:
             self._frontier.stop(segment_id)
-            self._stopped[segment_id] = start if end != -1 else -1
+            self._stopped[segment_id] = start
             return
         name = segment_name(self.scope, self.stream, segment_id)
         ahead = ReadAhead(self._stores, name, purpose=self._purpose, news=lambda: self._news_of(source))
@@ -391,25 +387,42 @@ async def open_reader(
     check_on_damage(on_damage)
     for cut in (start, end):
         check_cut(cut, scope, stream)
+    keys = None if routing_keys is None else [key_position(key) for key in checked_keys(routing_keys)]
     if start is None:
         start = await controller.head(scope, stream)
-    allowed: set[int] | None = None
+    elif keys is None:
+        await check_boundary(stores, start)
+    bound: Bound | None = None
     if end is not None:
         for segment_id, offset in start.positions.items():
             if offset > end.positions.get(segment_id, offset):
                 raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment_id}")
         try:
-            allowed = set(await controller.segments_between(scope, stream, start, end))
+            await controller.segments_between(scope, stream, start, end)
         except InvalidStreamCutError:
             raise
         except InvalidArgumentError as error:
             raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
-    ranges = await segment_ranges(stores, scope, stream, start)
-    future = {segment_id for segment_id, offset in start.positions.items() if offset < 0}
-    frontier = Frontier(ranges, future)
-    if routing_keys is not None:
-        frontier.narrow([key_position(key) for key in checked_keys(routing_keys)])
-    return SliceReader(stores, scope, stream, frontier, start, end, allowed, on_damage)
+        if keys is None:
+            await check_boundary(stores, end)
+        bound = Bound(end.positions, await segment_ranges(stores, scope, stream, end))
+    frontier = await frontier_at(stores, start, keys)
+    return SliceReader(stores, scope, stream, frontier, start, bound, on_damage)
+
+
+async def frontier_at(stores: SegmentStores, cut: StreamCut, keys: Sequence[float] | None = None) -> Frontier:
+    """What may be read at a cut, under all keys or under these places of the key space; InvalidStreamCutError if it
+    is no boundary, as far as its own segments tell."""
+    ranges = await segment_ranges(stores, cut.scope, cut.stream, cut)
+    return Frontier(ranges, [segment_id for segment_id, offset in cut.positions.items() if offset < 0], keys)
+
+
+async def check_boundary(stores: SegmentStores, cut: StreamCut) -> None:
+    """InvalidStreamCutError unless a reader of the whole stream could stand there, as far as its history tells."""
+    if await stores.controller.is_stream_cut_valid(cut):
+        return
+    await frontier_at(stores, cut)  # says more of what is wrong, if the cut's own segments tell
+    raise InvalidStreamCutError(f"{cut} is no boundary of its stream: take one from a reader or a checkpoint")
 
 
 def checked_keys(routing_keys: Iterable[str]) -> list[str]:
@@ -430,15 +443,18 @@ def check_cut(cut: StreamCut | None, scope: str, stream: str) -> None:
 
 async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: StreamCut) -> list[SegmentRange]:
     """The key ranges of a cut's segments; InvalidStreamCutError if one isn't of the stream."""
-    ranges: dict[int, SegmentRange] = {}
-    for epoch in sorted({segment_epoch(segment_id) for segment_id in cut.positions}):
+
+    async def of_epoch(epoch: int) -> list[SegmentRange]:
         try:
-            pieces = await stores.controller.epoch_segments(scope, stream, epoch)
+            return await stores.controller.epoch_segments(scope, stream, epoch)
         except NotFoundError:
             if not await stores.controller.stream_exists(scope, stream):
                 raise
-            pieces = []
-        ranges |= {piece.segment_id: piece for piece in pieces}
+            return []
+
+    epochs = sorted({segment_epoch(segment_id) for segment_id in cut.positions})
+    found = await asyncio.gather(*map(of_epoch, epochs))
+    ranges = {piece.segment_id: piece for pieces in found for piece in pieces}
     unknown = [segment_id for segment_id in cut.positions if segment_id not in ranges]
     if unknown:
         raise InvalidStreamCutError(f"{scope}/{stream} never had a segment {unknown[0]}: the cut is not its own")

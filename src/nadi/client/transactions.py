@@ -16,7 +16,6 @@ from nadi.client.batch import Ack
 from nadi.client.blocks import Events, RoutingKeys
 from nadi.client.event_time import check_time, leave
 from nadi.client.patience import TimeLimit
-from nadi.client.segment_ranges import SegmentRange, Successor
 from nadi.client.stores import SegmentStores
 from nadi.client.writer import ACK_TIMEOUT_S, EventWriter
 from nadi.errors import (
@@ -27,6 +26,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.model.segments import SegmentRange, Successor
 from nadi.naming import segment_name, transaction_segment_name
 
 DEFAULT_LEASE_MS = 90_000

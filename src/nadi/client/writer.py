@@ -33,7 +33,6 @@ from nadi.client.loop_thread import FORKED
 from nadi.client.patience import Backoff
 from nadi.client.routes import CACHED_KEYS, Routes
 from nadi.client.segment_output import SegmentOutput
-from nadi.client.segment_ranges import SegmentRange, Successor
 from nadi.client.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
@@ -46,6 +45,7 @@ from nadi.errors import (
 )
 from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
 from nadi.model.framing import HEADER_BYTES, event_header
+from nadi.model.segments import SegmentRange, Successor
 from nadi.naming import segment_name
 
 ACK_TIMEOUT_S = 60.0

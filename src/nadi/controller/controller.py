@@ -28,7 +28,7 @@ from nadi.controller import (
     update,
 )
 from nadi.controller.clock import Clock
-from nadi.controller.history import Cut, History, KeyRange
+from nadi.controller.history import Cut, History
 from nadi.controller.metadata import GroupName, Metadata, StreamName, TableName, first_change
 from nadi.controller.records import (
     Config,
@@ -71,6 +71,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+from nadi.model.segments import KeyRange
 from nadi.naming import check_name
 
 _I64_MAX = (1 << 63) - 1

@@ -9,26 +9,23 @@ two segments that share keys the one with the smaller id is the earlier.
 from __future__ import annotations
 
 import bisect
-import heapq
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nadi.controller.records import EpochChange, SegmentRange
 from nadi.errors import ConflictError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.model.frontier import check_legal
 from nadi.model.keyspace import equal_ranges
+from nadi.model.segments import KeyRange, ids_under, joined, oldest_by_key, share_keys, tiles
+from nadi.model.segments import SegmentRange as Place
 from nadi.naming import segment_epoch, segment_id, segment_number
 
 Cut = Mapping[int, int]
-KeyRange = tuple[float, float]
 
 
 class PreconditionError(ConflictError):
     """The scale doesn't fit the stream as it is now: look at its current segments again."""
-
-
-def share_keys(a: SegmentRange, b: SegmentRange) -> bool:
-    return a.high > b.low and a.low < b.high
 
 
 def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChange:
@@ -37,14 +34,6 @@ def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChan
         SegmentRange(segment_id(first_number + i), low, high) for i, (low, high) in enumerate(equal_ranges(count))
     )
     return EpochChange(0, 0, created_ms, (), added)
-
-
-def tiles(segments: Sequence[SegmentRange]) -> bool:
-    """Whether the segments, in order, cover [0, 1) without gap or overlap, with bit-equal borders."""
-    if not segments or segments[0].low != 0.0 or segments[-1].high != 1.0:
-        return False
-    borders = all(a.high == b.low for a, b in itertools.pairwise(segments))
-    return borders and all(s.low < s.high for s in segments)
 
 
 @dataclass(slots=True)
@@ -133,57 +122,16 @@ class History:
         return {segment.id: 0 for segment in self.epoch(0)}
 
     def is_valid_cut(self, cut: Cut) -> bool:
-        """Whether a reader of the whole stream could stand at this cut."""
+        """Whether a reader of the whole stream could stand at this cut (see `nadi.model.frontier`)."""
         if not cut or any(segment not in self.segments for segment in cut):
             return False
-        present = sorted((self.segments[i] for i, offset in cut.items() if offset >= 0), key=lambda s: s.low)
-        future = [self.segments[i] for i, offset in cut.items() if offset < 0]
-        for later in future:
-            if any(share_keys(later, s) and s.id >= later.id for s in present):
-                return False
-        if any(a.high > b.low for a, b in itertools.pairwise(present)):
+        epochs = {segment_epoch(segment) for segment in cut}
+        first, last = min(epochs), max(epochs)
+        between = (piece for i, piece in self.segments.items() if first <= segment_epoch(i) <= last)
+        try:
+            check_legal(cut, [self.segments[i] for i in cut], between)
+        except InvalidStreamCutError:
             return False
-        gaps = _gaps(present)
-        if any(not _covered(gap, future) for gap in gaps):
-            return False
-        return self._gaps_reachable(cut, present, gaps) and not self._holds_what_was_read(cut)
-
-    def _holds_what_was_read(self, cut: Cut) -> bool:
-        """Whether a segment of the cut comes, over a merge, before one that the cut has begun: to begin that, it
-        was read to its end. The original lets such cuts pass; no reader ever makes one."""
-        begun = {i for i, offset in cut.items() if offset >= 0}
-        last = max(segment_epoch(i) for i in cut)
-        queue = [i for i in cut if self.sealed_in.get(i, last + 1) <= last]
-        seen: set[int] = set()
-        while queue:
-            for following, _ in self.successors(queue.pop()):
-                if following.id in begun:
-                    return True
-                if following.id not in seen and self.sealed_in.get(following.id, last + 1) <= last:
-                    seen.add(following.id)
-                    queue.append(following.id)
-        return False
-
-    def _gaps_reachable(self, cut: Cut, present: list[SegmentRange], gaps: list[KeyRange]) -> bool:
-        """Whether each gap can be a place where a reader waits: everything before it was read.
-
-        Walks from the segments of the cut's lowest epoch over the gaps along successors. A segment
-        met on the way is in the cut, or was read to its end (then a present segment came after it).
-        """
-        lowest = min(segment_epoch(i) for i in cut)
-        queue = [s for s in self.epoch(lowest) if any(s.high > low and s.low < high for low, high in gaps)]
-        seen: set[int] = set()
-        while queue:
-            segment = queue.pop()
-            if segment.id in seen or segment.id in cut:
-                continue
-            seen.add(segment.id)
-            if any(share_keys(segment, s) and segment.id > s.id for s in present):
-                return False
-            following = self.successors(segment.id)
-            if not following:
-                return False
-            queue.extend(new for new, _ in following)
         return True
 
     def span(self, cut: Cut) -> dict[int, int]:
@@ -191,30 +139,16 @@ class History:
         top = max(segment_epoch(i) for i in cut)
         return {i: min(top, self.sealed_in.get(i, top + 1) - 1) for i in cut}
 
-    def _place(self, cut: Cut) -> list[tuple[float, float, int]]:
-        """Where the cut stands, as disjoint (low, high, segment) by key: over each key the oldest segment of
-        the cut, for a future one says nothing where an older one is still to be read."""
-        starts = sorted((self.segments[i] for i in cut), key=lambda s: s.low)
-        borders = sorted({s.low for s in starts} | {s.high for s in starts})
-        pieces: list[tuple[float, float, int]] = []
-        open_ones: list[tuple[int, float]] = []  # (id, high), a heap
-        following = 0
-        for low, high in itertools.pairwise(borders):
-            while following < len(starts) and starts[following].low <= low:
-                heapq.heappush(open_ones, (starts[following].id, starts[following].high))
-                following += 1
-            while open_ones and open_ones[0][1] <= low:
-                heapq.heappop(open_ones)
-            if open_ones:
-                pieces.append((low, high, open_ones[0][0]))
-        return pieces
+    def _place(self, cut: Cut) -> list[Place]:
+        """Where the cut stands: over each key in the oldest of its segments."""
+        return oldest_by_key(self.segments[i] for i in cut)
 
     def passed(self, cut: Cut) -> Callable[[int], bool]:
         """Tells of a segment whether all of it lies before the cut; nothing lies before an empty one."""
         place = self._place(cut)
 
         def is_passed(segment: int) -> bool:
-            found = list(_ids_under(place, self._known(segment)))
+            found = list(ids_under(place, self._known(segment)))
             return bool(found) and min(found) > segment
 
         return is_passed
@@ -227,7 +161,7 @@ class History:
         return all(
             segment.id >= before
             for segment in (self.segments[i] for i in later)
-            for before in _ids_under(place, segment)
+            for before in ids_under(place, segment)
         )
 
     def between(self, start: Cut, end: Cut) -> list[int]:
@@ -259,7 +193,7 @@ class History:
                 named
                 or surely
                 or (
-                    all(before <= segment.id for before in _ids_under(starts, segment))
+                    all(before <= segment.id for before in ids_under(starts, segment))
                     and all(segment.id <= y.id for y in ends if share_keys(y, segment))
                 )
             ):
@@ -299,7 +233,7 @@ class History:
             raise InvalidArgumentError("a key range ends where it begins, or before")
         if any(a[1] > b[0] for a, b in itertools.pairwise(wanted)):
             raise InvalidArgumentError("two of the new key ranges overlap")
-        if _blocks((active[i].low, active[i].high) for i in sealed) != _blocks(wanted):
+        if joined((active[i].low, active[i].high) for i in sealed) != joined(wanted):
             raise InvalidArgumentError("the new key ranges don't cover the keys of the sealed segments exactly")
         if len(active) - len(sealed) + len(wanted) < min_segments:
             raise PreconditionError(f"the stream would fall below its {min_segments} segments")
@@ -328,47 +262,3 @@ class History:
 def copy_id(segment: int, epoch: int) -> int:
     """The id of a segment's duplicate in another epoch: the number stays."""
     return segment_id(segment_number(segment), epoch)
-
-
-def _ids_under(place: Sequence[tuple[float, float, int]], segment: SegmentRange) -> Iterable[int]:
-    """The segments on which a cut stands over the keys of `segment`."""
-    first = bisect.bisect_right(place, segment.low, key=lambda piece: piece[1])
-    for low, _, found in itertools.islice(place, first, None):
-        if low >= segment.high:
-            break
-        yield found
-
-
-def _blocks(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Neighbouring ranges joined as far as they touch; borders are compared bit for bit."""
-    blocks: list[KeyRange] = []
-    for low, high in sorted(ranges):
-        if blocks and blocks[-1][1] == low:
-            blocks[-1] = (blocks[-1][0], high)
-        else:
-            blocks.append((low, high))
-    return blocks
-
-
-def _gaps(present: Sequence[SegmentRange]) -> list[KeyRange]:
-    """The key ranges that no segment of `present` (in order, not overlapping) covers."""
-    gaps = []
-    reached = 0.0
-    for segment in present:
-        if segment.low > reached:
-            gaps.append((reached, segment.low))
-        reached = segment.high
-    if reached < 1.0:
-        gaps.append((reached, 1.0))
-    return gaps
-
-
-def _covered(gap: KeyRange, segments: Iterable[SegmentRange]) -> bool:
-    """Whether the segments together cover the gap without a hole."""
-    reached = gap[0]
-    for segment in sorted(segments, key=lambda s: s.low):
-        if segment.low <= reached < segment.high:
-            reached = segment.high
-        if reached >= gap[1]:
-            return True
-    return reached >= gap[1]

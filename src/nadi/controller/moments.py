@@ -18,9 +18,12 @@ from collections.abc import Iterable
 
 from nadi.controller.history import Cut, History
 from nadi.controller.metadata import StreamName
+from nadi.controller.records import SegmentRange
 from nadi.controller.segments import together
 from nadi.controller.workflows import Workflows
 from nadi.errors import SegmentNotFoundError, UnavailableError
+from nadi.model.frontier import Frontier
+from nadi.model.segments import SegmentRange as Piece
 
 _EPOCHS_SURE = 2
 _TRIES = 5  # while truncations delete segments that are being asked for
@@ -49,24 +52,17 @@ class _Look:
         self._found: dict[int, tuple[int, bool]] = {}  # segment: where it stood, and whether it was sealed
 
     async def cut(self) -> Cut:
-        positions: dict[int, int] = {}
-        before: dict[int, list[int]] = {}  # what has not begun, with all that comes before it
-        done: set[int] = set()
-        look = [segment.id for segment in self._history.epoch(await self._first_epoch())]
+        frontier = Frontier(map(_range_of, self._history.epoch(await self._first_epoch())), ())
+        look = list(frontier.active)
         while look:
             await self._ask(look)
-            for segment in look:
-                offset, was_sealed = self._found[segment]
-                successors = self._history.successors(segment) if was_sealed else []
+            sealed = [segment for segment in look if self._found[segment][1]]
+            look = []
+            for segment in sealed:
+                successors = [_range_of(new) for new, _ in self._history.successors(segment)]
                 if successors:
-                    done.add(segment)
-                    before.update((new.id, predecessors) for new, predecessors in successors)
-                else:
-                    positions[segment] = offset
-            look = [segment for segment, predecessors in before.items() if done.issuperset(predecessors)]
-            for segment in look:
-                del before[segment]
-        return positions | dict.fromkeys(before, -1)
+                    look += [begun.segment_id for begun in frontier.complete(segment, successors)]
+        return frontier.positions({segment: offset for segment, (offset, _) in self._found.items()})
 
     async def _first_epoch(self) -> int:
         """An epoch before whose segments nothing was appended at the moment or later."""
@@ -92,3 +88,7 @@ class _Look:
                 self._found[segment] = max(offset, self._head.get(segment, 0)), was_sealed
 
         await together(one(segment) for segment in segments if segment not in self._found)
+
+
+def _range_of(segment: SegmentRange) -> Piece:
+    return Piece(segment.id, segment.low, segment.high)

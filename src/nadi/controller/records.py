@@ -72,6 +72,11 @@ class SegmentRange(Record, frozen=True):
     low: float
     high: float
 
+    @property
+    def segment_id(self) -> int:
+        """The id, as `nadi.model.segments` calls it."""
+        return self.id
+
 
 class EpochChange(Record, frozen=True, tag="epoch"):
     """How an epoch differs from the one before it. `reference` is the epoch whose ranges it repeats."""

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from nadi.controller.history import KeyRange
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import EpochChange, ScaleWork, Stream, StreamState
 from nadi.controller.segments import together
 from nadi.controller.workflows import Workflows
 from nadi.errors import InvalidArgumentError, StreamSealedError
 from nadi.limits import STREAM_MAX_SEGMENTS
+from nadi.model.segments import KeyRange
 
 
 async def begin(

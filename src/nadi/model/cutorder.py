@@ -19,15 +19,14 @@ sc/st: 0=30, 1=20
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
-from itertools import pairwise
 
 from nadi.errors import InvalidStreamCutError
+from nadi.model.segments import KeyRange, SegmentRange, gaps, oldest_by_key, share_keys
 from nadi.model.streamcut import StreamCut
 
-KeyRanges = Mapping[int, tuple[float, float]]  # by segment id
+KeyRanges = Mapping[int, KeyRange]  # by segment id
 _Place = tuple[int, int]  # (segment id, offset)
 
 
@@ -82,50 +81,30 @@ def latest(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> StreamCut:
     return _assembled(first, second, ranges, max)
 
 
-def places(cut: StreamCut, ranges: KeyRanges) -> list[tuple[float, float, int]]:
-    """Where the cut stands, as (low, high, segment id) that tile the key space: over each key the oldest of its
-    segments, for a later one waits until that is read. InvalidStreamCutError if a key has none."""
-    found = _pieces(cut.positions, ranges)
-    reached = 0.0
-    for low, high, _ in found:
-        if low != reached:
-            break
-        reached = high
-    if reached != 1.0:
-        raise InvalidStreamCutError(f"the cut says nothing of keys from {reached} on: it is no boundary of the stream")
+def _whole(cut: StreamCut, ranges: KeyRanges) -> list[SegmentRange]:
+    """Where the cut stands, over all keys."""
+    found = _standing(cut.positions, ranges)
+    left_out = gaps(found)
+    if left_out:
+        raise InvalidStreamCutError(f"the cut says nothing of keys from {left_out[0][0]} on: it is no boundary")
     return found
 
 
-def _pieces(positions: Mapping[int, int], ranges: KeyRanges) -> list[tuple[float, float, int]]:
-    """Where positions stand over the keys that they have, as disjoint (low, high, segment id) by key."""
-    starts = sorted((*ranges[segment], segment) for segment in positions)
-    borders = sorted({low for low, _, _ in starts} | {high for _, high, _ in starts})
-    found: list[tuple[float, float, int]] = []
-    under_way: list[tuple[int, float]] = []  # a heap of (segment id, high)
-    following = 0
-    for low, high in pairwise(borders):
-        while following < len(starts) and starts[following][0] <= low:
-            heapq.heappush(under_way, (starts[following][2], starts[following][1]))
-            following += 1
-        while under_way and under_way[0][1] <= low:
-            heapq.heappop(under_way)
-        if under_way:
-            found.append((low, high, under_way[0][0]))
-    return found
+def _standing(positions: Mapping[int, int], ranges: KeyRanges) -> list[SegmentRange]:
+    """Where positions stand over the keys that they have: in the oldest segment of each."""
+    return oldest_by_key(SegmentRange(segment, *ranges[segment]) for segment in positions)
 
 
 def _shared(first: Mapping[int, int], second: Mapping[int, int], ranges: KeyRanges) -> Iterator[tuple[_Place, _Place]]:
     """Where both stand, over each piece of the key space that both have."""
-    ours, theirs = _pieces(first, ranges), _pieces(second, ranges)
+    ours, theirs = _standing(first, ranges), _standing(second, ranges)
     i = j = 0
     while i < len(ours) and j < len(theirs):
-        (low_a, high_a, a), (low_b, high_b, b) = ours[i], theirs[j]
-        if max(low_a, low_b) < min(high_a, high_b):
-            yield (a, first[a]), (b, second[b])
-        if high_a <= high_b:
-            i += 1
-        if high_b <= high_a:
-            j += 1
+        a, b = ours[i], theirs[j]
+        if share_keys(a, b):
+            yield (a.segment_id, first[a.segment_id]), (b.segment_id, second[b.segment_id])
+        i += a.high <= b.high
+        j += b.high <= a.high
 
 
 def _together(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> Iterator[tuple[float, float, _Place, _Place]]:
@@ -134,20 +113,19 @@ def _together(first: StreamCut, second: StreamCut, ranges: KeyRanges) -> Iterato
         raise InvalidStreamCutError(
             f"cuts of two streams have no order: {first.scope}/{first.stream} and {second.scope}/{second.stream}"
         )
-    ours, theirs = iter(places(first, ranges)), iter(places(second, ranges))
-    _, high_a, a = next(ours)
-    _, high_b, b = next(theirs)
+    ours, theirs = iter(_whole(first, ranges)), iter(_whole(second, ranges))
+    a, b = next(ours), next(theirs)
     low = 0.0
     while True:
-        high = min(high_a, high_b)
-        yield low, high, (a, first.positions[a]), (b, second.positions[b])
+        high = min(a.high, b.high)
+        yield low, high, (a.segment_id, first.positions[a.segment_id]), (b.segment_id, second.positions[b.segment_id])
         if high == 1.0:
             return
         low = high
-        if high_a == high:
-            _, high_a, a = next(ours)
-        if high_b == high:
-            _, high_b, b = next(theirs)
+        if a.high == high:
+            a = next(ours)
+        if b.high == high:
+            b = next(theirs)
 
 
 def _assembled(

@@ -1,4 +1,4 @@
-"""The key space [0, 1): where a routing key or a table's primary key falls, and how ranges are cut and compared.
+"""The key space [0, 1): where a routing key or a table's primary key falls, and how ranges are cut.
 
 >>> round(key_position("hello"), 6)
 0.658716
@@ -40,8 +40,3 @@ def equal_ranges(count: int, low: float = 0.0, high: float = 1.0) -> list[tuple[
     step = (high - low) / count
     borders = [low + i * step for i in range(count)] + [high]
     return list(pairwise(borders))
-
-
-def overlaps(a: tuple[float, float], b: tuple[float, float]) -> bool:
-    """Whether two half-open ranges share a key."""
-    return a[1] > b[0] and a[0] < b[1]

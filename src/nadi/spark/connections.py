@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from nadi.client import aio
 from nadi.client.loop_thread import LoopThread
 from nadi.client.security import Credentials
+from nadi.errors import StreamNotFoundError
 
 _Result = TypeVar("_Result")
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
@@ -41,6 +42,7 @@ class Client:
         self.thread = LoopThread(f"nadi client of {controller.uri} for Spark")
         self.manager = self.thread.run(_manager(controller))
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
+        self._known: set[tuple[str, str]] = set()  # streams, as `writers` has them
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return self.thread.run(work)
@@ -52,6 +54,14 @@ class Client:
             writer = await self.manager.create_transaction_writer(scope, stream)
             self.writers[scope, stream] = writer
         return writer
+
+    async def check_stream(self, scope: str, stream: str) -> None:
+        """StreamNotFoundError if it doesn't exist; one that did when it was asked first is not looked for again."""
+        if (scope, stream) in self._known:
+            return
+        if not await self.manager.controller.stream_exists(scope, stream):
+            raise StreamNotFoundError(scope, stream)
+        self._known.add((scope, stream))
 
 
 async def _manager(controller: Connection) -> aio.StreamManager:

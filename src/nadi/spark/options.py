@@ -1,11 +1,10 @@
 """The options of `format("nadi")`, checked; their names are those of Pravega's Spark connector.
 
-Names are case-insensitive. What is wrong is said at once, with the option's name.
+Names are case-insensitive (`option_names` has them). What is wrong is said at once, with the option's name.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -23,34 +22,10 @@ from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.connections import Connection
+from nadi.spark.option_names import Use, check_names
 
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 DAY_MS = 24 * 3600 * 1000
-_NAMES = (
-    "controller",
-    "auth_user",
-    "auth_password",
-    "auth_token",
-    "trust_store",
-    "validate_host_name",
-    "scope",
-    "stream",
-    "start_stream_cut",
-    "end_stream_cut",
-    "start",
-    "end",
-    "slice",
-    "startingtimestamp",
-    "endingtimestamp",
-    "routing_keys",
-    "on_damage",
-    "max_partitions",
-    "min_partition_bytes",
-    "max_bytes_per_trigger",
-    "transaction_timeout_time",
-    "event_attribute_name",
-    "routing_key_attribute_name",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +34,8 @@ class Options:
 
     start, end: a cut, or what `StreamCuts.named` reads, or a moment in ms since 1970; None if not given. slice_name: of
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
-    max_bytes_per_trigger: None is no limit. on_damage: whether what is damaged fails its task, or is left out.
+    max_bytes_per_trigger: None is no limit. skip_truncated: a streaming query goes on behind what was truncated.
+    on_damage: whether what is damaged fails its task, or is left out.
     routing_key_column: None means "routing_key" if there is such a column.
     """
 
@@ -77,15 +53,13 @@ class Options:
     slice_name: str | None = None
     routing_keys: tuple[str, ...] | None = None
     on_damage: OnDamage = RAISE
+    skip_truncated: bool = False
 
     @classmethod
-    def from_spark(cls, given: Mapping[str, str]) -> Options:
-        """Raises InvalidArgumentError; options that are not nadi's are left to Spark."""
+    def from_spark(cls, given: Mapping[str, str], use: Use | None = None) -> Options:
+        """InvalidArgumentError for what is wrong, and for what has no effect where the options are used."""
         options = {name.lower(): value for name, value in given.items()}
-        for name in options:
-            near = difflib.get_close_matches(name, _NAMES, 1, 0.85)
-            if name not in _NAMES and near:
-                raise InvalidArgumentError(f"there is no option {name!r}: did you mean {near[0]!r}?")
+        check_names(options, use)
         controller = _connection(options)
         scope = check_name("scope", _needed(options, "scope"))
         stream = check_name("stream", _needed(options, "stream"))
@@ -105,6 +79,7 @@ class Options:
             _slice_name(options),
             _routing_keys(options),
             _on_damage(options),
+            _flag(options, "skip_truncated", False),
         )
 
 
@@ -119,10 +94,17 @@ def _connection(options: Mapping[str, str]) -> Connection:
         credentials = Basic(user, _needed(options, "auth_password"))
     elif token is not None:
         credentials = Bearer(token)
-    checked = options.get("validate_host_name", "true").lower()
-    if checked not in ("true", "false"):
-        raise InvalidArgumentError(f"the option 'validate_host_name' is {checked!r}: it must be true or false")
-    return Connection(uri, credentials, options.get("trust_store"), checked == "true")
+    if user is None and "auth_password" in options:
+        raise InvalidArgumentError("the option 'auth_password' needs 'auth_user' beside it")
+    checked = _flag(options, "validate_host_name", True)
+    return Connection(uri, credentials, options.get("trust_store"), checked)
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    value = options.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise InvalidArgumentError(f"the option {name!r} is {value!r}: it must be true or false")
+    return value == "true"
 
 
 def _needed(options: Mapping[str, str], name: str) -> str:

@@ -27,11 +27,19 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from nadi.client.cuts import HEAD, TAIL, SegmentSlice
-from nadi.errors import InvalidArgumentError, InvalidStreamCutError
-from nadi.model.streamcut import StreamCut
+from nadi.client.moments import is_moment
+from nadi.errors import (
+    InvalidArgumentError,
+    QueryTruncatedError,
+    SegmentGoneError,
+    SegmentNotFoundError,
+    TruncatedError,
+)
 from nadi.spark import plan
-from nadi.spark.connections import client_of
+from nadi.spark.connections import Client, client_of
+from nadi.spark.option_names import NO_ENDING_MOMENT, Use
 from nadi.spark.options import Options
+from nadi.spark.progress import Offset, Progress, StreamView
 from nadi.spark.rows import SCHEMA, read_slices
 from nadi.spark.sink import BatchWriter, StreamWriter
 
@@ -59,22 +67,19 @@ class DefaultSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(_readable(Options.from_spark(self.options), schema))
+        return BatchReader(_readable(Options.from_spark(self.options, Use.READ), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = _readable(Options.from_spark(self.options), schema)
-        if isinstance(options.end, int):  # a restart would find another cut for a moment still to come
-            raise InvalidArgumentError(
-                "a streaming query takes no option 'endingTimestamp': end it at a cut or bookmark with 'end', "
-                "or read the slice as a batch"
-            )
+        options = _readable(Options.from_spark(self.options, Use.READ_STREAM), schema)
+        if isinstance(options.end, str) and is_moment(options.end):
+            raise InvalidArgumentError(f"the option 'end' is a time, {options.end}: {NO_ENDING_MOMENT}")
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(_writable(Options.from_spark(self.options), overwrite), schema)
+        return BatchWriter(_writable(Options.from_spark(self.options, Use.WRITE), overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(_writable(Options.from_spark(self.options), overwrite), schema)
+        return StreamWriter(_writable(Options.from_spark(self.options, Use.WRITE_STREAM), overwrite), schema)
 
 
 def _readable(options: Options, schema: StructType) -> Options:
@@ -87,6 +92,8 @@ def _readable(options: Options, schema: StructType) -> Options:
 def _writable(options: Options, overwrite: bool) -> Options:
     if overwrite:
         raise InvalidArgumentError('a stream can only be appended to: use .mode("append")')
+    client = client_of(options.controller)
+    client.run(client.check_stream(options.scope, options.stream))
     return options
 
 
@@ -113,19 +120,20 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream from a cut on; offsets are `{"cut": <the text of a stream cut>}`."""
+    """The stream from a cut on; offsets are those of `progress`, whose `cut` is the text of a stream cut."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._last: StreamCut | None = None  # that Trigger.AvailableNow may go to
-        self._end: StreamCut | None = None
+        self._progress: Progress | None = None  # beside the driver only
+
+    def __reduce__(self) -> tuple[type[StreamReader], tuple[Options]]:
+        return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:
         client = client_of(self._options.controller)
         options = client.run(plan.with_slice(client.manager, self._options))
-        return _offset(
-            client.run(plan.resolve(client.manager, options, HEAD if options.start is None else options.start))
-        )
+        start = client.run(plan.resolve(client.manager, options, HEAD if options.start is None else options.start))
+        return Offset(start).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.max_bytes_per_trigger
@@ -133,38 +141,51 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         client = client_of(self._options.controller)
-        cut = _cut(start)
-        if self._end is None and (self._options.end or self._options.slice_name):
-            options = client.run(plan.with_slice(client.manager, self._options))
-            self._end = client.run(plan.resolve(client.manager, options, options.end or TAIL))
-        bounds = [bound for bound in (self._last, self._end) if bound is not None]
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        end = client.run(plan.next_cut(client.manager, self._options, cut, bounds, max_bytes))
-        return start if end == cut else _offset(end)
+        return client.run(self._next(client, Offset.from_json(start), max_bytes)).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         client = client_of(self._options.controller)
-        self._last = client.run(plan.resolve(client.manager, self._options, TAIL))
+        client.run(self._end_at_tail(client))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         client = client_of(self._options.controller)
-        slices = plan.slices_of(_cut(start), _cut(end))
-        return _partitions(self._options, client.run(plan.narrowed(client.manager, self._options, slices)))
+        return _partitions(
+            self._options, client.run(self._slices(client, Offset.from_json(start), Offset.from_json(end)))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicesPartition)
-        return read_slices(self._options, partition.slices)
+        options = self._options
+        try:
+            yield from read_slices(options, partition.slices)
+        except (TruncatedError, SegmentNotFoundError) as error:  # since the batch was planned
+            gap = error if isinstance(error, TruncatedError) else SegmentGoneError(error.segment)
+            stream = f"{options.scope}/{options.stream}"
+            raise QueryTruncatedError(stream, gap, is_skipping=options.skip_truncated) from error
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: the offsets are Spark's to keep, and the stream's retention is its own."""
 
+    # --- on the client's loop -----------------------------------------------------------------
 
-def _offset(cut: StreamCut) -> dict[str, Any]:
-    return {"cut": cut.as_text()}
+    async def _begun(self, client: Client) -> Progress:
+        if self._progress is None:
+            options = await plan.with_slice(client.manager, self._options)
+            view = StreamView(client.manager, options.scope, options.stream, options.on_damage)
+            progress = Progress(view, skip_truncated=options.skip_truncated)
+            if options.end is not None:
+                await progress.limit_to("end", await plan.resolve(client.manager, options, options.end))
+            self._progress = progress
+        return self._progress
 
+    async def _next(self, client: Client, start: Offset, max_bytes: int | None) -> Offset:
+        return await (await self._begun(client)).next(start, max_bytes)
 
-def _cut(offset: dict[str, Any]) -> StreamCut:
-    text = offset.get("cut")
-    if not isinstance(text, str):
-        raise InvalidStreamCutError(f"{offset} is no offset of a nadi stream: the checkpoint is another query's")
-    return StreamCut.from_text(text)
+    async def _slices(self, client: Client, start: Offset, end: Offset) -> list[SegmentSlice]:
+        slices = await (await self._begun(client)).slices(start, end)
+        return await plan.narrowed(client.manager, self._options, slices)
+
+    async def _end_at_tail(self, client: Client) -> None:
+        tail = await plan.resolve(client.manager, self._options, TAIL)
+        await (await self._begun(client)).limit_to("what is available now", tail)

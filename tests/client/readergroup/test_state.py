@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nadi.client.readergroup.plan import Completion, Facts, plan, shares
-from nadi.client.readergroup.state import NOBODY, WAITING, GroupState, KeyRange, SegmentState, first_state, segments_of
+from nadi.client.readergroup.state import NOBODY, GroupState, KeyRange, SegmentState, first_state, segments_of
 from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
@@ -25,6 +25,7 @@ from nadi.client.readergroup.updates import (
     Reset,
 )
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
+from nadi.model.frontier import WAITING
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id, segment_name
 

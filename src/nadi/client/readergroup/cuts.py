@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from nadi.client.reader import segment_ranges
+from nadi.client.reader import check_boundary, segment_ranges
 from nadi.client.readergroup.state import KeyRange
 from nadi.client.stores import SegmentStores
-from nadi.errors import InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 
@@ -13,8 +12,7 @@ from nadi.naming import segment_name
 async def pieces_of(stores: SegmentStores, cut: StreamCut) -> list[tuple[KeyRange, int]]:
     """The segments of a cut with their keys; InvalidStreamCutError if it is no boundary of the stream."""
     ranges = await segment_ranges(stores, cut.scope, cut.stream, cut)
-    if not await stores.controller.is_stream_cut_valid(cut):
-        raise InvalidStreamCutError(f"{cut} is no boundary of its stream: take one from a reader or a checkpoint")
+    await check_boundary(stores, cut)
     return [
         (KeyRange(segment_name(cut.scope, cut.stream, r.segment_id), r.low, r.high), cut.positions[r.segment_id])
         for r in ranges

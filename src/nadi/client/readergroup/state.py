@@ -26,11 +26,12 @@ from msgspec.structs import replace
 
 from nadi.errors import InvalidStreamCutError, ReaderOfflineError
 from nadi.limits import READER_GROUP_CHECKPOINTS
+from nadi.model.frontier import WAITING, may_begin
+from nadi.model.segments import SegmentRange, share_keys
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch
 
 NOBODY = ""
-WAITING = -1
 
 
 class KeyRange(msgspec.Struct, frozen=True, array_like=True):
@@ -49,7 +50,11 @@ class KeyRange(msgspec.Struct, frozen=True, array_like=True):
         return segment_epoch(parse_segment_name(self.segment)[2])
 
     def overlaps(self, other: KeyRange) -> bool:
-        return self.low < other.high and other.low < self.high and self.stream == other.stream
+        return share_keys(self, other) and self.stream == other.stream
+
+    def as_range(self) -> SegmentRange:
+        """The same within its stream."""
+        return SegmentRange(parse_segment_name(self.segment)[2], self.low, self.high)
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):
@@ -275,9 +280,9 @@ def cut_of(stream: str, positions: Mapping[int, int]) -> StreamCut:
 
 
 def begun(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState:
-    active = [segment.keys for segment in segments.values() if segment.is_active]
-    for index, keys in enumerate(active):
-        if any(keys.overlaps(other) for other in active[:index]):
+    for ranges in _by_stream(segments).values():
+        active = [piece for name, piece in ranges.items() if segments[name].is_active]
+        if len(may_begin(active, [piece.segment_id for piece in active])) < len(active):
             raise InvalidStreamCutError("the cut holds two segments of the same keys: it is no boundary")
     beyond = {name: replace(s, is_done=True) for name, s in segments.items() if state.is_beyond_the_end(s.keys)}
     return state.with_segments({**segments, **beyond})
@@ -285,12 +290,17 @@ def begun(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState
 
 def _free_to_begin(segments: Mapping[str, SegmentState]) -> Iterator[str]:
     """The waiting segments whose keys no older segment holds any more."""
+    if not any(segment.is_waiting for segment in segments.values()):
+        return
+    for ranges in _by_stream({name: segment for name, segment in segments.items() if not segment.is_done}).values():
+        names = {piece.segment_id: name for name, piece in ranges.items()}
+        waiting = [piece.segment_id for name, piece in ranges.items() if segments[name].is_waiting]
+        yield from (names[segment_id] for segment_id in may_begin(ranges.values(), waiting))
+
+
+def _by_stream(segments: Mapping[str, SegmentState]) -> dict[str, dict[str, SegmentRange]]:
+    """The segments of each stream by name, as the model has them."""
+    found: dict[str, dict[str, SegmentRange]] = {}
     for name, segment in segments.items():
-        if segment.is_waiting and not any(
-            other is not segment
-            and not other.is_done
-            and other.keys.overlaps(segment.keys)
-            and (not other.is_waiting or other.keys.epoch < segment.keys.epoch)
-            for other in segments.values()
-        ):
-            yield name
+        found.setdefault(segment.keys.stream, {})[name] = segment.keys.as_range()
+    return found

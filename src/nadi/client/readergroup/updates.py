@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from nadi.client.readergroup.state import (
     NOBODY,
-    WAITING,
     CheckpointState,
     GroupState,
     KeyRange,
@@ -22,6 +21,7 @@ from nadi.client.readergroup.state import (
     begun,
 )
 from nadi.errors import AlreadyExistsError, InvalidArgumentError
+from nadi.model.frontier import WAITING
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,15 @@ class Complete:
     def apply_to(self, state: GroupState) -> GroupState:
         done = _owned(state, self.reader, self.segment)
         state = state.with_recorded(self.reader, {self.segment: self.offset})
-        follow = [keys for keys in self.successors if keys.overlaps(done.keys) and not state.is_beyond_the_end(keys)]
-        if not follow:
+        follow = {keys: state.is_beyond_the_end(keys) for keys in self.successors if keys.overlaps(done.keys)}
+        if all(follow.values()):
             ended = replace(done, offset=self.offset, owner=NOBODY, is_done=True)
             return state.with_segments({self.segment: ended})
-        new = {keys.segment: SegmentState(keys, WAITING) for keys in follow if keys.segment not in state.segments}
+        new = {
+            keys.segment: SegmentState(keys, WAITING, is_done=is_beyond)
+            for keys, is_beyond in follow.items()
+            if keys.segment not in state.segments
+        }
         return state.with_segments(new, without=[self.segment])
 
 

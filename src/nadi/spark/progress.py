@@ -1,0 +1,267 @@
+"""How a streaming query goes on: from one stream cut to the next, in batches that Spark may run again.
+
+A query's offset is a legal stream cut (see `nadi.model.frontier`), and so is every cut made here. A batch begins with
+what costs no reading: segments that earlier batches have read to their ends are replaced by their successors. It then
+reads, up to its limits, only what the frontier lets begin, and passes nothing that it reads itself. So it
+takes each key from one segment, and a key's events keep their order whichever tasks read them.
+
+What a batch reads follows from its two offsets alone: run again, it reads the same events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nadi.client.aio import StreamManager
+from nadi.client.cuts import SegmentSlice
+from nadi.client.damage import RAISE, OnDamage
+from nadi.client.reader import check_boundary, check_cut, segment_ranges
+from nadi.client.segment_ends import SegmentEnds, SegmentInfo, pass_finished
+from nadi.errors import (
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    PastEndError,
+    QueryTruncatedError,
+    TruncatedError,
+    UnavailableError,
+)
+from nadi.limits import KIB
+from nadi.model import cutorder
+from nadi.model.frontier import Bound, Frontier
+from nadi.model.segments import SegmentRange
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+
+_logger = logging.getLogger(__name__)
+_FIRST_LOOK_BYTES = 64 * KIB
+_TRIES = 5  # while what is planned is truncated
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """One of a query's offsets: where it stands; and skipped_to: where the batch before it began instead of at the
+    offset before it, because all between had been truncated."""
+
+    cut: StreamCut
+    skipped_to: StreamCut | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it in the checkpoint, and shows it in a query's progress."""
+        found = {"cut": self.cut.as_text()}
+        return found if self.skipped_to is None else found | {"skipped_to": self.skipped_to.as_text()}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Offset:
+        """InvalidStreamCutError for the offset of something else."""
+        cut, skipped_to = found.get("cut"), found.get("skipped_to")
+        if not isinstance(cut, str) or not isinstance(skipped_to, str | None):
+            raise InvalidStreamCutError(f"{found} is no offset of a nadi stream: the checkpoint is another query's")
+        return cls(StreamCut.from_text(cut), StreamCut.from_text(skipped_to) if skipped_to is not None else None)
+
+
+class StreamView:
+    """What planning asks of one stream."""
+
+    def __init__(self, manager: StreamManager, scope: str, stream: str, on_damage: OnDamage = RAISE) -> None:
+        self.scope, self.stream = scope, stream
+        self._on_damage = on_damage
+        self.ends = SegmentEnds(manager, scope, stream)
+        self._manager = manager
+        self._ranges: dict[int, SegmentRange] = {}
+
+    async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
+        """The segments of a cut; InvalidStreamCutError if one isn't of the stream. They never change."""
+        if not cut.positions.keys() <= self._ranges.keys():
+            found = await segment_ranges(self._manager.stores, self.scope, self.stream, cut)
+            self._ranges = {piece.segment_id: piece for piece in found}
+        return [self._ranges[segment_id] for segment_id in cut.positions]
+
+    def learn(self, pieces: Iterable[SegmentRange]) -> None:
+        """The segments of the cut that is asked for next."""
+        self._ranges = {piece.segment_id: piece for piece in pieces}
+
+    async def check(self, cut: StreamCut) -> None:
+        """InvalidStreamCutError unless the cut is legal."""
+        check_cut(cut, self.scope, self.stream)
+        await check_boundary(self._manager.stores, cut)
+
+    async def head(self) -> StreamCut:
+        return await self._manager.controller.head(self.scope, self.stream)
+
+    async def cut_short(self, given: Mapping[SegmentSlice, int]) -> list[SegmentSlice]:
+        """Of each slice the longest head that has whole events and at most so many bytes.
+
+        Where events end is known from their headers only, so what is cut short is read here once.
+        """
+        return await asyncio.gather(*(self._cut_short(piece, size) for piece, size in given.items()))
+
+    async def _cut_short(self, piece: SegmentSlice, size: int) -> SegmentSlice:
+        if size >= piece.size_bytes:
+            return piece
+        end = piece.start
+        if size > 0:
+            name = segment_name(self.scope, self.stream, piece.segment_id)
+            try:
+                stop = piece.start + size
+                async for block in self._manager.read_segment_range(name, piece.start, stop, on_damage=self._on_damage):
+                    end = block.offset + block.size_bytes
+            except InvalidArgumentError:
+                pass  # it ends within an event: the boundary before that is what is looked for
+        return SegmentSlice(piece.segment_id, piece.start, end)
+
+
+class Progress:
+    """The batches of one query. skip_truncated: go on behind what was truncated, instead of failing."""
+
+    def __init__(self, view: StreamView, *, skip_truncated: bool = False) -> None:
+        self._view, self._skips = view, skip_truncated
+        self._bounds: dict[str, Bound] = {}
+        self._checked: StreamCut | None = None  # made here, or found to be legal
+        self._turn = 0
+
+    async def limit_to(self, name: str, cut: StreamCut) -> None:
+        """No batch goes past this cut from now on; another one of the same name takes its place."""
+        self._bounds[name] = Bound(cut.positions, await self._view.ranges(cut))
+
+    async def next(self, start: Offset, max_bytes: int | None = None) -> Offset:
+        """Where a batch that begins at `start` ends now; `start` itself if nothing can be read.
+
+        max_bytes: about how much it may hold; each segment in turn gives at least one event.
+        QueryTruncatedError if what comes next was truncated and is not to be skipped.
+        """
+        await self._check(start.cut)
+        cut, skipped_to = start.cut, None
+        for _ in range(_TRIES):
+            try:
+                end = await self._advance(cut, max_bytes)
+            except TruncatedError as error:
+                cut = skipped_to = await self._behind(cut, error)
+                continue
+            self._checked = end
+            return start if end == start.cut else Offset(end, skipped_to)
+        raise UnavailableError(f"{self._name} is being truncated again and again: try again")
+
+    async def slices(self, start: Offset, end: Offset) -> list[SegmentSlice]:
+        """What the batch between two offsets reads, one of which `next` made from the other."""
+        await self._check(end.cut)
+        begin = (end.skipped_to or start.cut).positions
+        found = [
+            SegmentSlice(segment_id, max(begin.get(segment_id, 0), 0), offset)
+            for segment_id, offset in end.cut.positions.items()
+            if offset > max(begin.get(segment_id, 0), 0)
+        ]
+        return await self._left(found) if self._skips else found
+
+    # --- inside -----------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return f"{self._view.scope}/{self._view.stream}"
+
+    async def _check(self, cut: StreamCut) -> None:
+        """A cut out of a checkpoint may be of an earlier nadi, which made some that were not legal."""
+        if cut == self._checked:
+            return
+        try:
+            await self._view.check(cut)
+        except InvalidStreamCutError as error:
+            raise InvalidStreamCutError(
+                f"this query can't go on at an offset of its checkpoint: {error}. Give it a new checkpoint, and a "
+                "start (a bookmark, a moment, or the last offset before this one that works)"
+            ) from error
+        self._checked = cut
+
+    async def _advance(self, start: StreamCut, max_bytes: int | None) -> StreamCut:
+        frontier = Frontier(
+            await self._view.ranges(start), [segment for segment, offset in start.positions.items() if offset < 0]
+        )
+        offsets = {segment: max(start.positions[segment], 0) for segment in frontier.active}
+        infos = await pass_finished(self._view.ends, frontier, offsets)
+        slices = []
+        for segment, piece in frontier.active.items():
+            end = self._end(segment, offsets[segment], infos[segment], self._limit(piece))
+            if end > offsets[segment]:
+                slices.append(SegmentSlice(segment, offsets[segment], end))
+        if max_bytes is not None and slices:
+            slices = await self._limited(slices, max_bytes)
+        self._view.learn(frontier.segments)
+        return StreamCut(
+            self._view.scope,
+            self._view.stream,
+            frontier.positions(offsets | {piece.segment_id: piece.end for piece in slices}),
+        )
+
+    def _end(self, segment: int, offset: int, info: SegmentInfo, limit: int | None) -> int:
+        """How far a segment can be read now."""
+        name = segment_name(self._view.scope, self._view.stream, segment)
+        if offset > info.write_offset:
+            raise PastEndError(name, offset, info.write_offset)
+        end = info.write_offset if limit is None else min(limit, info.write_offset)
+        if offset < info.start_offset and offset < end:
+            raise TruncatedError(name, offset, info.start_offset)
+        return end
+
+    def _limit(self, piece: SegmentRange) -> int | None:
+        """The offset at which the first of the bounds lies in a segment; None if none does."""
+        limits = [limit for bound in self._bounds.values() if (limit := bound.limit(piece)) is not None]
+        return min(limits, default=None)
+
+    async def _limited(self, slices: list[SegmentSlice], max_bytes: int) -> list[SegmentSlice]:
+        """The slices cut short at event boundaries, to about `max_bytes` in all.
+
+        Large events may be more than a segment's share: so that none is left behind for ever, one segment of
+        each batch, another each time, gives its next event whatever its size.
+        """
+        given = shares({piece.segment_id: piece.size_bytes for piece in slices}, max_bytes)
+        found = await self._view.cut_short({piece: given[piece.segment_id] for piece in slices})
+        self._turn += 1
+        first = self._turn % len(slices)
+        size = _FIRST_LOOK_BYTES
+        while not found[first].size_bytes:
+            (found[first],) = await self._view.cut_short({slices[first]: min(size, slices[first].size_bytes)})
+            size *= 4
+        return [piece for piece in found if piece.size_bytes]
+
+    async def _behind(self, cut: StreamCut, error: TruncatedError) -> StreamCut:
+        """The first place at or after the cut whose events are there; QueryTruncatedError if that is not wanted."""
+        if not self._skips:
+            raise QueryTruncatedError(self._name, error) from error
+        head = await self._view.head()
+        ranges = {
+            piece.segment_id: (piece.low, piece.high)
+            for piece in (*await self._view.ranges(cut), *await self._view.ranges(head))
+        }
+        behind = cutorder.latest(cut, head, ranges)
+        _logger.warning("events of %s were truncated before a query read them, from %s to %s", self._name, cut, behind)
+        return behind
+
+    async def _left(self, slices: list[SegmentSlice]) -> list[SegmentSlice]:
+        """What of the slices was not truncated since they were planned."""
+        found = []
+        for piece in slices:
+            try:
+                info = (await self._view.ends.infos({piece.segment_id: piece.start}))[piece.segment_id]
+            except TruncatedError:
+                continue
+            start = max(piece.start, info.start_offset)
+            if start < piece.end:
+                found.append(SegmentSlice(piece.segment_id, start, piece.end))
+        return found
+
+
+def shares(sizes: Mapping[int, int], total: int) -> dict[int, int]:
+    """`total` divided so that nobody gets more than its size, and who gets less gets as much as any.
+
+    >>> shares({1: 10, 2: 500, 3: 700}, 210)
+    {1: 10, 2: 100, 3: 100}
+    """
+    given = {}
+    left = total
+    for done, (key, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
+        given[key] = min(size, left // (len(sizes) - done))
+        left -= given[key]
+    return given

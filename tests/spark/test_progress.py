@@ -1,0 +1,218 @@
+"""Streaming queries over random streams, planned by the code that Spark runs, against a plain model.
+
+NADI_STREAM_EXAMPLES says how many (2,000 unless given); NADI_STREAM_SEED is the first one's seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from nadi.client.cuts import SegmentSlice
+from nadi.client.segment_ends import SegmentInfo
+from nadi.errors import InvalidStreamCutError, SegmentGoneError
+from nadi.model.segments import SegmentRange
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.spark.progress import Offset, Progress, StreamView
+from tests.model.random_stream import RandomStream, Written, check_order
+
+EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "2000"))
+SEED = int(os.environ.get("NADI_STREAM_SEED", "0"))
+_Result = TypeVar("_Result")
+
+
+def run(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Without a loop: nothing here waits."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return cast("_Result", done.value)
+    raise AssertionError("planning waits for something")
+
+
+class Ends:
+    """The ends of a random stream's segments; `asked` counts requests, and rounds of them that follow each other."""
+
+    def __init__(self, stream: RandomStream) -> None:
+        self.stream = stream
+
+    async def infos(self, offsets: Mapping[int, int]) -> dict[int, SegmentInfo]:
+        stream = self.stream
+        gone = [segment for segment in offsets if stream.is_gone(segment)]
+        if gone:
+            raise SegmentGoneError(segment_name("sc", "st", gone[0]))
+        return {s: SegmentInfo(stream.starts[s], stream.lengths[s], s in stream.sealed) for s in offsets}
+
+    async def successors(self, segments: Iterable[int]) -> dict[int, list[SegmentRange]]:
+        return {segment: self.stream.successors(segment) for segment in segments}
+
+
+class View(StreamView):
+    """A random stream, as planning sees it."""
+
+    def __init__(self, stream: RandomStream) -> None:
+        self.scope, self.stream = "sc", "st"
+        self.random = stream
+        self.ends = cast("Any", Ends(stream))
+
+    async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
+        return [self.random.range_of(segment) for segment in cut.positions]
+
+    def learn(self, pieces: Iterable[SegmentRange]) -> None:
+        pass
+
+    async def check(self, cut: StreamCut) -> None:
+        if not self.random.history.is_valid_cut(cut.positions):
+            raise InvalidStreamCutError(f"{cut} is not legal")
+
+    async def head(self) -> StreamCut:
+        return StreamCut("sc", "st", self.random.head)
+
+    async def cut_short(self, given: Mapping[SegmentSlice, int]) -> list[SegmentSlice]:
+        found = []
+        for piece, size in given.items():
+            ends = [e.end for e in self.random.segments[piece.segment_id] if piece.start < e.end <= piece.start + size]
+            found.append(SegmentSlice(piece.segment_id, piece.start, max(ends, default=piece.start)))
+        return found
+
+
+class Query:
+    """One query's life: its checkpoint, and what each of its batches gave."""
+
+    def __init__(self, stream: RandomStream, start: Mapping[int, int], end: Mapping[int, int] | None, skips: bool):
+        self.stream, self.end, self.skips = stream, end, skips
+        self.offsets = [Offset.from_json(Offset(StreamCut("sc", "st", start)).to_json())]
+        self.batches: list[list[Written]] = []
+        self.skipped: list[tuple[StreamCut, StreamCut]] = []
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        self.progress = Progress(View(self.stream), skip_truncated=self.skips)
+        if self.end is not None:
+            run(self.progress.limit_to("end", StreamCut("sc", "st", self.end)))
+
+    def trigger(self, max_bytes: int | None) -> bool:
+        """One batch; False if there is nothing to read."""
+        start = self.offsets[-1]
+        end = run(self.progress.next(start, max_bytes))
+        if end == start:
+            return False
+        assert end.cut != start.cut
+        assert self.stream.history.is_valid_cut(end.cut.positions), f"{end.cut} is not legal"
+        end = Offset.from_json(end.to_json())
+        begin = end.skipped_to or start.cut
+        if end.skipped_to is not None:
+            self.skipped.append((start.cut, end.skipped_to))
+        for segment, offset in end.cut.positions.items():
+            assert offset == -1 or offset in (0, *(e.end for e in self.stream.segments[segment]))
+        assert self.stream.history.is_at_or_after(end.cut.positions, begin.positions)
+        self.offsets.append(end)
+        self.batches.append(self.read(start, end))
+        return True
+
+    def read(self, start: Offset, end: Offset) -> list[Written]:
+        """What the tasks give, whichever is first."""
+        found: list[Written] = []
+        homes: dict[float, int] = {}
+        slices = run(self.progress.slices(start, end))
+        self.stream.chance.shuffle(slices)
+        for piece in slices:
+            assert not self.stream.is_gone(piece.segment_id)
+            assert piece.start >= self.stream.starts[piece.segment_id]
+            for event in self.stream.in_slice(piece.segment_id, piece.start, piece.end):
+                assert homes.setdefault(event.key, piece.segment_id) == piece.segment_id, "two tasks have one key"
+                found.append(event)
+        return found
+
+    def restart(self, at: int) -> None:
+        """From any offset that was in the checkpoint; the batch that was planned there gives the same again."""
+        self.start_anew()
+        if at < len(self.batches) and not self.skips:
+            again = self.read(self.offsets[at], self.offsets[at + 1])
+            assert sorted(again, key=str) == sorted(self.batches[at], key=str), "a batch run again gives other events"
+        del self.offsets[at + 1 :], self.batches[at:]
+
+    def given(self) -> list[Written]:
+        return [event for batch in self.batches for event in batch]
+
+    def run_to_its_end(self, limits: list[int | None]) -> None:
+        for _ in range(3 * (len(self.stream.events()) + len(self.stream.segments)) + 20):
+            if not self.trigger(self.stream.chance.choice(limits)):
+                return
+        raise AssertionError("the query never ends")
+
+
+def play(seed: int) -> None:
+    """One stream and one query of it."""
+    chance = random.Random(seed)
+    stream = RandomStream(chance)
+    truncates = chance.random() < 0.25
+    for _ in range(chance.choice([0, 4, 8, 16])):
+        stream.live()
+    start = stream.head if chance.random() < 0.7 else stream.somewhere()
+    limits: list[int | None] = chance.choice([[None], [30], [200], [500], [None, 1, 30, 200, 1000]])
+    query = Query(stream, start, None, truncates)
+    if chance.random() < 0.3:
+        for _ in range(chance.randint(0, 6)):
+            stream.live()
+        query.end = stream.tail() if chance.random() < 0.4 else stream.somewhere()
+        query.start_anew()
+    for _ in range(chance.randint(0, 6)):
+        for _ in range(chance.randint(0, 4)):
+            stream.live()
+        if truncates and chance.random() < 0.3:
+            cut = chance.choice([stream.tail(), stream.somewhere(), query.offsets[-1].cut.positions])
+            if stream.history.is_at_or_after(cut, stream.head):
+                stream.truncate(cut)
+        what = chance.random()
+        if what < 0.6:
+            query.trigger(chance.choice(limits))
+        elif what < 0.8 and not truncates:
+            query.restart(chance.randrange(len(query.offsets)))
+        else:
+            tail = stream.tail()
+            query.start_anew()
+            run(query.progress.limit_to("now", StreamCut("sc", "st", tail)))
+            query.run_to_its_end(limits)
+            wanted = [e for e in stream.events() if stream.is_before(e, tail)]
+            check_all(stream, query, wanted)
+            query.start_anew()
+    stream.seal_all()
+    query.run_to_its_end(limits)
+    check_all(stream, query, stream.events())
+
+
+def check_all(stream: RandomStream, query: Query, wanted: list[Written]) -> None:
+    """Of these each once, in order of each key, but what lies before the query's start, behind its end, or was told
+    to be truncated."""
+    given = query.given()
+    check_order(given)
+    start = query.offsets[0].cut.positions
+    expected = {
+        event
+        for event in wanted
+        if not stream.is_before(event, start) and (query.end is None or stream.is_before(event, query.end))
+    }
+    left_out = expected.difference(given)
+    for event in left_out:
+        assert any(
+            stream.is_before(event, to.positions) and not stream.is_before(event, since.positions)
+            for since, to in query.skipped
+        ), f"{event} was left out"
+    if not query.skipped:
+        assert not left_out
+    assert expected.issuperset(given)
+
+
+@pytest.mark.timeout(60 + EXAMPLES // 20)
+def test_any_query_of_any_stream_gives_each_event_once_in_order() -> None:
+    for seed in range(SEED, SEED + EXAMPLES):
+        try:
+            play(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error!r}") from error

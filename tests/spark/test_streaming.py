@@ -1,0 +1,357 @@
+"""Streaming queries as Spark asks for them, and in Spark, over streams that a real server splits and merges."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.errors import InvalidArgumentError, InvalidStreamCutError, QueryTruncatedError, StreamNotFoundError
+from nadi.naming import segment_id
+from nadi.spark.option_names import Use
+from nadi.spark.options import Options
+from nadi.spark.source import DefaultSource, StreamReader
+
+from .conftest import World
+from .scaled import ScaledStream, check_once_in_order, scaled_as_it_went_wrong
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Home:
+    uri: str
+    manager: nadi.StreamManager
+
+    def events(self, stream: str) -> list[nadi.client.Event]:
+        """All that the stream has now."""
+        return list(self.manager.read_events("home", stream, end=self.manager.cuts("home", stream).tail()))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A server with a scope, and no Spark."""
+    with (
+        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        yield Home(server.controller_uri, manager)
+
+
+class Query:
+    """What Spark does with a reader: each batch planned, then read; begun again at any offset."""
+
+    def __init__(self, home: Home, stream: str, **options: str) -> None:
+        self.options = Options.from_spark({"controller": home.uri, "scope": "home", "stream": stream, **options})
+        self.reader = StreamReader(self.options)
+        self.offsets = [self.reader.initialOffset()]
+        self.batches: list[list[bytes]] = []
+
+    def trigger(self) -> bool:
+        """One batch; False if there is nothing to read."""
+        start = self.offsets[-1]
+        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
+        if end == start:
+            return False
+        self.batches.append(self.read(start, end))
+        self.offsets.append(end)
+        return True
+
+    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
+        partitions = list(self.reader.partitions(start, end))
+        random.Random(len(self.batches)).shuffle(partitions)  # whichever task is first
+        return [event for one in partitions for rows in self.reader.read(one) for event in rows.column(0).to_pylist()]
+
+    def restart(self, at: int) -> None:
+        self.reader = StreamReader(self.options)
+        if at < len(self.batches):
+            assert sorted(self.read(self.offsets[at], self.offsets[at + 1])) == sorted(self.batches[at])
+        del self.offsets[at + 1 :], self.batches[at:]
+
+    def run(self) -> list[bytes]:
+        while self.trigger():
+            assert len(self.batches) < 500, "the query never ends"
+        return [event for batch in self.batches for event in batch]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_query_of_a_scaled_stream_gives_each_event_once_in_order(home: Home, seed: int) -> None:
+    chance = random.Random(seed)
+    stream = ScaledStream(home.manager, f"scaled-{seed}", seed)
+    stream.live(chance.randint(2, 5))
+    limit = chance.choice([None, "300", "1000", "3000", "20000"])
+    query = Query(home, stream.stream, **({} if limit is None else {"max_bytes_per_trigger": limit}))
+    for _ in range(chance.randint(0, 3)):
+        query.trigger()
+    stream.scale()
+    stream.live(1, 20)
+    query.run()
+    query.restart(chance.randrange(len(query.offsets)))
+    check_once_in_order(query.run(), stream.written)
+    for offset in query.offsets:
+        home.manager.cuts("home", stream.stream).check(nadi.StreamCut.from_text(offset["cut"]))
+    check_once_in_order((event.data for event in home.events(stream.stream)), stream.written)
+
+
+@pytest.mark.parametrize("seed", [4, 19])
+@pytest.mark.parametrize("limit", ["1000", "1000000"])
+def test_streams_whose_queries_went_wrong(home: Home, seed: int, limit: str) -> None:
+    name = f"wrong-{seed}-{limit}"
+    written = scaled_as_it_went_wrong(home.manager, name, seed)
+    check_once_in_order(Query(home, name, max_bytes_per_trigger=limit).run(), written)
+
+
+def test_an_idle_query_stays_where_it_is_and_asks_little(home: Home) -> None:
+    stream = ScaledStream(home.manager, "idle", 1)
+    stream.live(3)
+    query = Query(home, "idle")
+    query.run()
+    stream.scale()
+    assert query.trigger(), "what follows is in the cut before it has an event: the old segments may be truncated"
+    assert query.batches[-1] == []
+    for _ in range(3):
+        assert not query.trigger()
+    home.manager.truncate_stream(nadi.StreamCut.from_text(query.offsets[-1]["cut"]))
+    query.restart(len(query.batches))
+    assert not query.trigger()
+
+
+# --- truncated under the checkpoint -----------------------------------------------------------------
+
+
+def truncated(home: Home, name: str, **options: str) -> tuple[ScaledStream, Query, nadi.StreamCut]:
+    """A query that has read one batch of a stream that was scaled and truncated since, and the head."""
+    stream = ScaledStream(home.manager, name, 5)
+    stream.write(100)
+    query = Query(home, name, **options)
+    query.trigger()
+    stream.write(50)
+    stream.scale()
+    stream.write(30)
+    head = home.manager.cuts("home", name).tail()
+    home.manager.truncate_stream(head)
+    stream.write(20)
+    return stream, query, head
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_truncation_under_a_checkpoint_is_told_with_what_to_do(home: Home, is_new: bool) -> None:
+    _, query, _ = truncated(home, f"told-{is_new}")
+    if is_new:
+        query.restart(1)
+    for _ in range(2):
+        with pytest.raises(QueryTruncatedError, match=r'was truncated away.*option\("skip_truncated", "true"\)'):
+            query.trigger()
+
+
+def test_truncated_events_are_skipped_if_that_is_asked_for_and_told(home: Home) -> None:
+    stream, query, head = truncated(home, "skipped", skip_truncated="true")
+    before, since = query.batches[0], nadi.StreamCut.from_text(query.offsets[-1]["cut"])
+    query.run()
+    at = next(number for number, offset in enumerate(query.offsets) if "skipped_to" in offset)
+    assert nadi.StreamCut.from_text(query.offsets[at]["skipped_to"]) == head
+    assert [number for number, offset in enumerate(query.offsets) if "skipped_to" in offset] == [2]
+    given = [event for batch in query.batches for event in batch]
+    left = [event.data for event in home.events("skipped")]
+    assert sorted(given) == sorted(before + left)
+    assert len(given) == 100 + 20
+    assert since != head
+    query.restart(1)
+    assert sorted(query.run()) == sorted(given), "a batch that skips is planned and read alike again"
+    assert stream.written == 200
+
+
+def test_what_is_truncated_between_planning_and_reading_is_told(home: Home) -> None:
+    for skips in ("false", "true"):
+        stream = ScaledStream(home.manager, f"between-{skips}", 6)
+        stream.write(100)
+        query = Query(home, stream.stream, skip_truncated=skips)
+        start, limit = query.offsets[0], query.reader.getDefaultReadLimit()
+        end = query.reader.latestOffset(start, limit)
+        planned = query.reader.partitions(start, end)
+        home.manager.truncate_stream(
+            home.manager.cuts("home", stream.stream).after(nadi.StreamCut.from_text(start["cut"]), 40)
+        )
+        told = "start it again" if skips == "true" else "skip_truncated"
+        with pytest.raises(QueryTruncatedError, match=told):
+            [list(query.reader.read(one)) for one in planned]
+        if skips == "true":
+            assert len(query.read(start, end)) == 60
+
+
+# --- what old checkpoints hold ----------------------------------------------------------------------
+
+
+def test_offsets_of_an_earlier_nadi_are_read_on_if_they_are_boundaries(home: Home) -> None:
+    """Segments to come at -1, as they were written then too; one that was begun too early is refused."""
+    home.manager.create_stream("home", "old", 2)
+    with home.manager.create_writer("home", "old") as writer:
+        for number in range(100):
+            writer.write_event(b"k%d:%d" % (number % 20, number), f"k{number % 20}")
+    tail = home.manager.cuts("home", "old").tail().positions
+    home.manager.scale_stream("home", "old", [0, 1], [(0.0, 0.3), (0.3, 0.7), (0.7, 1.0)])
+    first, second, third = (segment_id(number, 1) for number in (2, 3, 4))
+    home.manager.scale_stream("home", "old", [first, second], [(0.0, 0.7)])
+    query = Query(home, "old")
+    wanted = sorted(event.data for event in home.events("old") if event.segment_id == 1)
+
+    def at(positions: dict[int, int]) -> dict[str, Any]:
+        return {"cut": nadi.StreamCut("home", "old", positions).as_text()}
+
+    for legal in ({1: 0, first: 0, second: -1}, {1: 0, second: -1, segment_id(5, 2): -1}, {0: tail[0], 1: 0}):
+        query.reader = StreamReader(query.options)
+        query.offsets, query.batches = [at(legal)], []
+        assert sorted(query.run()) == wanted
+    for illegal in ({1: 0, second: 0, segment_id(5, 2): -1}, {1: 5, third: 0, first: 0, second: 0}, {0: 5}):
+        query.reader = StreamReader(query.options)
+        with pytest.raises(InvalidStreamCutError, match="Give it a new checkpoint"):
+            query.reader.latestOffset(at(illegal), query.reader.getDefaultReadLimit())
+    for wrong in ({"cut": 5}, {"other": "x"}, {"cut": query.offsets[0]["cut"], "skipped_to": 7}):
+        with pytest.raises(InvalidStreamCutError, match="another query's"):
+            query.reader.latestOffset(wrong, query.reader.getDefaultReadLimit())
+
+
+# --- options ----------------------------------------------------------------------------------------
+
+HOME = {"scope": "home", "stream": "meters"}
+
+
+@pytest.mark.parametrize(
+    ("use", "option", "text"),
+    [
+        (Use.READ_STREAM, "startingOffsets", "'startingoffsets' has no effect: give 'start'"),
+        (Use.READ_STREAM, "failOnDataLoss", "'skip_truncated'"),
+        (Use.READ, "metadata", "stream_info"),
+        (Use.READ_STREAM, "maxFilesPerTrigger", "'max_bytes_per_trigger'"),
+        (Use.READ_STREAM, "path", "leave out the path"),
+        (Use.WRITE_STREAM, "path", "leave out the path"),
+        (Use.WRITE, "path", "leave out the path"),
+        (Use.READ_STREAM, "checkpointLocation", "belongs to writeStream"),
+        (Use.READ, "max_bytes_per_trigger", "no effect with spark.read: it is one of spark.readStream"),
+        (Use.READ, "skip_truncated", "it is one of spark.readStream"),
+        (Use.READ_STREAM, "endingTimestamp", "end it at a cut or a bookmark with 'end'"),
+        (Use.READ, "transaction_timeout_time", "it is one of write and writeStream"),
+        (Use.READ_STREAM, "event_attribute_name", "it is one of write and writeStream"),
+        (Use.WRITE, "start", "it is one of spark.read and spark.readStream"),
+        (Use.WRITE_STREAM, "max_partitions", "it is one of spark.read and spark.readStream"),
+        (Use.WRITE, "checkpointLocation", "belongs to writeStream"),
+        (Use.READ, "strt_stream_cut", "did you mean 'start_stream_cut'"),
+        (Use.READ, "zzz", "there are controller, auth_user"),
+        (None, "zzz", "there is no option 'zzz'"),
+    ],
+)
+def test_an_option_without_effect_is_refused(use: Use | None, option: str, text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        Options.from_spark({**HOME, option: "1"}, use)
+
+
+def test_options_of_spark_itself_are_let_pass() -> None:
+    for use, given in (
+        (Use.WRITE_STREAM, {"checkpointLocation": "/x", "queryName": "q", "asyncProgressTrackingEnabled": "false"}),
+        (Use.READ, {"owner": "ann", "provider": "nadi", "option.scope": "home"}),
+    ):
+        assert Options.from_spark({**HOME, **given}, use).stream == "meters"
+
+
+def test_an_end_that_is_a_moment_is_for_batches() -> None:
+    source = DefaultSource({**HOME, "end": "2026-11-14T00:00Z"})
+    with pytest.raises(InvalidArgumentError, match="a restarted query would find another cut"):
+        source.streamReader(schema_of(source))
+
+
+def schema_of(source: DefaultSource) -> Any:
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+    kinds = {"binary": BinaryType, "string": StringType, "long": LongType}
+    pairs = [field.split() for field in source.schema().split(", ")]
+    return StructType([StructField(name, kinds[kind]()) for name, kind in pairs])
+
+
+@pytest.mark.parametrize("make", ["writer", "streamWriter"])
+def test_a_sink_without_a_stream_fails_before_anything_is_written(home: Home, make: str) -> None:
+    source = DefaultSource({"controller": home.uri, "scope": "home", "stream": "nothing"})
+    with pytest.raises(StreamNotFoundError, match="create it first"):
+        getattr(source, make)(schema_of(source), False)
+
+
+# --- in Spark ---------------------------------------------------------------------------------------
+
+
+def test_in_spark_scaled_streams_are_copied_once_in_order(world: World, tmp_path: Path) -> None:
+    """As many queries as streams, all at once: the first two are streams whose queries went wrong."""
+    streams = {
+        f"spark-wrong-{seed}": scaled_as_it_went_wrong(world.manager, f"spark-wrong-{seed}", seed) for seed in (4, 19)
+    }
+    stream = ScaledStream(world.manager, "spark-scaled", 1)
+    stream.live(3)
+    streams[stream.stream] = stream.written
+    queries = []
+    for name in streams:
+        world.manager.create_stream("home", f"{name}-out", 2)
+        rows = world.read_stream(name).selectExpr("event", "split(CAST(event AS string), ':')[0] AS routing_key")
+        queries.append(
+            rows.writeStream.format("nadi")
+            .options(**world.options(f"{name}-out"))
+            .option("checkpointLocation", str(tmp_path / name))
+            .queryName(name)
+            .trigger(availableNow=True)
+            .start()
+        )
+    for query in queries:
+        query.awaitTermination()
+    for name, written in streams.items():
+        out = f"{name}-out"
+        end = world.manager.cuts("home", out).tail()
+        check_once_in_order((event.data for event in world.manager.read_events("home", out, end=end)), written)
+
+
+def test_in_spark_what_was_truncated_fails_the_query_or_is_shown_in_its_progress(world: World, tmp_path: Path) -> None:
+    stream = ScaledStream(world.manager, "spark-truncated", 3)
+    stream.write(200)
+
+    def run(**options: Any) -> Any:
+        query = (
+            world.read_stream("spark-truncated", **options)
+            .writeStream.format("noop")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    run()
+    stream.write(100)
+    stream.scale()
+    stream.write(50)
+    world.manager.truncate_stream(world.manager.cuts("home", "spark-truncated").tail())
+    stream.write(30)
+    with pytest.raises(Exception, match="skip_truncated"):
+        run()
+    progress = run(skip_truncated="true").recentProgress
+    assert sum(one["numInputRows"] for one in progress) == 30
+    assert any("skipped_to" in str(source["endOffset"]) for one in progress for source in one["sources"])
+
+
+def test_in_spark_a_sink_without_a_stream_says_so(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "spark-in", 1)
+    with world.manager.create_writer("home", "spark-in") as writer:
+        writer.write_event(b"x", "k")
+    with pytest.raises(Exception, match="there is no stream home/spark-nothing") as caught:
+        world.read("spark-in").write.format("nadi").options(**world.options("spark-nothing")).mode("append").save()
+    assert "Task" not in str(caught.value)
+    query = (
+        world.read_stream("spark-in")
+        .writeStream.format("nadi")
+        .options(**world.options("spark-nothing"))
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    with pytest.raises(Exception, match="there is no stream home/spark-nothing"):
+        query.awaitTermination(60)
