@@ -327,6 +327,34 @@ def test_whatever_happened_nothing_is_lost_and_little_comes_twice(tmp_path: Path
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_clock_was_set_the_cuts_of_later_moments_lie_later(tmp_path: Path, seed: int) -> None:
+    r = random.Random(seed)
+
+    async def test(w: World) -> None:
+        times = [w.clock.now_ms()]
+        for step in range(40):
+            w.clock.jump(r.choice([300, 4_000, 15_000, 3_600_000]))
+            if step % 8 == 4:
+                w.clock.set(r.choice([DAY_MS, -DAY_MS, -2 * DAY_MS]))
+            current = await w.current()
+            if r.randrange(6) == 0:
+                piece = (await w.controller.history(STREAM)).segments[r.choice(current)]
+                middle = (piece.low + piece.high) / 2
+                await w.scale([piece.id], [(piece.low, middle), (middle, piece.high)])
+            else:
+                await w.append(r.choice(current), bytes(r.choice([1, 5_000])))
+            times += [w.clock.now_ms() - r.randrange(20_000), w.clock.now_ms() + 1]
+        behind = None
+        for moment in sorted(times):
+            before = await w.lies_before(await w.at(moment))
+            now = {(s, o) for _, s, o, _ in w.pieces if not before(s, o)}
+            assert behind is None or now <= behind, moment
+            behind = now
+
+    run(tmp_path, test)
+
+
 async def check(w: World, moment: int, told: dict[int, tuple[set[tuple[int, int]], int]]) -> None:
     before = await w.lies_before(await w.at(moment))
     head = await w.lies_before(await w.controller.head(STREAM))

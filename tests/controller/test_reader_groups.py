@@ -250,6 +250,33 @@ def test_groups_outlive_the_server(tmp_path: Path) -> None:
     over_server(tmp_path, look)
 
 
+def test_what_clients_keep_goes_with_its_group_and_its_scope(tmp_path: Path) -> None:
+    """The tables in which nadi's clients keep a group's state, bookmarks and schemas; a user's own table stays."""
+    names = ("_RGa", "_RGb", "_bookmarks", "_schemas", "notes")
+
+    async def test(call: Call, server: Server) -> None:
+        async def there() -> set[str]:
+            found = set()
+            for name in names:
+                asked = wire.GetTableSegmentInfo(1, f"home/{name}_kvtable/0.#epoch.0", "")
+                if isinstance(await server.store.exchange(asked), wire.TableSegmentInfo):
+                    found.add(name)
+            return found
+
+        await prepare(call)
+        for group in "ab":
+            await call("createReaderGroup", group_config(group))
+        for name in names:
+            made = await server.store.exchange(wire.CreateTableSegment(1, f"home/{name}_kvtable/0.#epoch.0", ""))
+            assert isinstance(made, wire.SegmentCreated)
+        assert (await call("deleteReaderGroup", info("a"))).status == DELETED.SUCCESS
+        assert await there() == {"_RGb", "_bookmarks", "_schemas", "notes"}
+        await call("deleteScopeRecursive", pb.ScopeInfo(scope="home"))
+        assert await there() == {"notes"}
+
+    over_server(tmp_path, test)
+
+
 def test_a_store_that_is_away_is_told_as_unavailable() -> None:
     async def test(call: Call, store: FakeStore) -> None:
         await prepare(call)

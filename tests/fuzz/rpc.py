@@ -28,6 +28,7 @@ AGREED = frozenset(
         grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.PERMISSION_DENIED,  # to make anything in the scope `_system`
     }
 )
 _WAITING = 16  # inputs under way at a time

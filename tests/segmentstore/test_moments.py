@@ -142,7 +142,7 @@ step = st.one_of(
     st.tuples(st.just("append"), st.sampled_from([0, 1, 100, 4_095, 4_096, 50_000])),
     st.tuples(st.just("append"), st.sampled_from([1, 100])),
     st.tuples(st.just("wait"), st.sampled_from([1, 400, 999, 1_000, 1_001, 9_999, 10_000, 60_000, 86_400_000])),
-    st.tuples(st.just("wait"), st.sampled_from([-50_000, -1])),
+    st.tuples(st.just("wait"), st.sampled_from([-86_400_000, -50_000, -1])),
     st.tuples(st.just("merge"), st.sampled_from([0, 10, 5_000])),
     st.tuples(st.just("truncate"), st.integers(0, 20)),
     st.tuples(st.sampled_from(["begin", "checkpoint", "tier2", "crash", "seal"]), st.just(0)),
