@@ -17,6 +17,7 @@ import msgspec
 from crc32c import crc32c
 
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
+from nadi.wire.fields import Buffer
 
 _FOOTER = struct.Struct("<II8s")
 _MAGIC = b"nadichnk"
@@ -45,7 +46,7 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
         return body + _FOOTER.pack(len(body), crc32c(body, crc32c(name.encode())), _MAGIC)
 
     @classmethod
-    def decode(cls, name: str, tail: bytes | memoryview) -> ChunkDescription | None:
+    def decode(cls, name: str, tail: Buffer) -> ChunkDescription | None:
         """From the end of an object of that name, or None if no whole one is there.
 
         >>> described = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 0, 4, BLOCK_BYTES, b"....", (0,))
