@@ -24,6 +24,9 @@ READ_REPLY_MAX_BYTES = 2 * MIB  # what official servers send at most in one Segm
 # --- segment store -------------------------------------------------------------------------------
 RECEIVE_BUFFER_BYTES = 256 * KIB
 CONNECTION_SEND_HIGH_WATER_BYTES = 16 * MIB
+APPEND_SESSIONS_KEPT = 1_000  # of one connection; past it those go that have nothing to do, for nobody ends one:
+APPEND_SESSION_IDLE_S = 600.0  # a writer that was idle for so long sets itself up again,
+APPEND_SESSION_GONE_S = 60.0  # and one whose segment is gone, as a transaction's is, has no more to say
 CONNECTION_READS_WAITING = 1_000  # long polls one connection may hold
 QUEUE_MAX_BYTES = 64 * MIB  # appends waiting in one container; past it connections stop reading
 FRAME_MAX_BYTES = 4 * MIB  # one durable-log frame: large enough for disk speed, small enough for p99

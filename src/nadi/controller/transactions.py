@@ -62,6 +62,7 @@ log = logging.getLogger(__name__)
 # round, so of k open ones the last is pinged only after k leases.
 _RUST_LEASE_MS = 90_000
 _TRIES = 5
+_DEADLINES_MORE = 1_000  # than twice the open transactions, before those of others are dropped
 
 
 class LeaseTooLargeError(InvalidArgumentError):
@@ -89,6 +90,7 @@ class Transactions:
         self._commit_pass = commit_pass
         self._live: dict[str, dict[str, Versioned[Transaction]]] = {}
         self._deadlines: list[tuple[int, str, str]] = []  # (time, stream key, id), a heap
+        self._deadlines_most = _DEADLINES_MORE
         self._ids: tuple[int, int] = (0, 0)  # next, end of the block
         self._ids_lock = asyncio.Lock()
         self._commit_number = 0
@@ -155,6 +157,19 @@ class Transactions:
         self._live.setdefault(name.key, {})[text] = record
         if record.value.state is TxnState.OPEN:
             heapq.heappush(self._deadlines, (record.value.expires_ms, name.key, text))
+            if len(self._deadlines) > self._deadlines_most:
+                self._forget_deadlines()
+
+    def _forget_deadlines(self) -> None:
+        """Drop those of transactions that have ended, or were pinged since: a lease may last a week."""
+        self._deadlines = [
+            (record.value.expires_ms, owner, text)
+            for owner, held in self._live.items()
+            for text, record in held.items()
+            if record.value.state is TxnState.OPEN
+        ]
+        heapq.heapify(self._deadlines)
+        self._deadlines_most = _DEADLINES_MORE + 2 * len(self._deadlines)
 
     # --- questions -------------------------------------------------------------------------------
 

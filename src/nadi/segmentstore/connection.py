@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -21,7 +23,12 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import CONNECTION_SEND_HIGH_WATER_BYTES
+from nadi.limits import (
+    APPEND_SESSION_GONE_S,
+    APPEND_SESSION_IDLE_S,
+    APPEND_SESSIONS_KEPT,
+    CONNECTION_SEND_HIGH_WATER_BYTES,
+)
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.connection_reads import ConnectionReads
 from nadi.segmentstore.container import Container
@@ -44,7 +51,9 @@ _COMMANDS_WAITING = 1_000
 class _Session:
     """One writer on one segment on this connection."""
 
-    __slots__ = ("acknowledged", "container", "ends_at", "error", "parent", "segment", "stored")
+    __slots__ = (
+        "acknowledged", "container", "ends_at", "error", "is_used", "looked_at", "parent", "segment", "stored"
+    )  # fmt: skip
 
     def __init__(self, segment: str, container: Container, ends_at: float) -> None:
         self.segment = segment
@@ -55,6 +64,23 @@ class _Session:
         self.stored = NO_VERSION  # the writer's number once everything before is written
         self.acknowledged = NO_VERSION
         self.error: Exception | None = None  # what ended the session
+        self.is_used = False  # since it was looked at
+        self.looked_at = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether it had nothing to do for long, or for a while after its end."""
+        now = time.monotonic()
+        if self.is_used:
+            self.is_used, self.looked_at = False, now
+            return False
+        idle_s = now - self.looked_at
+        return idle_s > APPEND_SESSION_IDLE_S or (idle_s > APPEND_SESSION_GONE_S and self._has_ended())
+
+    def _has_ended(self) -> bool:
+        container = self.container
+        return self.error is not None or (
+            container.failure is None and not container.state.residents.exists(self.segment)
+        )
 
 
 class WriterConflictError(NadiError):
@@ -207,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._report = report
         self._decoder = Decoder()
-        self._sessions: dict[bytes, _Session] = {}
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
@@ -364,7 +390,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         session = _Session(command.segment, self._container_of(command.segment), ends_at)
         self._sessions[command.writer_id] = session
+        if len(self._sessions) > APPEND_SESSIONS_KEPT:
+            self._look_at_sessions()
         session.container.submit(_Setup(self, session, command))
+
+    def _look_at_sessions(self) -> None:
+        """Drop those that are over; two for each new one, so that in time each is looked at."""
+        for _ in range(2):
+            writer, session = self._sessions.popitem(last=False)
+            if not session.is_over():
+                self._sessions[writer] = session
 
     def _append(self, end: wire.AppendBlockEnd) -> None:
         block, self._block = self._block, None
@@ -386,6 +421,7 @@ class Connection(asyncio.BufferedProtocol):
         session = self._sessions.get(writer)
         if session is None:
             raise ProtocolError("an append without SetupAppend")
+        session.is_used = True
         container = session.container
         if self._access.has_ended(session.ends_at):
             container.submit(_Expired(self, session, request_id))
