@@ -395,8 +395,8 @@ class Connection(asyncio.BufferedProtocol):
         session.container.submit(_Setup(self, session, command))
 
     def _look_at_sessions(self) -> None:
-        """Drop those that are over; two for each new one, so that in time each is looked at."""
-        for _ in range(2):
+        """Drop those that are over: four looks for each new one, which needs two, so that none gather."""
+        for _ in range(4):
             writer, session = self._sessions.popitem(last=False)
             if not session.is_over():
                 self._sessions[writer] = session
