@@ -55,6 +55,9 @@ LIST_MAX_ENTRIES = 100_000  # in one command: an entry of 24 bytes becomes some 
 # --- segment store -------------------------------------------------------------------------------
 RECEIVE_BUFFER_BYTES = 256 * KIB
 RECEIVE_BUFFER_LEAST_BYTES = 16 * KIB  # of a server's connection at first, for most send little
+APPEND_SESSIONS_KEPT = 1_000  # of one connection; past it those go that have nothing to do, for nobody ends one:
+APPEND_SESSION_IDLE_S = 600.0  # a writer that was idle for so long sets itself up again,
+APPEND_SESSION_GONE_S = 60.0  # and one whose segment is gone, as a transaction's is, has no more to say
 QUEUE_MAX_BYTES = 64 * MIB  # appends waiting in one container; past it connections stop reading
 FRAME_MAX_BYTES = 4 * MIB  # one durable-log frame: large enough for disk speed, small enough for p99
 FRAME_MAX_REQUESTS = 500  # in one such frame: some 15 us each, in which the loop does nothing else

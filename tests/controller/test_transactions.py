@@ -226,3 +226,18 @@ def test_commit_and_abort_at_once_have_one_winner() -> None:
 
 def test_ids_are_32_hex_digits() -> None:
     assert txn_text(1 << 96 | 5) == "00000001000000000000000000000005"
+
+
+def test_leases_of_transactions_that_have_ended_are_forgotten() -> None:
+    """A lease may last a week: a transaction a second would leave 600,000 of them."""
+
+    async def main() -> None:
+        async with with_stream(1) as (controller, _, _):
+            held = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+            for _ in range(1_500):
+                txn = (await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)).txn_id
+                await controller.abort_transaction(STREAM, txn)
+                await controller.ping_transaction(STREAM, held.txn_id, TXN_LEASE_MAX_MS)
+            assert len(controller.transactions._deadlines) < 1_100
+
+    asyncio.run(main())

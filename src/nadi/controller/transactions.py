@@ -79,6 +79,9 @@ class Begun(NamedTuple):
     ranges: tuple[SegmentRange, ...]
 
 
+_DEADLINES_MORE = 1_000  # than twice the open transactions, before those of others are dropped
+
+
 @dataclass(slots=True)
 class _Live:
     """An unfinished transaction. Its ends are on the monotonic clock: of its lease, and of the longest time that any
@@ -103,6 +106,7 @@ class Transactions:
         self._finished = Finished(flow.metadata, flow.clock)
         self._live: dict[str, dict[str, _Live]] = {}
         self._deadlines: list[tuple[int, str, str]] = []  # (monotonic time, stream key, id), a heap
+        self._deadlines_most = _DEADLINES_MORE
         self._ids: tuple[int, int] = (0, 0)  # next, end of the block
         self._ids_lock = asyncio.Lock()
         self._commit_number = 0
@@ -180,6 +184,20 @@ class Transactions:
         if not held.queued:
             held.queued = True
             heapq.heappush(self._deadlines, (held.lease_ends_ms, name.key, text))
+            if len(self._deadlines) > self._deadlines_most:
+                self._forget_deadlines()
+
+    def _forget_deadlines(self) -> None:
+        """Drop those of transactions that have ended: a lease may last a week."""
+        open_ones = [
+            (held, owner, text)
+            for owner, mine in self._live.items()
+            for text, held in mine.items()
+            if held.record.value.state is TxnState.OPEN
+        ]
+        self._deadlines = [(held.lease_ends_ms, owner, text) for held, owner, text in open_ones]
+        heapq.heapify(self._deadlines)
+        self._deadlines_most = _DEADLINES_MORE + 2 * len(self._deadlines)
 
     # --- questions -------------------------------------------------------------------------------
 

@@ -12,11 +12,13 @@ from typing import TypeAlias
 from nadi.limits import CACHE_MAX_BYTES
 from nadi.wire.fields import Buffer
 
+_ENTRY_BYTES = 320  # of the dictionary, the key and the objects: a tail of small appends has a block for each
+
 Place: TypeAlias = tuple[int | str, int, int]
 
 
 class BlockCache:
-    """Blocks by place, least recently used dropped first; at most `max_bytes` in all."""
+    """Blocks by place, least recently used dropped first; at most `max_bytes` in all, with what each takes besides."""
 
     def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
         self._blocks: OrderedDict[Place, Buffer] = OrderedDict()
@@ -32,14 +34,14 @@ class BlockCache:
     def put(self, place: Place, block: Buffer) -> None:
         old = self._blocks.pop(place, None)
         if old is not None:
-            self.size_bytes -= len(old)
+            self.size_bytes -= len(old) + _ENTRY_BYTES
         self._blocks[place] = block
-        self.size_bytes += len(block)
+        self.size_bytes += len(block) + _ENTRY_BYTES
         while self.size_bytes > self._max_bytes:
             _, dropped = self._blocks.popitem(last=False)
-            self.size_bytes -= len(dropped)
+            self.size_bytes -= len(dropped) + _ENTRY_BYTES
 
     def drop(self, place: Place) -> None:
         block = self._blocks.pop(place, None)
         if block is not None:
-            self.size_bytes -= len(block)
+            self.size_bytes -= len(block) + _ENTRY_BYTES

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -25,6 +26,9 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import (
+    APPEND_SESSION_GONE_S,
+    APPEND_SESSION_IDLE_S,
+    APPEND_SESSIONS_KEPT,
     CONNECTION_APPENDS_WAITING,
     CONNECTION_COMMANDS_WAITING,
     CONNECTION_RECEIVED_BYTES,
@@ -59,7 +63,9 @@ _KEPT = 2  # a reply keeps the block alive that it was cut from: up to twice its
 class _Session:
     """One writer on one segment on this connection."""
 
-    __slots__ = ("acknowledged", "container", "ends_at", "error", "parent", "segment", "stored")
+    __slots__ = (
+        "acknowledged", "container", "ends_at", "error", "is_used", "looked_at", "parent", "segment", "stored"
+    )  # fmt: skip
 
     def __init__(self, segment: str, container: Container, ends_at: float) -> None:
         self.segment = segment
@@ -70,6 +76,23 @@ class _Session:
         self.stored = NO_VERSION  # the writer's number once everything before is written
         self.acknowledged = NO_VERSION
         self.error: Exception | None = None  # what ended the session
+        self.is_used = False  # since it was looked at
+        self.looked_at = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether it had nothing to do for long, or for a while after its end."""
+        now = time.monotonic()
+        if self.is_used:
+            self.is_used, self.looked_at = False, now
+            return False
+        idle_s = now - self.looked_at
+        return idle_s > APPEND_SESSION_IDLE_S or (idle_s > APPEND_SESSION_GONE_S and self._has_ended())
+
+    def _has_ended(self) -> bool:
+        container = self.container
+        return self.error is not None or (
+            container.failure is None and not container.state.residents.exists(self.segment)
+        )
 
 
 class WriterConflictError(NadiError):
@@ -240,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: Unsent | None = None
         self._unsent_bytes = 0
         self._appends = 0  # in containers' queues
-        self._sessions: dict[bytes, _Session] = {}
+        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
@@ -491,7 +514,16 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._sessions) > CONNECTION_SESSIONS:
             raise ProtocolError(f"more than {CONNECTION_SESSIONS:,} writers on one connection")
         self._appends += 1
+        if len(self._sessions) > APPEND_SESSIONS_KEPT:
+            self._look_at_sessions()
         session.container.submit(_Setup(self, session, command))
+
+    def _look_at_sessions(self) -> None:
+        """Drop those that are over: four looks for each new one, which needs two, so that none gather."""
+        for _ in range(4):
+            writer, session = self._sessions.popitem(last=False)
+            if not session.is_over():
+                self._sessions[writer] = session
 
     def _append(self, end: wire.AppendBlockEnd) -> None:
         block, self._block = self._block, None
@@ -513,6 +545,7 @@ class Connection(asyncio.BufferedProtocol):
         session = self._sessions.get(writer)
         if session is None:
             raise ProtocolError("an append without SetupAppend")
+        session.is_used = True
         container = session.container
         self._appends += 1
         if self._access.has_ended(session.ends_at):

@@ -403,7 +403,8 @@ class Container:
                 answers.append((request, None, None))
                 raise
             except NadiError as error:
-                answers.append((request, None, error))
+                # without its frames, for whoever keeps it: they hold all that was appended with it
+                answers.append((request, None, error.with_traceback(None)))
             except Exception:
                 answers.append((request, None, None))
                 raise

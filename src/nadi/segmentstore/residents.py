@@ -46,6 +46,13 @@ class Residents:
         segment = self._metadata.segment_id(name)
         return None if segment is None else self.by_id(segment)
 
+    def exists(self, name: str) -> bool:
+        """Whether there is a segment of that name; its record stays where it is."""
+        if name in self._by_name:
+            return True
+        segment = self._metadata.segment_id(name)
+        return segment is not None and segment not in self.deleted
+
     def by_id(self, segment: int) -> SegmentRecord | None:
         record = self._by_id.get(segment)
         if record is None and segment not in self.deleted:

@@ -30,7 +30,7 @@ from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader
-from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
 
 FILE_BYTES = 64 * 1024
@@ -638,3 +638,126 @@ def test_new_files_begin_small_and_double(tmp_path: Path, monkeypatch: pytest.Mo
     spares = list(tmp_path.glob("spare-*.nadi"))
     assert spares, "released files are kept"
     assert all(path.stat().st_size == FILE_BYTES for path in spares)
+
+
+class Disk:
+    """Says how much the log may take, in place of the file system."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, room_bytes: int) -> None:
+        self.room_bytes = room_bytes
+        monkeypatch.setattr(disk, "room_to_spare", lambda _: self.room_bytes)
+        monkeypatch.setattr("nadi.segmentstore.tier1.supply._LOOK_AGAIN_S", 0.01)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - a thread changes it
+            await asyncio.sleep(0.005)
+
+
+def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def life() -> tuple[list[bytes], list[bytes]]:
+        space = Disk(monkeypatch, 1 << 30)
+        log = open_log(tmp_path)
+        assert list(log.replay(0)) == []
+        written: list[bytes] = []
+
+        async def append(payload: bytes) -> None:
+            await log.append([payload])
+            written.append(payload)
+
+        await append(b"one")
+        await until(lambda: (tmp_path / "kept-aside").exists())
+        space.room_bytes = -1
+        for _ in range(2):  # the second file is ready, and takes one of them; no third can be had
+            await append(bytes(FILE_BYTES - 4 * BLOCK_BYTES))
+        await log.settle(FILE_BYTES)
+        await until(lambda: log.is_full)
+        rest, half, whole = (log.room_bytes(share) for share in (NOTHING, HALF, ALL))
+        assert 0 < rest < 2 * BLOCK_BYTES < half < FILE_BYTES // 2 < whole < FILE_BYTES
+        await append(b"fits" * (rest // 4))
+        assert log.room_bytes() <= 0
+
+        await append(bytes(half))  # in the file that was kept aside
+        assert log.is_full
+        assert log.room_bytes() < 0, "of that others have nothing"
+        assert log.room_bytes(HALF) < BLOCK_BYTES < log.room_bytes(ALL) < FILE_BYTES // 2
+        while log.room_bytes(ALL) >= 0:
+            await append(b"all of it")
+        with pytest.raises(StorageFullError):
+            await log.append([bytes(FILE_BYTES)])
+        await log.close()
+
+        log = open_log(tmp_path)  # and a new owner knows it too
+        again = [frame.payload for frame in log.replay(0)]
+        await log.settle(1)
+        assert log.room_bytes(ALL) < 0
+        space.room_bytes = 1 << 30
+        await until(lambda: log._supply.ready is not None)
+        await append(b"more")
+        await until(lambda: (tmp_path / "kept-aside").exists())
+        await log.close()
+        return written, again
+
+    written, again = asyncio.run(life())
+    assert again == written[:-1]
+    assert read(tmp_path) == written
+
+
+def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def life() -> None:
+        monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
+        space = Disk(monkeypatch, 1 << 30)
+        log = open_log(tmp_path)
+        assert list(log.replay(0)) == []
+        await log.append([b"one"])
+        await until(lambda: (tmp_path / "kept-aside").exists())
+        space.room_bytes = -1
+        for _ in range(2):
+            await log.append([bytes(FILE_BYTES - 4 * BLOCK_BYTES)])
+        await until(lambda: log.is_full)
+        await log.append([bytes(2 * BLOCK_BYTES)])
+        assert not (tmp_path / "kept-aside").exists()
+        space.room_bytes = FILE_BYTES
+        await until(lambda: log._supply.ready is not None)
+        space.room_bytes = -1
+        last = await log.append([b"four"])
+        log.truncate(last.address.sequence)
+        await until(lambda: (tmp_path / "kept-aside").exists())
+        await until(lambda: len(list(tmp_path.glob("*.nadi"))) == 1)
+        await log.close()
+
+    asyncio.run(life())
+
+
+def test_a_short_disk_gets_smaller_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_FIRST_FILE_BYTES", FILE_BYTES // 4)
+
+    async def life() -> None:
+        space = Disk(monkeypatch, 1 << 30)
+        log = open_log(tmp_path)
+        assert list(log.replay(0)) == []
+        for _ in range(4):
+            await log.append([bytes(FILE_BYTES // 8)])
+        await log.settle(FILE_BYTES)
+        space.room_bytes = FILE_BYTES // 2 + 1
+        for _ in range(16):
+            await log.append([bytes(FILE_BYTES // 8)])
+        await log.close()
+
+    asyncio.run(life())
+    sizes = [len(content) for _, content in sorted(log_files(tmp_path).items())]
+    assert sizes[0] == FILE_BYTES // 4
+    assert sizes[-1] == FILE_BYTES // 2
+
+
+def test_a_disk_that_has_less_than_is_left_to_others_has_no_room(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    free = status.f_bavail * status.f_frsize
+    spare = disk.room_to_spare(tmp_path)
+    assert spare <= free
+    assert free - 65 * (1 << 20) < spare

@@ -22,6 +22,7 @@ from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
+_PLENTY_BYTES = 1 << 62
 
 
 class DiskReadError(UnavailableError):
@@ -42,7 +43,10 @@ class ChunkStore:
 
     def room_bytes(self) -> int:
         """What may still be stored, as far as is known; the last of a disk is left to others."""
-        return 1 << 62 if self._local is None else free_bytes(self._local) - FULL_BELOW_BYTES
+        try:
+            return _PLENTY_BYTES if self._local is None else free_bytes(self._local) - FULL_BELOW_BYTES
+        except OSError:  # `put` says what is wrong
+            return _PLENTY_BYTES
 
     def check_room(self, size_bytes: int) -> None:
         """StorageFullError where a chunk of that size has no room for certain: asked before anything is written."""
