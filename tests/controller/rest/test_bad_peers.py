@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from nadi.access.budget import Budget
-from nadi.controller.rest import protocol
+from nadi.controller.rest import endpoint, protocol
 from nadi.controller.rest import server as rest_server
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
@@ -57,6 +57,12 @@ async def halves(made: RestServer, count: int) -> Halves:
 async def is_ready(made: RestServer) -> int:
     async with httpx.AsyncClient(timeout=5) as client:
         return (await client.get(f"{made.uri}/v1/health/readiness")).status_code
+
+
+async def until(check: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not check():  # noqa: ASYNC110 - it is looked at from outside
+            await asyncio.sleep(0.01)
 
 
 def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +114,7 @@ def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pytest.Mon
     async def main() -> None:
         async with served(monkeypatch, app) as made, httpx.AsyncClient(timeout=10) as client:
             working = [asyncio.create_task(client.get(f"{made.uri}/work")) for _ in range(5)]
-            while made.connections < 5:
-                await asyncio.sleep(0.01)
+            await until(lambda: made.connections == 5)
             await asyncio.sleep(0.05)
             for _ in range(3):
                 assert await is_ready(made) == 200
@@ -132,6 +137,7 @@ def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.Mon
             while True:
                 made_pages += 1
                 yield bytes(64 * KIB)
+                await asyncio.sleep(0)
 
         return StreamingResponse(pages())
 
@@ -139,18 +145,17 @@ def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.Mon
         async with served(monkeypatch, Starlette(routes=[Route("/list", long_list)])) as made:
             _, writer = await asyncio.open_connection(*address(made), limit=1024)
             writer.write(b"GET /list HTTP/1.1\r\nHost: x\r\n\r\n")
-            async with asyncio.timeout(10):
-                while not made.connections:
-                    await asyncio.sleep(0.01)
-                while made.connections:
-                    await asyncio.sleep(0.01)
+            await until(lambda: made.connections)
+            await until(lambda: not made.connections)
             assert made_pages * 64 * KIB < 32 * MIB
             writer.close()
 
     uvloop.run(main())
 
 
-def test_bodies_that_come_count_in_the_budget(tmp_path: Path) -> None:
+def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "REST_BODY_TIMEOUT_S", 1.0)
+
     async def main() -> None:
         server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
         async with server:
@@ -172,9 +177,8 @@ def test_bodies_that_come_count_in_the_budget(tmp_path: Path) -> None:
             assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2 + chunk
             for _, writer in slow:
                 writer.close()
-            async with asyncio.timeout(20), httpx.AsyncClient() as client:
-                while budget.held_bytes:
-                    await asyncio.sleep(0.01)
+            await until(lambda: not budget.held_bytes)
+            async with httpx.AsyncClient() as client:
                 made = await client.post(
                     f"{server.rest_uri}/v1/scopes",
                     content=json.dumps({"scopeName": "s"}),
