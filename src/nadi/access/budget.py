@@ -35,6 +35,11 @@ class Budget:
         return max(PEERS_LEAST_BYTES, (self.total_bytes - self.held_bytes) // PEERS_SHARE)
 
     @property
+    def largest_share_bytes(self) -> int:
+        """What one account could hold if nobody else held anything."""
+        return max(PEERS_LEAST_BYTES, self.total_bytes // PEERS_SHARE)
+
+    @property
     def waiting(self) -> int:
         """How many wait for room."""
         return len(self._waiting)

@@ -169,8 +169,12 @@ class Intake:
 
     def _has_room(self) -> bool:
         """For the buffer that comes next, where that is not a small one; it goes on when there is."""
-        if self._decoder.next_buffer_bytes - self._decoder.buffer_bytes <= self.held.room_bytes:
+        needed = self._decoder.next_buffer_bytes - self._decoder.buffer_bytes
+        if needed <= self.held.room_bytes:
             return True
+        if needed > self._budget.largest_share_bytes:
+            self._taker.broken(ProtocolError(f"a frame of {needed:,} bytes is more than one connection may ever hold"))
+            return False
         self._budget.wait(self.go_on)
         return False
 
