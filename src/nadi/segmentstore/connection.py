@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._report = report
         self._budget = budget
-        self._sending = budget.account()
+        self._sending = budget.sending.account()
         self.known = known
         self._left = left
         self._intake: Intake | None = None
@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections.discard(self)
         if self._intake is not None:
             self._intake.close()
-        self._budget.forget(self._room_came)
+        self._budget.sending.forget(self._room_came)
         self._sending.give(_KEPT * self._unsent_bytes)
         self._unsent_bytes = 0
         self.writable.set()
@@ -307,6 +307,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._flushed(0)
         self.writable.set()
+        self._reads.taken()
         self._reads.go_on()
         self._go_on()
 
@@ -379,7 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             room -= self._outgoing.queued_bytes
         if room <= 0:
-            self._budget.wait(self._room_came)
+            self._budget.sending.wait(self._room_came)
         return max(0, room)
 
     def _room_came(self) -> None:
@@ -411,7 +412,7 @@ class Connection(asyncio.BufferedProtocol):
         if intake is None:
             return True
         if intake.held.held_bytes > CONNECTION_RECEIVED_BYTES or intake.is_over_share:
-            self._budget.wait(intake.go_on)
+            intake.wait()
             return True
         return (
             self._throttle is not None
