@@ -22,8 +22,9 @@ MAX_LARGE_EVENT_BYTES = 1024 * MIB
 READ_REPLY_MAX_BYTES = 2 * MIB  # what official servers send at most in one SegmentRead
 
 # --- peers of the segment store ------------------------------------------------------------------
-PEERS_BYTES = 256 * MIB  # held for all of them: received and not handled, and to be sent and not taken
-PEERS_SHARE = 4  # one connection may hold this part of what is free, each way: one alone a fifth of all, 50 MiB
+PEERS_BYTES = 256 * MIB  # held for all of them: half received and not handled, half to be sent and not taken
+PEERS_SHARE = 4  # one connection may hold this part of what is free: 24 MiB of 128 where nobody else holds any
+PEERS_LITTLE_BYTES = 2 * MIB  # for who holds no more, the last quarter is kept: a block of events, or a reply
 PEERS_LEAST_BYTES = 32 * KIB  # which everybody may hold, each way, also when nothing is free
 CONNECTIONS_MAX = 4_096  # with 64 KiB each that everybody may hold, no more than another budget
 CONNECTIONS_OF_ADDRESS = 2_048  # of one peer's address: official writers have one for each segment
@@ -44,10 +45,11 @@ CONNECTION_SESSIONS = 20_000  # writers set up on one connection; official clien
 CONNECTION_COMMANDS_WAITING = 1_000  # that are neither appends nor reads, and are handled one by one
 CONNECTION_READS_WAITING = 1_000  # long polls one connection may hold
 COMMANDS_A_TURN = 200  # taken of one connection in one turn of the loop, some 10 us each
+READ_REPLY_FIRST_BYTES = 256 * KIB  # a connection's first reply; each that is taken lets the next be twice as large
 READS_A_TURN = 8  # answered to one connection in one turn: up to 2 MiB to be put together, each
 WAKES_A_TURN = 100  # of those who wait for a segment's tail, or for room
 PATROL_S = 1.0  # how often connections are looked at for what takes too long
-ACCEPTS_A_TURN = 50  # new connections
+ACCEPTS_A_TURN = 10  # new connections, some 0.2 ms each
 FETCHES_AT_ONCE = 16  # from the log or tier 2, of all readers: up to 4 MiB each
 READ_AHEAD_FETCHES = 8  # of them, past which nothing is fetched that nobody asked for yet
 LIST_MAX_ENTRIES = 100_000  # in one command: an entry of 24 bytes becomes some 200 in memory

@@ -5,39 +5,39 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from nadi.access.budget import Budget
-from nadi.limits import KIB, PEERS_LEAST_BYTES, PEERS_SHARE, WAKES_A_TURN
+from nadi.access.budget import Pool
+from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, PEERS_LITTLE_BYTES, WAKES_A_TURN
 
-TOTAL = 1024 * KIB
+TOTAL = 128 * MIB
 
 
 def test_shares_become_smaller_and_something_is_always_left() -> None:
     async def main() -> None:
-        budget = Budget(TOTAL)
-        alone = budget.account()
-        assert alone.room_bytes == TOTAL // PEERS_SHARE
-        accounts = [budget.account() for _ in range(20)]
+        pool = Pool(TOTAL)
+        alone = pool.account()
+        assert alone.room_bytes == 24 * MIB
+        accounts = [pool.account() for _ in range(100)]
         for account in accounts:
             account.take(account.room_bytes)
             assert account.held_bytes >= PEERS_LEAST_BYTES
-        assert budget.held_bytes <= TOTAL + len(accounts) * PEERS_LEAST_BYTES
+        assert pool.held_bytes <= TOTAL + len(accounts) * PEERS_LEAST_BYTES
         assert alone.room_bytes >= PEERS_LEAST_BYTES, "whoever comes last can still ask for something"
         for account in accounts:
             account.hold(0)
-        assert (budget.held_bytes, alone.room_bytes) == (0, TOTAL // PEERS_SHARE)
-        assert budget.peak_bytes > TOTAL // 2
+        assert (pool.held_bytes, alone.room_bytes) == (0, 24 * MIB)
+        assert pool.peak_bytes > TOTAL // 2
 
     asyncio.run(main())
 
 
 def test_all_who_wait_are_told_a_few_in_a_turn_and_only_once() -> None:
     async def main() -> None:
-        budget = Budget(TOTAL)
-        account = budget.account()
+        pool = Pool(TOTAL)
+        account = pool.account()
         account.take(TOTAL)
         told: list[int] = []
         for number in range(3 * WAKES_A_TURN):
-            budget.wait(lambda number=number: told.append(number))  # type: ignore[misc]
+            pool.wait(lambda number=number: told.append(number))  # type: ignore[misc]
         account.give(KIB)
         seen = []
         while len(told) < 3 * WAKES_A_TURN:
@@ -48,21 +48,21 @@ def test_all_who_wait_are_told_a_few_in_a_turn_and_only_once() -> None:
         account.give(KIB)
         await asyncio.sleep(0)
         assert len(told) == 3 * WAKES_A_TURN
-        assert not budget.waiting
+        assert not pool.waiting
 
     asyncio.run(main())
 
 
 def test_room_is_waited_for() -> None:
     async def main() -> None:
-        budget = Budget(TOTAL)
-        greedy, poor = budget.account(), budget.account()
+        pool = Pool(TOTAL)
+        greedy, poor = pool.account(), pool.account()
         poor.take(PEERS_LEAST_BYTES)
         greedy.take(TOTAL)
         waiting = asyncio.create_task(poor.room())
         await asyncio.sleep(0)
         assert not waiting.done()
-        assert budget.waiting == 1
+        assert pool.waiting == 1
         greedy.give(TOTAL)
         await asyncio.wait_for(waiting, 5)
         poor.take(TOTAL)
@@ -70,23 +70,39 @@ def test_room_is_waited_for() -> None:
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.wait([gone])
-        assert not budget.waiting
+        assert not pool.waiting
 
     asyncio.run(main())
 
 
 def test_another_thread_may_be_the_last_to_let_go() -> None:
     async def main() -> None:
-        budget = Budget(TOTAL)
-        account = budget.account()
+        pool = Pool(TOTAL)
+        account = pool.account()
         account.take(5 * KIB)
         told = asyncio.Event()
-        budget.wait(told.set)
+        pool.wait(told.set)
         thread = threading.Thread(target=account.give, args=(5 * KIB,))
         thread.start()
         thread.join()
         assert account.held_bytes == 5 * KIB, "it is for the loop's thread"
         await asyncio.wait_for(told.wait(), 5)
-        assert (account.held_bytes, budget.held_bytes) == (0, 0)
+        assert (account.held_bytes, pool.held_bytes) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_who_holds_much_leaves_room_for_those_who_hold_little() -> None:
+    async def main() -> None:
+        pool = Pool(TOTAL)
+        greedy = [pool.account() for _ in range(100)]
+        for account in greedy:
+            if account.room_bytes >= 17 * MIB:  # as a frame of that size would
+                account.take(17 * MIB)
+        assert pool.held_bytes >= 34 * MIB
+        for account in greedy:
+            if account.room_bytes >= 4 * MIB:
+                account.take(4 * MIB)
+        assert pool.account().room_bytes >= PEERS_LITTLE_BYTES
 
     asyncio.run(main())

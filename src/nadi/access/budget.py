@@ -1,9 +1,10 @@
 """One budget for all bytes that a server holds for its peers, so that none of them can take what others need.
 
-It counts what was received and is not handled yet, and what is to be sent and was not taken yet. Each connection has
-an account for either direction. None may hold more than a share of what is free, so shares become smaller as more is
-held and something is always left for who comes next; a few bytes everybody gets, or a newcomer could not even ask.
-Who finds no room waits until somebody gives something back.
+It counts what was received and is not handled yet, and what is to be sent and was not taken yet, each with half of
+the budget: a crowd that takes nothing of what it reads holds up no writer. Each connection has an account for either
+direction. None may hold more than a share of what is free, so shares become smaller as more is held; the last quarter
+is for those who hold little; and a few bytes everybody gets, or a newcomer could not even ask. Who finds no room waits
+until somebody gives something back.
 """
 
 from __future__ import annotations
@@ -12,15 +13,37 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from nadi.limits import PEERS_BYTES, PEERS_LEAST_BYTES, PEERS_SHARE, WAKES_A_TURN
+from nadi.limits import PEERS_BYTES, PEERS_LEAST_BYTES, PEERS_LITTLE_BYTES, PEERS_SHARE, WAKES_A_TURN
 
 Waiter = Callable[[], None]
+_KEPT_FOR_LITTLE = 4  # this part
 
 
 class Budget:
-    """`account` for a connection; `held_bytes` now, and `peak_bytes` at most so far."""
+    """Its two halves. `peak_bytes` is no less than was ever held at a time."""
 
     def __init__(self, total_bytes: int = PEERS_BYTES) -> None:
+        self.total_bytes = total_bytes
+        self.receiving, self.sending = Pool(total_bytes // 2), Pool(total_bytes // 2)
+
+    @property
+    def held_bytes(self) -> int:
+        return self.receiving.held_bytes + self.sending.held_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.receiving.peak_bytes + self.sending.peak_bytes
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return self.receiving.waiting + self.sending.waiting
+
+
+class Pool:
+    """One half: `account` for a connection; `held_bytes` now, and `peak_bytes` at most so far."""
+
+    def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
@@ -32,7 +55,14 @@ class Budget:
     @property
     def share_bytes(self) -> int:
         """What one account may hold now."""
-        return max(PEERS_LEAST_BYTES, (self.total_bytes - self.held_bytes) // PEERS_SHARE)
+        free = self.total_bytes - self.held_bytes
+        much = (free - self.total_bytes // _KEPT_FOR_LITTLE) // PEERS_SHARE
+        return max(PEERS_LEAST_BYTES, min(PEERS_LITTLE_BYTES, free // PEERS_SHARE), much)
+
+    @property
+    def largest_share_bytes(self) -> int:
+        """What one account could hold if nobody else held anything."""
+        return max(PEERS_LEAST_BYTES, (self.total_bytes - self.total_bytes // _KEPT_FOR_LITTLE) // PEERS_SHARE)
 
     @property
     def waiting(self) -> int:
@@ -89,42 +119,42 @@ class Budget:
 class Account:
     """What is held for one connection, in one direction."""
 
-    __slots__ = ("_budget", "held_bytes")
+    __slots__ = ("_pool", "held_bytes")
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
         self.held_bytes = 0
 
     @property
     def room_bytes(self) -> int:
         """How much more it may hold."""
-        return max(0, self._budget.share_bytes - self.held_bytes)
+        return max(0, self._pool.share_bytes - self.held_bytes)
 
     async def room(self) -> None:
         """Wait until it may hold more."""
         while not self.room_bytes:
             came = asyncio.Event()
-            self._budget.wait(came.set)
+            self._pool.wait(came.set)
             try:
                 await came.wait()
             finally:
-                self._budget.forget(came.set)
+                self._pool.forget(came.set)
 
     def take(self, size_bytes: int) -> None:
         """Hold that much more, or less where it is negative; who can wait asks for `room_bytes` before."""
         self.held_bytes += size_bytes
-        self._budget.change(size_bytes)
+        self._pool.change(size_bytes)
 
     def give(self, size_bytes: int) -> None:
         """Hold that much less. From any thread: the last to let go of a buffer may be a collection of garbage there."""
-        if not self._budget.is_at_home:
-            self._budget.at_home(lambda: self.give(size_bytes))
+        if not self._pool.is_at_home:
+            self._pool.at_home(lambda: self.give(size_bytes))
             return
         self.held_bytes -= size_bytes
-        self._budget.change(-size_bytes)
+        self._pool.change(-size_bytes)
 
     def hold(self, size_bytes: int) -> None:
         """Hold that much from now on."""
         change, self.held_bytes = size_bytes - self.held_bytes, size_bytes
         if change:
-            self._budget.change(change)
+            self._pool.change(change)

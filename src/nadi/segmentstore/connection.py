@@ -256,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._report = report
         self._budget = budget
-        self._sending = budget.account()
+        self._sending = budget.sending.account()
         self.known = known
         self._left = left
         self._intake: Intake | None = None
@@ -290,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections.discard(self)
         if self._intake is not None:
             self._intake.close()
-        self._budget.forget(self._room_came)
+        self._budget.sending.forget(self._room_came)
         self._sending.give(_KEPT * self._unsent_bytes)
         self._unsent_bytes = 0
         self.writable.set()
@@ -331,6 +331,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._flushed(0)
         self.writable.set()
+        self._reads.taken()
         self._reads.go_on()
         self._go_on()
 
@@ -403,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             room -= self._outgoing.queued_bytes
         if room <= 0:
-            self._budget.wait(self._room_came)
+            self._budget.sending.wait(self._room_came)
         return max(0, room)
 
     def _room_came(self) -> None:
@@ -435,7 +436,7 @@ class Connection(asyncio.BufferedProtocol):
         if intake is None:
             return True
         if intake.held.held_bytes > CONNECTION_RECEIVED_BYTES or intake.is_over_share:
-            self._budget.wait(intake.go_on)
+            intake.wait()
             return True
         return (
             self._throttle is not None

@@ -56,11 +56,11 @@ class Intake:
 
     def __init__(self, taker: Taker, budget: Budget, access: TokenCheck, transport: asyncio.Transport) -> None:
         self._taker = taker
-        self._budget = budget
+        self._pool = budget.receiving
         self._access = access
         self._transport: asyncio.Transport | None = transport
         self._loop = asyncio.get_running_loop()
-        self.held = budget.account()
+        self.held = self._pool.account()
         self._decoder = Decoder(RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_LEAST_BYTES, self.held)
         self._decoder.max_frame_bytes = UNKNOWN_PEER_FRAME_BYTES
         self._is_known = False
@@ -74,10 +74,14 @@ class Intake:
     def frame_bytes(self) -> int:
         return self._decoder.frame_bytes
 
+    def wait(self) -> None:
+        """Go on when others gave something back."""
+        self._pool.wait(self.go_on)
+
     @property
     def is_over_share(self) -> bool:
         """What the peer sent before fills its share: the buffer in use does not count."""
-        return self.held.held_bytes > self._decoder.buffer_bytes + self._budget.share_bytes
+        return self.held.held_bytes > self._decoder.current_bytes + self._pool.share_bytes
 
     @property
     def is_reading(self) -> bool:
@@ -104,7 +108,7 @@ class Intake:
     def close(self) -> None:
         self._transport = None
         self._decoder.close()
-        self._budget.forget(self.go_on)
+        self._pool.forget(self.go_on)
 
     def look(self, now_s: float) -> str:
         """Why the connection must end, by what does not come; empty if it need not. Buffers of idle peers go."""
@@ -169,9 +173,13 @@ class Intake:
 
     def _has_room(self) -> bool:
         """For the buffer that comes next, where that is not a small one; it goes on when there is."""
-        if self._decoder.next_buffer_bytes - self._decoder.buffer_bytes <= self.held.room_bytes:
+        needed = self._decoder.next_buffer_bytes - self._decoder.buffer_bytes
+        if needed <= self.held.room_bytes:
             return True
-        self._budget.wait(self.go_on)
+        if needed > self._pool.largest_share_bytes:
+            self._taker.broken(ProtocolError(f"a frame of {needed:,} bytes is more than one connection may ever hold"))
+            return False
+        self._pool.wait(self.go_on)
         return False
 
     # --- peers that are not known yet ------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from nadi.access.budget import Account
 from nadi.errors import NadiError, ProtocolError
-from nadi.limits import CONNECTION_READS_WAITING, KIB, READ_REPLY_MAX_BYTES, READS_A_TURN
+from nadi.limits import CONNECTION_READS_WAITING, KIB, READ_REPLY_FIRST_BYTES, READ_REPLY_MAX_BYTES, READS_A_TURN
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.reads import SegmentReader
@@ -93,6 +93,7 @@ class ConnectionReads:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[wire.ReadSegment] = deque()  # to be answered when there is room
         self._is_due = False
+        self._reply_bytes = READ_REPLY_FIRST_BYTES
 
     def start(self, command: wire.ReadSegment) -> None:
         """Answer it, now or later; ProtocolError if too many are under way."""
@@ -123,7 +124,7 @@ class ConnectionReads:
         for _ in range(READS_A_TURN):
             if not ready:
                 return
-            room = peer.room_bytes
+            room = min(peer.room_bytes, self._reply_bytes)
             if not room:
                 return
             command = ready.popleft()
@@ -135,6 +136,10 @@ class ConnectionReads:
         if ready and not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._again)
+
+    def taken(self) -> None:
+        """The peer took what was sent, so the next reply may be larger: who takes nothing has little held for it."""
+        self._reply_bytes = min(2 * self._reply_bytes, READ_REPLY_MAX_BYTES)
 
     def _again(self) -> None:
         self._is_due = False
@@ -189,6 +194,8 @@ class ConnectionReads:
         self._peer.send(reply_to(command, record, data))
         if len(data) > _LARGE_READ_BYTES:
             self._peer.flush()  # now, so that the next read knows whether there is room for it
+            if self._peer.writable.is_set():
+                self.taken()
 
 
 def reply_to(command: wire.ReadSegment, record: SegmentRecord, data: Buffer) -> wire.Command:

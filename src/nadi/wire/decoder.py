@@ -86,6 +86,11 @@ class Decoder:
         return code, length
 
     @property
+    def current_bytes(self) -> int:
+        """Of the buffer in use."""
+        return len(self._view)
+
+    @property
     def buffer_bytes(self) -> int:
         """Of the buffer there is, as far as the next one takes its place."""
         return 0 if self._shared else len(self._view)

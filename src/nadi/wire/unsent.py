@@ -8,7 +8,7 @@ import socket
 import struct
 import termios
 
-from nadi.limits import READ_REPLY_MAX_BYTES, SEND_HIGH_WATER_BYTES, SEND_PROGRESS_BYTES
+from nadi.limits import READ_REPLY_MAX_BYTES, SEND_HIGH_WATER_BYTES, SEND_LOW_WATER_BYTES, SEND_PROGRESS_BYTES
 
 _BYTES_ACKED = struct.Struct("=120xQ")  # in Linux's tcp_info
 _TLS_MOST_BYTES = READ_REPLY_MAX_BYTES + SEND_HIGH_WATER_BYTES  # what a TLS transport may have handed on
@@ -33,11 +33,13 @@ class Unsent:
         """What is not sent after so much more was written; 0 bytes more is to ask again."""
         if self._is_tls:
             self._below = min(self._below + size_bytes, _TLS_MOST_BYTES)
+            if self._below > SEND_LOW_WATER_BYTES and self._system_takes_more():
+                self._below = 0
         return self._transport.get_write_buffer_size() + self._below
 
     def stalled_s(self, now_s: float) -> float:
         """For how long the peer took nothing, or next to nothing, of what waits for it; 0 where nothing waits."""
-        if self._below and not self._in_kernel():
+        if self._below and self._system_takes_more():
             self._below = 0
         if not self.size_bytes:
             self._since = 0.0
@@ -47,12 +49,12 @@ class Unsent:
             self._since, self._acknowledged = now_s, acknowledged
         return now_s - self._since
 
-    def _in_kernel(self) -> int:
-        """Bytes that the system has and the peer has not; while there are none, nothing waits below TLS either."""
+    def _system_takes_more(self) -> bool:
+        """Its buffer is far from full: so nothing waits for it in this process, below TLS or elsewhere."""
         if self._socket is None or self._socket.fileno() < 0:
-            return 0
-        count: int = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
-        return count
+            return True
+        waiting: int = struct.unpack("i", fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)))[0]
+        return 4 * waiting < self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
     def _taken(self) -> int:
         """Bytes that the peer's system acknowledged since the connection began."""

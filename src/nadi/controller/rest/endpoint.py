@@ -123,7 +123,7 @@ async def read_body(request: Request, kind: Any, budget: Budget) -> Any:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
     data = bytearray()
-    account = budget.account()
+    account = budget.receiving.account()
     try:
         async with asyncio.timeout(REST_BODY_TIMEOUT_S):
             async for chunk in request.stream():

@@ -147,6 +147,11 @@ class RestServer:
     def running(self) -> bool:
         return self._task is not None and not self._task.done() and self._uvicorn.serving.is_set()
 
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._uvicorn.listener.guests)
+
     async def stop(self) -> None:
         if self._task is not None:
             self._uvicorn.should_exit = True

@@ -1,0 +1,189 @@
+"""The REST port under halves of requests, crowds, and peers that take nothing: health is answered all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvloop
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from nadi.access.budget import Budget
+from nadi.controller.rest import endpoint, protocol
+from nadi.controller.rest import server as rest_server
+from nadi.controller.rest.access import RestAccess
+from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.health import Status, leaf
+from nadi.controller.rest.server import RestServer
+from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES
+from nadi.standalone.server import Server
+
+HALF = b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nX-a: "
+Halves = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
+
+
+@asynccontextmanager
+async def served(monkeypatch: pytest.MonkeyPatch, app: Starlette | None = None) -> AsyncIterator[RestServer]:
+    if app is not None:
+        monkeypatch.setattr(rest_server, "rest_app", lambda _: app)
+    made = RestServer(Api(lambda: leaf("nadi", Status.UP), RestAccess()), "127.0.0.1", 0)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+def address(made: RestServer) -> tuple[str, int]:
+    host, _, port = made.uri.removeprefix("http://").rpartition(":")
+    return host, int(port)
+
+
+async def halves(made: RestServer, count: int) -> Halves:
+    found = [await asyncio.open_connection(*address(made)) for _ in range(count)]
+    for _, writer in found:
+        writer.write(HALF)
+    return found
+
+
+async def is_ready(made: RestServer) -> int:
+    async with httpx.AsyncClient(timeout=5) as client:
+        return (await client.get(f"{made.uri}/v1/health/readiness")).status_code
+
+
+async def until(check: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not check():  # noqa: ASYNC110 - it is looked at from outside
+            await asyncio.sleep(0.01)
+
+
+def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_server, "REST_CONNECTIONS_OF_ADDRESS", 20)
+
+    async def main() -> None:
+        async with served(monkeypatch) as made:
+            crowd = await halves(made, 60)
+            for _ in range(5):
+                assert await is_ready(made) == 200
+            assert made.connections <= 20
+            assert await asyncio.wait_for(crowd[0][0].read(), 10) == b""
+
+    uvloop.run(main())
+
+
+def test_half_a_request_has_a_deadline_also_if_it_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(protocol, "PATROL_S", 0.05)
+
+    async def run() -> None:
+        async with served(monkeypatch) as made:
+            ((reader, writer),) = await halves(made, 1)
+            silent, _ = await asyncio.open_connection(*address(made))
+            ended = asyncio.create_task(reader.read())
+            async with asyncio.timeout(10):
+                while not ended.done():
+                    writer.write(b"a")
+                    await asyncio.sleep(0.01)
+            assert await asyncio.wait_for(silent.read(), 10) == b""
+            assert await is_ready(made) == 200
+
+    uvloop.run(run())
+
+
+def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_server, "REST_CONNECTIONS_OF_ADDRESS", 5)
+    finish = asyncio.Event()
+
+    async def work(request: Request) -> Response:
+        await finish.wait()
+        return PlainTextResponse("done")
+
+    async def health(request: Request) -> Response:
+        return PlainTextResponse("true")
+
+    app = Starlette(routes=[Route("/work", work), Route("/v1/health/readiness", health)])
+
+    async def main() -> None:
+        async with served(monkeypatch, app) as made, httpx.AsyncClient(timeout=10) as client:
+            working = [asyncio.create_task(client.get(f"{made.uri}/work")) for _ in range(5)]
+            await until(lambda: made.connections == 5)
+            await asyncio.sleep(0.05)
+            for _ in range(3):
+                assert await is_ready(made) == 200
+            async with httpx.AsyncClient(timeout=5) as other:
+                assert (await other.get(f"{made.uri}/work")).status_code == 503
+            finish.set()
+            assert [(await task).text for task in working] == ["done"] * 5
+
+    uvloop.run(main())
+
+
+def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "SEND_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(protocol, "PATROL_S", 0.05)
+    made_pages = 0
+
+    async def long_list(request: Request) -> Response:
+        async def pages() -> AsyncIterator[bytes]:
+            nonlocal made_pages
+            while True:
+                made_pages += 1
+                yield bytes(64 * KIB)
+                await asyncio.sleep(0)
+
+        return StreamingResponse(pages())
+
+    async def main() -> None:
+        async with served(monkeypatch, Starlette(routes=[Route("/list", long_list)])) as made:
+            _, writer = await asyncio.open_connection(*address(made), limit=1024)
+            writer.write(b"GET /list HTTP/1.1\r\nHost: x\r\n\r\n")
+            await until(lambda: made.connections)
+            await until(lambda: not made.connections)
+            assert made_pages * 64 * KIB < 32 * MIB
+            writer.close()
+
+    uvloop.run(main())
+
+
+def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "REST_BODY_TIMEOUT_S", 1.0)
+
+    async def main() -> None:
+        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+        async with server:
+            budget = server.store.budget = server._api.budget = Budget(4 * PEERS_LEAST_BYTES)
+            host, _, port = server.rest_uri.removeprefix("http://").rpartition(":")
+            head = (
+                b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+            )
+            slow = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
+            for _, writer in slow:
+                writer.write(head % (REST_BODY_MAX_BYTES - 1) + b" " * (REST_BODY_MAX_BYTES // 2))
+            seen = 0
+            async with asyncio.timeout(10):
+                while budget.held_bytes < 30 * KIB or budget.held_bytes != seen:
+                    seen = budget.held_bytes
+                    await asyncio.sleep(0.05)
+            chunk = 128 * KIB  # that a body may come in
+            assert budget.peak_bytes <= budget.total_bytes + 30 * chunk
+            assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2 + chunk
+            for _, writer in slow:
+                writer.close()
+            await until(lambda: not budget.held_bytes)
+            async with httpx.AsyncClient() as client:
+                made = await client.post(
+                    f"{server.rest_uri}/v1/scopes",
+                    content=json.dumps({"scopeName": "s"}),
+                    headers={"content-type": "application/json"},
+                )
+                assert made.status_code == 201
+
+    uvloop.run(main())

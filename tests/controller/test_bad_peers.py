@@ -1,0 +1,135 @@
+"""gRPC under halves of calls, calls that are too large or too many, and a flood from one peer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.controller import service
+from nadi.controller.service import add_controller, rpc_server
+from nadi.controller.turns import Turns
+from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN
+from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc.service import path
+from tests.controller.fake_store import FakeStore
+from tests.controller.support import new_controller
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    controller = new_controller(FakeStore())
+    await controller.start()
+    server = rpc_server()
+    add_controller(server, controller)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(None)
+        await controller.stop()
+
+
+async def code_of(call: Any) -> Any:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "RPC_MESSAGE_TIMEOUT_S", 0.3)
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.sleep(60)
+        yield b""
+
+    async def main() -> None:
+        async with served() as address, grpc.aio.insecure_channel(address) as channel:
+            async with asyncio.timeout(10):
+                assert await code_of(channel.stream_unary(path("createScope"))(never())) is grpc.StatusCode.UNAVAILABLE
+            scope = pb.ScopeInfo(scope="s").SerializeToString()
+            assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
+
+    asyncio.run(main())
+
+
+def test_a_call_that_is_too_large_is_refused() -> None:
+    async def main() -> None:
+        async with served() as address, grpc.aio.insecure_channel(address) as channel:
+            call = channel.unary_unary(path("createScope"))
+            assert await code_of(call(bytes(RPC_MESSAGE_MAX_BYTES + 1))) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert await code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100))) is grpc.StatusCode.INVALID_ARGUMENT
+
+    asyncio.run(main())
+
+
+def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
+    async def main() -> None:
+        turns, order = Turns(RPC_STARTS_A_TURN), list[str]()
+
+        async def call(peer: str) -> None:
+            await turns.mine(peer)
+            order.append(peer)
+
+        flood = [asyncio.create_task(call("flood")) for _ in range(500)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        before = len(order)
+        good = asyncio.create_task(call("good"))
+        await asyncio.wait_for(good, 5)
+        assert len(order) - before <= 4 * RPC_STARTS_A_TURN, "it did not wait for those that were there before"
+        seen = [len(order)]
+        while len(order) < 501:
+            await asyncio.sleep(0)
+            seen.append(len(order))
+        assert max(b - a for a, b in itertools.pairwise(seen)) <= RPC_STARTS_A_TURN
+        flood[0].cancel()
+        await asyncio.gather(*flood, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_calls_that_are_given_up_leave_their_turns_to_others() -> None:
+    async def main() -> None:
+        turns = Turns(1)
+        waiting = [asyncio.create_task(turns.mine(f"peer {n}")) for n in range(10)]
+        await asyncio.sleep(0)
+        for task in waiting[1:9]:
+            task.cancel()
+        await asyncio.wait_for(waiting[9], 5)
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_connections_have_a_limit_and_calls_go_on(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path, environment={"NADI_LIMITS": "rpc_connections_max=10"}) as server:
+        host, port = server.controller_uri.removeprefix("tcp://").split(":")
+        with StreamManager(server.controller_uri) as manager:
+            manager.create_scope("s")
+            idle = [socket.create_connection((host, int(port)), 5) for _ in range(30)]
+            refused = 0
+            for each in idle:
+                each.settimeout(0.3)
+                try:
+                    refused += each.recv(100) == b""  # those that have a place are sent the server's settings
+                except ConnectionError:
+                    refused += 1
+                except TimeoutError:
+                    pass
+            assert refused >= 20
+            manager.create_scope("t")
+            for each in idle:
+                each.close()
