@@ -7,8 +7,14 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# Each fork of a process with a gRPC channel would have gRPC put its threads in order in the child; while the channel
+# is busy it aborts one child in twenty, even one that only goes on to run a program. So PySpark fails to start its Java
+# now and then. A client is of no use after a fork anyhow. gRPC reads this once, when it is first imported.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 if TYPE_CHECKING:
     from nadi import errors

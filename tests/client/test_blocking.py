@@ -172,6 +172,24 @@ def test_a_client_is_not_for_a_forked_process(manager: StreamManager) -> None:
     writer.write_event(b"the parent's goes on").result(10)
 
 
+def test_processes_are_started_beside_a_busy_client(manager: StreamManager) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            manager.stream_info("sc", "st4")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        # with a preexec_fn, as PySpark starts its Java, the child is a fork of all this first
+        codes = {subprocess.run(["true"], preexec_fn=lambda: None, check=False).returncode for _ in range(150)}
+    finally:
+        done.set()
+        worker.join()
+    assert codes == {0}
+
+
 def test_ctrl_c_ends_a_wait(manager: StreamManager) -> None:
     reader = manager.create_reader("sc", "st4", start=manager.stream_info("sc", "st4").tail)
     with interrupted():

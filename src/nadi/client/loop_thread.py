@@ -18,7 +18,10 @@ from nadi.errors import ClosedError
 
 log = logging.getLogger("nadi.client")
 
-FORKED = "this client was made before the process forked, and its thread stayed behind: make another after the fork"
+FORKED = (
+    "this client was made before the process forked, and its thread stayed behind: "
+    "start processes by multiprocessing's spawn or forkserver, and make a client in each"
+)
 _Result = TypeVar("_Result")
 
 
