@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
 
     with nadi.embedded(tmp_path / "server") as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
-        manager.create_stream("home", "in", 3)
+        manager.create_stream("home", "in", 2)
         manager.create_stream("home", "out", 2)
 
         def feed() -> None:
@@ -96,9 +97,8 @@ def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
                 scale_somehow(manager, "in", places)
                 scalings += 1
 
-        beside = [threading.Thread(target=feed), threading.Thread(target=scale)]
-        for thread in beside:
-            thread.start()
+        pool = ThreadPoolExecutor(2)
+        beside = [pool.submit(feed), pool.submit(scale)]
         try:
             for number in range(KILLS):
                 driver = Driver(server.controller_uri, tmp_path)
@@ -111,8 +111,9 @@ def test_each_event_once_over_driver_kills(tmp_path: Path) -> None:
                     driver.kill()
         finally:
             stop.set()
-            for thread in beside:
-                thread.join()
+            pool.shutdown()
+        for one in beside:
+            one.result()
         copied = sum(1 for _ in manager.read_events("home", "out", end=manager.stream_info("home", "out").tail))
         last = Driver(server.controller_uri, tmp_path)
         try:

@@ -388,26 +388,26 @@ async def open_reader(
     for cut in (start, end):
         check_cut(cut, scope, stream)
     keys = None if routing_keys is None else [key_position(key) for key in checked_keys(routing_keys)]
+    if keys is None:
+        await asyncio.gather(*(check_boundary(stores, cut) for cut in (start, end) if cut is not None))
     if start is None:
         start = await controller.head(scope, stream)
-    elif keys is None:
-        await check_boundary(stores, start)
-    bound: Bound | None = None
-    if end is not None:
-        for segment_id, offset in start.positions.items():
-            if offset > end.positions.get(segment_id, offset):
-                raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment_id}")
-        try:
-            await controller.segments_between(scope, stream, start, end)
-        except InvalidStreamCutError:
-            raise
-        except InvalidArgumentError as error:
-            raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
-        if keys is None:
-            await check_boundary(stores, end)
-        bound = Bound(end.positions, await segment_ranges(stores, scope, stream, end))
-    frontier = await frontier_at(stores, start, keys)
-    return SliceReader(stores, scope, stream, frontier, start, bound, on_damage)
+    if end is None:
+        return SliceReader(stores, scope, stream, await frontier_at(stores, start, keys), start, None, on_damage)
+    for segment_id, offset in start.positions.items():
+        if offset > end.positions.get(segment_id, offset):
+            raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment_id}")
+    try:
+        frontier, last, _ = await asyncio.gather(
+            frontier_at(stores, start, keys),
+            segment_ranges(stores, scope, stream, end),
+            controller.segments_between(scope, stream, start, end),
+        )
+    except InvalidStreamCutError:
+        raise
+    except InvalidArgumentError as error:
+        raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
+    return SliceReader(stores, scope, stream, frontier, start, Bound(end.positions, last), on_damage)
 
 
 async def frontier_at(stores: SegmentStores, cut: StreamCut, keys: Sequence[float] | None = None) -> Frontier:
