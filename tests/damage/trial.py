@@ -1,0 +1,70 @@
+"""One trial: a copy of a folder, one to three damages, a look; if the start was refused, a repair and another look."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.damage.examine import Verdict, examine, repair
+from tests.damage.inflict import Damage, inflict
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What a seed makes of the folders in `where`, which `folder.make` made. `only`: one kind of file."""
+
+    where: Path
+    seed: int
+    only: str = ""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done, and what became of it; `after`: once it was repaired."""
+
+    seed: int
+    base: str
+    damages: list[Damage]
+    verdict: Verdict
+    said: str = ""
+    after: Verdict | None = None
+
+    @property
+    def kinds(self) -> str:
+        return "+".join(sorted({damage.kind for damage in self.damages}))
+
+    @property
+    def text(self) -> str:
+        return self.verdict.outcome + (f", repaired: {self.after.outcome}" if self.after else "")
+
+    def __str__(self) -> str:
+        notes = self.verdict.notes + (["after the repair: ", *self.after.notes] if self.after else [])
+        damages = "; ".join(map(str, self.damages))
+        return f"seed {self.seed}, {self.base}: {damages}\n  {self.text}: {' | '.join(notes)[:1500]}\n{self.said}"
+
+
+def run(trial: Trial) -> Outcome:
+    """The trial, on a copy of one of its folders."""
+    where, seed, only = trial.where, trial.seed, trial.only
+    chance = random.Random(seed)
+    base = chance.choice(["stopped", "killed"])
+    ledger = pickle.loads((where / f"{base}.ledger").read_bytes())
+    copy = where / f"trial-{seed}"
+    shutil.rmtree(copy, ignore_errors=True)
+    subprocess.run(["cp", "-r", "--sparse=always", where / base, copy], check=True)
+    try:
+        damages = [inflict(copy, chance, only) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+        outcome = Outcome(seed, base, damages, examine(copy, ledger))
+        if outcome.verdict.outcome == "refused":
+            code, outcome.said = repair(copy)
+            if code == 0:
+                outcome.after = examine(copy, ledger, may_lose=True)
+            else:
+                outcome.verdict.worse("REFUSED SOUND DATA", f"the repair ended with {code}")
+        return outcome
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
