@@ -35,7 +35,7 @@ from nadi.segmentstore.checked import (
     decode_totals,
     seed_of,
 )
-from nadi.segmentstore.commit import Changes, Commit, is_checked
+from nadi.segmentstore.commit import Changes, Commit, is_checked, merge
 from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.upgrade import upgrade
@@ -247,7 +247,7 @@ class Metadata:
                     self._trim_moments(commit, _ID.pack(segment), start_offset)
             noted = commit.finish()
         self._totals = noted.totals
-        self.changes |= noted.changes
+        merge(self.changes, noted.changes)
         self.changed_bytes += noted.size_bytes
         if self.changed_bytes > STATE_CHANGES_MAX_BYTES:
             self.changes = {}  # whoever takes them sees by `changed_bytes` that they are not there
@@ -272,7 +272,7 @@ class Metadata:
 
     def _delete(self, txn: lmdb.Transaction, commit: Commit, prefix: bytes, name: bytes) -> None:
         owner = txn.get(name, db=self._tables["names"])
-        if owner is not None and self._whole("names", name, bytes(owner)) == prefix:  # else another's by now
+        if owner is not None and self._whole("names", name, owner) == prefix:  # else another's by now
             commit.delete("names", name)
         for table in ("segments", "logged", "attributes", "extents", "entries", "positions", "moments"):
             commit.delete_range(table, prefix)
@@ -289,7 +289,7 @@ class Metadata:
             place = bounded_key(prefix + key)
             old = txn.get(place, db=self._tables["entries"])
             if old is not None:
-                commit.delete("positions", prefix + self._whole("entries", place, bytes(old))[:8])
+                commit.delete("positions", prefix + self._whole("entries", place, old)[:8])
             if value is None:
                 commit.delete("entries", place)
             else:
@@ -304,12 +304,12 @@ class Metadata:
 
     # --- reading ---------------------------------------------------------------------------------------
 
-    def _whole(self, table: str, key: bytes, raw: bytes) -> bytes:
+    def _whole(self, table: str, key: bytes, raw: bytes | memoryview) -> bytes:
         """The value that is stored as `raw`, once its checksum was looked at."""
         if self.seeds is None:
-            return raw
-        if len(raw) >= CRC_BYTES and crc32c(raw, crc32c(key, self.seeds[table])) == WHOLE:
-            return raw[:-CRC_BYTES]
+            return bytes(raw)
+        if crc32c(raw, crc32c(key, self.seeds[table])) == WHOLE and len(raw) >= CRC_BYTES:
+            return bytes(raw[:-CRC_BYTES])
         error = DamagedStateError(str(self._folder), f"a record of table {table} is damaged")
         self.on_damage(error)
         raise error
@@ -324,7 +324,8 @@ class Metadata:
             return None if raw is None else bytes(raw)
 
     def _get(self, table: str, key: bytes) -> bytes | None:
-        raw = self._read(table, key)
+        with self._env.begin(db=self._tables[table]) as txn:
+            raw = txn.get(key)
         return None if raw is None else self._whole(table, key, raw)
 
     def _scan(self, table: str, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:

@@ -15,7 +15,7 @@ import os
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
@@ -97,7 +97,7 @@ def packed(raw: bytes) -> bytes:
     return zlib.compress(raw, _LEVEL)
 
 
-def pack_changes(changes: Mapping[tuple[str, bytes], bytes | None]) -> bytes:
+def pack_changes(changes: Changes) -> bytes:
     """A delta as it is stored."""
     packer = zlib.compressobj(_LEVEL)
     stored = []
@@ -108,10 +108,11 @@ def pack_changes(changes: Mapping[tuple[str, bytes], bytes | None]) -> bytes:
         stored.append(packer.compress(_BLOCK.pack(len(raw)) + raw))
         block.clear()
 
-    for (table, key), value in changes.items():
-        block.append((_NUMBERS[table], key, value))
-        if len(block) == _BLOCK_CHANGES:
-            add()
+    for table, rows in changes.items():
+        for key, value in rows.items():
+            block.append((_NUMBERS[table], key, value))
+            if len(block) == _BLOCK_CHANGES:
+                add()
     if block:
         add()
     return b"".join(stored) + packer.flush()
@@ -125,7 +126,10 @@ def unpack_changes(stored: bytes) -> Iterator[Changes]:
         while at < len(raw):
             (size,) = _BLOCK.unpack_from(raw, at)
             block = _decode_block(raw[at + _BLOCK.size : at + _BLOCK.size + size])
-            yield {(TABLES[table], key): value for table, key, value in block}
+            changes: Changes = {}
+            for table, key, value in block:
+                changes.setdefault(TABLES[table], {})[key] = value
+            yield changes
             at += _BLOCK.size + size
     except (zlib.error, struct.error, msgspec.DecodeError, IndexError) as error:
         raise SnapshotError(f"a delta can't be unpacked: {error}") from error

@@ -27,7 +27,7 @@ from nadi.limits import (
     STATE_CHANGES_MAX_BYTES,
 )
 from nadi.segmentstore import snapshots, statecheck
-from nadi.segmentstore.commit import Changes
+from nadi.segmentstore.commit import Changes, merge
 from nadi.segmentstore.metadata import Metadata
 from nadi.segmentstore.snapshots import Manifest, Part
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -113,7 +113,7 @@ class Snapshotter:
                 return
             self._send(self._send_whole(sequence))
         else:
-            self._unsent |= changes or {}
+            merge(self._unsent, changes or {})
             self._unsent_bytes += size_bytes
             self._send(self._send_delta(sequence))
 
