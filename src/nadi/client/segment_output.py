@@ -268,7 +268,8 @@ class SegmentOutput:
     def _on_lost(self, error: NadiError) -> None:
         if self._connection is not None:
             self._connection = self._session = None
-            self.trouble = error
+            if not isinstance(self.trouble, StorageFullError):  # with that the server ends it, for all writers on it
+                self.trouble = error
             self._owner.stores.forget(self.segment)
             if self.in_flight or self.waiting or self.current.entries:
                 self._open_soon()

@@ -26,6 +26,7 @@ from nadi.limits import (
     FRAME_MAX_BYTES,
     FRAME_MAX_REQUESTS,
     LOG_MAX_BYTES,
+    MAX_FRAME_RECEIVED_BYTES,
     QUEUE_MAX_BYTES,
 )
 from nadi.segmentstore import rebuild, reserve, statecheck
@@ -45,6 +46,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore
 log = logging.getLogger(__name__)
 
 REOPEN_DELAY_S = 1.0
+_FRAME_MOST_BYTES = FRAME_MAX_BYTES + MAX_FRAME_RECEIVED_BYTES  # the last request is taken whole
 _REQUEST_BYTES = 1024  # in a frame, beside the data: with it the room for the next frame is asked for
 
 
@@ -347,7 +349,7 @@ class Container:
             timer.cancel()
 
     async def _write_frame(self) -> None:
-        await self.log.settle(self.queue_bytes + _REQUEST_BYTES * len(self._queue))
+        await self.log.settle(min(self.queue_bytes + _REQUEST_BYTES * len(self._queue), _FRAME_MOST_BYTES))
         if self.log.is_full != self._told_full:
             self._tell_of_room(full=self.log.is_full)
         sequence = self.state.sequence + 1

@@ -4,7 +4,7 @@ DIR/format                  the folder's format and number of containers (`dataf
 DIR/lock                    held by the one server that uses the folder
 DIR/container-N/log/        tier 1
 DIR/container-N/state/      the container's state, written behind
-DIR/container-N/reserve     room kept aside for a recovery on a full disk
+DIR/container-N/reserve     room kept aside for a recovery on a full disk, and for the state
 DIR/container-N/format      a copy of DIR/format
 DIR/scrub                   how far the weekly reading of everything is
 DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local

@@ -669,7 +669,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
             written.append(payload)
 
         await append(b"one")
-        await until(lambda: (tmp_path / "kept-aside").exists())
+        await until(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
         space.room_bytes = -1
         for _ in range(2):  # the second file is ready, and takes one of them; no third can be had
             await append(bytes(FILE_BYTES - 4 * BLOCK_BYTES))
@@ -715,7 +715,7 @@ def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
         log = open_log(tmp_path)
         assert list(log.replay(0)) == []
         await log.append([b"one"])
-        await until(lambda: (tmp_path / "kept-aside").exists())
+        await until(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
         space.room_bytes = -1
         for _ in range(2):
             await log.append([bytes(FILE_BYTES - 4 * BLOCK_BYTES)])
