@@ -35,6 +35,7 @@ from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.container import Container, wall_clock_ms
 from nadi.segmentstore.door import InnerDoor
 from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.service import SegmentService
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.writer import StorageWriter
@@ -154,6 +155,7 @@ class SegmentStore:
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
         self.budget = Budget()
+        self._rota = Rota()
         self._patrol: asyncio.Task[None] | None = None
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self.listener: Listener | None = None
@@ -203,6 +205,7 @@ class SegmentStore:
             self._connections,
             self._report,
             self.budget,
+            self._rota,
             *((guest.settle, guest.leave) if guest is not None else ()),
         )
 
