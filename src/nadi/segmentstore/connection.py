@@ -46,6 +46,7 @@ from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Kind
+from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.service import SegmentService, error_reply, find
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts
@@ -243,6 +244,7 @@ class Connection(asyncio.BufferedProtocol):
         connections: set[Connection],
         report: Callable[[object, object], None],
         budget: Budget,
+        rota: Rota,
         known: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
     ) -> None:
@@ -256,6 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._report = report
         self._budget = budget
+        self._rota = rota
         self._sending = budget.sending.account()
         self.known = known
         self._left = left
@@ -267,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
-        self._reads = ConnectionReads(self, container_of, reader, service.access)
+        self._reads = ConnectionReads(self, container_of, reader, service.access, rota)
         self._commands: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
         self._worker: asyncio.Task[None] | None = None
         self._throttle: asyncio.Task[None] | None = None
@@ -282,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         made.set_write_buffer_limits(high=SEND_HIGH_WATER_BYTES, low=SEND_LOW_WATER_BYTES)
         self._outgoing = Outgoing(made, self._flushed)
         self._unsent = Unsent(made)
-        self._intake = Intake(self, self._budget, self._access, made)
+        self._intake = Intake(self, self._budget, self._rota, self._access, made)
         self._connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:

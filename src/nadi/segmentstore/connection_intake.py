@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from nadi.access.budget import Budget
 from nadi.errors import NadiError, ProtocolError
 from nadi.limits import (
-    COMMANDS_A_TURN,
+    COMMANDS_AT_ONCE,
     FRAME_LEAST_BYTES_S,
     FRAME_TIMEOUT_S,
     MAX_FRAME_RECEIVED_BYTES,
@@ -23,6 +23,7 @@ from nadi.limits import (
     UNKNOWN_PEER_S,
 )
 from nadi.segmentstore.access import TokenCheck
+from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from nadi.wire.codec import decode_payload
 from nadi.wire.decoder import Decoder
@@ -54,8 +55,11 @@ class Taker(Protocol):
 class Intake:
     """Of one connection. `frame_bytes` is the size of the command taken last."""
 
-    def __init__(self, taker: Taker, budget: Budget, access: TokenCheck, transport: asyncio.Transport) -> None:
+    def __init__(
+        self, taker: Taker, budget: Budget, rota: Rota, access: TokenCheck, transport: asyncio.Transport
+    ) -> None:
         self._taker = taker
+        self._rota = rota
         self._pool = budget.receiving
         self._access = access
         self._transport: asyncio.Transport | None = transport
@@ -103,7 +107,7 @@ class Intake:
         """Something changed: take what is here if there is room now."""
         if not self._is_due and self._transport is not None and not self._is_reading:
             self._is_due = True
-            self._loop.call_soon(self._again)
+            self._rota.add(self._again)
 
     def close(self) -> None:
         self._transport = None
@@ -127,40 +131,42 @@ class Intake:
 
     # --- inside ----------------------------------------------------------------------------------------
 
-    def _again(self) -> None:
+    def _again(self) -> int:
         self._is_due = False
-        if self._transport is not None:
-            self._run()
+        return self._run() if self._transport is not None else 0
 
-    def _run(self) -> None:
+    def _run(self) -> int:
+        """Take what may be taken now; how many commands that was."""
         try:
-            is_more = self._take()
+            count = self._take()
         except Exception as error:
             self._taker.broken(error)
-            return
+            return 1
         if self._transport is None or self._transport.is_closing():
-            return
+            return count
+        is_more = count == COMMANDS_AT_ONCE
         self._set_reading(not is_more and not self._taker.is_full and self._has_room())
         if is_more and not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._again)
+            self._rota.add(self._again)
+        return count
 
-    def _take(self) -> bool:
-        """Take commands; whether there may be more of them for another turn."""
+    def _take(self) -> int:
+        """Take commands, and say how many; there may be more where it took the most it may."""
         decoder, taker = self._decoder, self._taker
-        for _ in range(COMMANDS_A_TURN):
+        for count in range(COMMANDS_AT_ONCE):
             if taker.is_full or self._transport is None or self._transport.is_closing():
-                return False
+                return count
             if not self._is_known and not self._may_come():
-                return False
+                return count
             command = decoder.next()
             if command is None:
-                return False
+                return count
             if not self._is_known:
                 self._meet(command)
             taker.receive(command)
             self._frame_at = self._loop.time()
-        return True
+        return COMMANDS_AT_ONCE
 
     def _set_reading(self, is_reading: bool) -> None:
         if is_reading != self._is_reading and self._transport is not None:

@@ -15,11 +15,19 @@ from typing import Protocol
 
 from nadi.access.budget import Account
 from nadi.errors import NadiError, ProtocolError
-from nadi.limits import CONNECTION_READS_WAITING, KIB, READ_REPLY_FIRST_BYTES, READ_REPLY_MAX_BYTES, READS_A_TURN
+from nadi.limits import (
+    CONNECTION_READS_WAITING,
+    KIB,
+    READ_REPLY_FIRST_BYTES,
+    READ_REPLY_MAX_BYTES,
+    READ_WEIGHT,
+    READS_AT_ONCE,
+)
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import SegmentRecord
+from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer
 
@@ -83,12 +91,18 @@ class ConnectionReads:
     """`start` a read; `close` ends those under way."""
 
     def __init__(
-        self, peer: Peer, container_of: Callable[[str], Container], reader: SegmentReader, access: TokenCheck
+        self,
+        peer: Peer,
+        container_of: Callable[[str], Container],
+        reader: SegmentReader,
+        access: TokenCheck,
+        rota: Rota,
     ) -> None:
         self._peer = peer
         self._container_of = container_of
         self._reader = reader
         self._access = access
+        self._rota = rota
         self._waits: set[_Wait] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: deque[wire.ReadSegment] = deque()  # to be answered when there is room
@@ -106,8 +120,7 @@ class ConnectionReads:
             self._peer.fail(error, command.request_id, segment, command.offset)
             return
         self._ready.append(command)
-        if not self._is_due:
-            self.go_on()
+        self.go_on()
 
     def close(self) -> None:
         """Nobody waits for them any more."""
@@ -119,14 +132,19 @@ class ConnectionReads:
             task.cancel()
 
     def go_on(self) -> None:
-        """Answer what is ready, as far as there is room for replies; a few in a turn of the loop."""
+        """Answer what is ready, as far as there is room for replies; a few at once."""
+        if not self._is_due:
+            self._answer_some()
+
+    def _answer_some(self) -> int:
+        """How many were answered."""
         ready, peer = self._ready, self._peer
-        for _ in range(READS_A_TURN):
+        for count in range(READS_AT_ONCE):
             if not ready:
-                return
+                return count
             room = min(peer.room_bytes, self._reply_bytes)
             if not room:
-                return
+                return count
             command = ready.popleft()
             try:
                 self._answer(command, room)
@@ -135,15 +153,16 @@ class ConnectionReads:
                 peer.close()
         if ready and not self._is_due:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._again)
+            self._rota.add(self._again)
+        return READS_AT_ONCE
 
     def taken(self) -> None:
         """The peer took what was sent, so the next reply may be larger: who takes nothing has little held for it."""
         self._reply_bytes = min(2 * self._reply_bytes, READ_REPLY_MAX_BYTES)
 
-    def _again(self) -> None:
+    def _again(self) -> int:
         self._is_due = False
-        self.go_on()
+        return READ_WEIGHT * self._answer_some()
 
     def _answer(self, command: wire.ReadSegment, room: int) -> None:
         """With what is in memory; else wait, or fetch it."""
@@ -168,8 +187,7 @@ class ConnectionReads:
     def _wake(self, wait: _Wait, container: Container) -> None:
         self._waits.discard(wait)
         self._ready.append(wait.command)
-        if not self._is_due:
-            self.go_on()
+        self.go_on()
 
     async def _fetch(self, container: Container, command: wire.ReadSegment, length: int, held: int) -> None:
         segment, offset = command.segment, command.offset

@@ -34,6 +34,7 @@ from nadi.segmentstore.container import Container, wall_clock_ms
 from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
 from nadi.segmentstore.door import InnerDoor
 from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.service import SegmentService
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -84,6 +85,7 @@ class SegmentStore:
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
         self.budget = Budget()
+        self._rota = Rota()
         self._patrol: asyncio.Task[None] | None = None
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self.listener: Listener | None = None
@@ -134,6 +136,7 @@ class SegmentStore:
             self._connections,
             self._report,
             self.budget,
+            self._rota,
             *((guest.settle, guest.leave) if guest is not None else ()),
         )
 
