@@ -34,7 +34,7 @@ def kind_of(file: str) -> str:
     if "/log/log-" in file:
         return "log"
     if file.startswith("tier2/"):
-        return "snapshot" if "state" in file.split("/")[2:3] or "snapshot" in file else "chunk"
+        return "snapshot" if file.startswith("tier2/snapshots/") else "chunk"
     if "/state/" in file:
         return "state"
     if file.endswith("format"):
