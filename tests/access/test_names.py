@@ -75,11 +75,13 @@ STREAM_NAMES = {
     ),
 }  # fmt: skip
 SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
+CLUSTER = Promise("prn::/", None, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))
 PARTS = {  # of a stream's segments; the others have none
     "#transaction.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),
     "#transient.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),
 }
 NAMES = [*(("home", name) for name in STREAM_NAMES), *(("_system", n) for n in ("s", "_MARKs", "_RGg", "s_kvtable"))]
+NAMES.append(("_cluster", "scrub"))
 LOOKS = {
     "checkStreamExists", "getStreamConfiguration", "checkScale", "getURI", "isSegmentValid", "isStreamCutValid",
     "getSegmentsImmediatlyFollowing", "getSegmentsImmediatelyFollowing", "checkTransactionState",
@@ -97,7 +99,7 @@ OPERATIONS = [
 
 
 def promise(scope: str, name: str) -> Promise:
-    return SYSTEM if scope == "_system" else STREAM_NAMES[name]
+    return {"_system": SYSTEM, "_cluster": CLUSTER}.get(scope) or STREAM_NAMES[name]
 
 
 def test_every_kind_of_name_is_here() -> None:
@@ -252,7 +254,7 @@ READS = {
 }  # fmt: skip
 WRITES = {
     wire.SetupAppend, wire.UpdateSegmentAttribute, wire.CreateTransientSegment, wire.UpdateTableEntries,
-    wire.RemoveTableKeys,
+    wire.RemoveTableKeys, wire.UpdateTableToFreeRoom, wire.Scrub,
 }  # fmt: skip
 MERGES = {wire.MergeSegments, wire.MergeSegmentsBatch}
 CREATES, DELETES = {wire.CreateSegment, wire.CreateTableSegment}, {wire.DeleteSegment, wire.DeleteTableSegment}
