@@ -154,10 +154,10 @@ def test_a_fault_in_one_read_ends_its_connection_alone(
             await until_waiting(store, 3)
             answer = ConnectionReads._answer
 
-            def faulty(reads: ConnectionReads, command: wire.ReadSegment, room: int) -> None:
+            def faulty(reads: ConnectionReads, command: wire.ReadSegment, room: int) -> int:
                 if command.request_id == 13:
                     raise ZeroDivisionError
-                answer(reads, command, room)
+                return answer(reads, command, room)
 
             monkeypatch.setattr(ConnectionReads, "_answer", faulty)
             assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)

@@ -20,7 +20,7 @@ from nadi.limits import (
     KIB,
     READ_REPLY_FIRST_BYTES,
     READ_REPLY_MAX_BYTES,
-    READ_WEIGHT,
+    READ_WEIGHT_BYTES,
     READS_AT_ONCE,
 )
 from nadi.segmentstore.access import TokenCheck
@@ -137,24 +137,23 @@ class ConnectionReads:
             self._answer_some()
 
     def _answer_some(self) -> int:
-        """How many were answered."""
+        """What it did, counted in commands."""
         ready, peer = self._ready, self._peer
-        for count in range(READS_AT_ONCE):
-            if not ready:
-                return count
+        done = 0
+        while ready and done < READS_AT_ONCE:
             room = min(peer.room_bytes, self._reply_bytes)
             if not room:
-                return count
+                return done
             command = ready.popleft()
             try:
-                self._answer(command, room)
+                done += 1 + self._answer(command, room) // READ_WEIGHT_BYTES
             except Exception as error:  # a container may have called, which has others to serve
                 log.error("a read of %s failed", command.segment, exc_info=error)
                 peer.close()
-        if ready and not self._is_due:
+        if done >= READS_AT_ONCE and not self._is_due:  # also for reads that are not here yet
             self._is_due = True
             self._rota.add(self._again)
-        return READS_AT_ONCE
+        return done
 
     def taken(self) -> None:
         """The peer took what was sent, so the next reply may be larger: who takes nothing has little held for it."""
@@ -162,10 +161,10 @@ class ConnectionReads:
 
     def _again(self) -> int:
         self._is_due = False
-        return READ_WEIGHT * self._answer_some()
+        return self._answer_some()
 
-    def _answer(self, command: wire.ReadSegment, room: int) -> None:
-        """With what is in memory; else wait, or fetch it."""
+    def _answer(self, command: wire.ReadSegment, room: int) -> int:
+        """With what is in memory, so many bytes; else wait, or fetch it."""
         segment, offset, length = command.segment, command.offset, min(command.suggested_length, room)
         container = self._container_of(segment)
         container.make_room()
@@ -173,7 +172,8 @@ class ConnectionReads:
             record, data = self._reader.at_hand(container, segment, offset, length)
             if data is not None:
                 self._reply(command, record, data)
-            elif offset >= record.durable_length:
+                return len(data)
+            if offset >= record.durable_length:
                 self._waits.add(_Wait(container, record, command, self._wake))
             else:
                 held = min(max(length, 0), READ_REPLY_MAX_BYTES)
@@ -183,6 +183,7 @@ class ConnectionReads:
                 task.add_done_callback(self._tasks.discard)
         except NadiError as error:
             self._peer.fail(error, command.request_id, segment, offset)
+        return 0
 
     def _wake(self, wait: _Wait, container: Container) -> None:
         self._waits.discard(wait)
