@@ -347,6 +347,11 @@ class Metadata:
         raw = self._get("names", bounded_key(name.encode()))
         return None if raw is None else int(_ID.unpack(raw)[0])
 
+    def segments(self) -> Iterator[int]:
+        """The ids of all segments, in order."""
+        for key, _ in self._scan("segments", b""):
+            yield _ID.unpack(key)[0]
+
     def attribute(self, segment: int, attribute: bytes) -> int | None:
         raw = self._get("attributes", _ID.pack(segment) + attribute)
         return None if raw is None else int(_I64.unpack(raw)[0])
