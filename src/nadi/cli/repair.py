@@ -69,7 +69,9 @@ def _plan(reports: list[Report]) -> list[str]:
     for report in reports:
         if report.healed:
             plan.append(f"{report.name}: make anew what can be without loss")
-        if report.cut is not None:
+        if report.can_be_salvaged:
+            plan.append(f"{report.name}: make a state of what is whole of the damaged one, and give up what is LOST")
+        elif report.cut is not None:
             cut = f"byte {report.cut.offset:,} of {Path(report.cut.file).name}"
             plan.append(f"{report.name}: end the log at {cut}, and so give up what is named above")
     return plan
@@ -77,9 +79,11 @@ def _plan(reports: list[Report]) -> list[str]:
 
 def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
+    import shutil
 
     from nadi.segmentstore import rebuild
     from nadi.segmentstore.datafolder import container_folders, read_format
+    from nadi.segmentstore.salvage import salvage
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -89,7 +93,13 @@ def _do(data: Path, reports: list[Report]) -> None:
         by_name = {path.name: (number, path) for number, path in container_folders(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]
-            if report.cut is not None:
+            if report.can_be_salvaged:
+                new = folder / "state.salvaged"
+                shutil.rmtree(new, ignore_errors=True)
+                asyncio.run(salvage(folder, number, ChunkStore.in_folder(data / "tier2"), new))
+                aside = rebuild.put_in_place(folder, new)
+                say(f"{report.name}: the state was made of what is whole; the damaged one is {aside}")
+            elif report.cut is not None:
                 say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
             if report.healed:
                 said = asyncio.run(rebuild.sound_state(folder, number, ChunkStore.in_folder(data / "tier2")))

@@ -12,12 +12,12 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError, NadiError
-from nadi.naming import parse_segment_name
+from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError
 from nadi.segmentstore import rebuild, snapshots, statecheck
 from nadi.segmentstore.datafolder import FORMAT, container_folders, find_format
+from nadi.segmentstore.salvage import salvage
 from nadi.segmentstore.snapshots import SnapshotError
-from nadi.segmentstore.stopped import Lost, StoppedContainer
+from nadi.segmentstore.stopped import Lost, StoppedContainer, in_words
 from nadi.segmentstore.tier1.layout import log_file_number
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -39,6 +39,7 @@ class Report:
     lost: list[str] = field(default_factory=list)
     cut: CorruptLogError | None = None  # the log can only be used up to there
     state_is_lost: DamagedStateError | None = None
+    can_be_salvaged: bool = False
     segments: int = 0
 
     @property
@@ -95,7 +96,13 @@ async def inspect_container(
         except DamagedStateError as error:
             report.state_is_lost = error
             report.lost.append(f"the state is lost ({error.what}), and can't be made anew: {error.why_not}")
-            return report
+            try:
+                report.lost += await salvage(folder, number, chunks, state)
+            except DamagedStateError as nothing:
+                report.lost.append(f"next to nothing can be had of it ({nothing.what}): {nothing.why_not}")
+                return report
+            report.can_be_salvaged = True
+            report.sound.append("`nadi repair` can have back what is whole of the state; lost is what is named below")
         except CorruptLogError as error:
             report.cut = error
             report.lost.append(f"the log is damaged at byte {error.offset:,} of {error.file}: {error.what}")
@@ -173,15 +180,6 @@ def lost_lines(stopped: StoppedContainer, lost: Lost) -> list[str]:
     if len(lines) > _NAMED:
         lines[_NAMED:] = [f"  and {len(lines) - _NAMED:,} more"]
     return lines
-
-
-def in_words(segment: str) -> str:
-    """A segment by its stream, for people."""
-    try:
-        scope, stream, _ = parse_segment_name(segment.partition("#tr")[0])
-    except NadiError:
-        return f"segment {segment}"
-    return f"stream {scope}/{stream}, segment {segment.rpartition('/')[2]}"
 
 
 def cut_of(file: Path, at: int) -> tuple[int, int]:

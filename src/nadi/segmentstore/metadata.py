@@ -480,4 +480,20 @@ def _unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
     return raw[16 : 16 + size], int(_I64.unpack_from(raw)[0]), raw[16 + size :]
 
 
+def decode_sequence(state: bytes) -> int:
+    """The last frame that a state reflects, of its own record."""
+    return _decode_state(state).sequence
+
+
+def derived(records: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, dict[bytes, bytes]]:
+    """The tables of a state that follow from the others: names, positions, and which segments are in the log."""
+    names = {bounded_key(_decode_segment(raw).name.encode()): key for key, raw in records["segments"].items()}
+    positions = {}
+    for place, raw in records["entries"].items():
+        key, version, _ = _unpack_entry(raw)
+        positions[place[: _ID.size] + _I64.pack(version)] = key
+    in_log = {key[: _ID.size]: b"" for key, raw in records["extents"].items() if _EXTENT.unpack_from(raw)[1]}
+    return {"names": names, "positions": positions, "logged": in_log}
+
+
 __all__ = ["Change", "ChangedExtents", "ContainerState", "Kind", "Metadata", "Overlay", "bounded_key", "extent_length"]

@@ -18,6 +18,7 @@ from crc32c import crc32c
 
 from nadi.errors import CorruptLogError, DamagedDataError, NadiError, NotFoundError
 from nadi.limits import MIB
+from nadi.naming import parse_segment_name
 from nadi.segmentstore import inventory
 from nadi.segmentstore import operations as op
 from nadi.segmentstore.cache import BlockCache
@@ -206,3 +207,12 @@ class StoppedContainer(Container):
     async def shut(self) -> None:
         await self.log.close()
         self.metadata.close()
+
+
+def in_words(segment: str) -> str:
+    """A segment by its stream, for people."""
+    try:
+        scope, stream, _ = parse_segment_name(segment.partition("#tr")[0])
+    except NadiError:
+        return f"segment {segment}"
+    return f"stream {scope}/{stream}, segment {segment.rpartition('/')[2]}"
