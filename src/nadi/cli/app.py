@@ -1,6 +1,6 @@
-"""The `nadi` command: `nadi up` serves a data folder, `nadi passwd` keeps its users file, `nadi repair`
-gives up a damaged log tail; `scope`, `stream`, `bookmark`, `slice`, `read` and `scrub` are clients of a running
-server."""
+"""The `nadi` command: `nadi up` serves a data folder, `nadi passwd` keeps its users file, `nadi check` and
+`nadi repair` look after a stopped folder; `scope`, `stream`, `bookmark`, `slice`, `read` and `scrub` are clients of a
+running server."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from nadi import __version__
 from nadi.cli.bookmarks import bookmark_app, slice_app
+from nadi.cli.check import check
 from nadi.cli.passwd import passwd
 from nadi.cli.printing import say
 from nadi.cli.read import read
@@ -20,6 +21,7 @@ from nadi.cli.up import up
 
 app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
 app.command()(up)
+app.command()(check)
 app.command()(repair)
 app.command()(passwd)
 app.command()(scrub)

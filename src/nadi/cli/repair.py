@@ -1,35 +1,141 @@
-"""`nadi repair`: give up the damaged tail of a durable log."""
+"""`nadi repair`: do what can be done for a damaged data folder; what is given up is named before it asks."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nadi.cli.check import inspected, locked, tell
 from nadi.cli.printing import failure, say
-from nadi.errors import NadiError
+from nadi.errors import InvalidArgumentError, NadiError
+
+if TYPE_CHECKING:
+    from nadi.segmentstore.inspection import Report
 
 
 def repair(
-    cut_log: Annotated[Path, typer.Option(help="The damaged file of the durable log, as the error named it.")],
-    at: Annotated[int, typer.Option(help="The byte where the damage begins, as the error named it.")],
+    data: Annotated[Path | None, typer.Argument(help="The data folder; no server may have it open.")] = None,
+    cut_log: Annotated[
+        Path | None, typer.Option(help="Only end a log at a place in this file, as the error named it.")
+    ] = None,
+    at: Annotated[int | None, typer.Option(help="The byte of that file, as the error named it.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
-    """Give up everything acknowledged after a damaged place of the log; what is cut is set aside, not erased."""
-    from nadi.segmentstore.datafolder import FolderLock
-    from nadi.segmentstore.tier1.cut import cut
+    """Repair a damaged data folder, after telling what is damaged and what would be given up.
 
-    folder = cut_log.resolve().parent
+    Nothing is deleted: what is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Ends with code
+    0 if the folder can be served then, 1 if not.
+    """
+    if (cut_log is None) != (at is None) or (cut_log is None) == (data is None):
+        raise failure(InvalidArgumentError("give the data folder; or else both --cut-log FILE and --at BYTE"))
+    if cut_log is not None and at is not None:
+        _cut_log(cut_log.resolve(), at, yes=yes)
+    elif data is not None:
+        _repair(data, yes=yes)
+
+
+def _repair(data: Path, *, yes: bool) -> None:
+    lock = locked(data)
     try:
-        lock = FolderLock(folder.parent.parent)
-    except NadiError as error:
-        raise failure(error) from None
-    if not yes:
-        typer.confirm(f"Give up everything in {folder} from byte {at} of {cut_log.name} on?", abort=True)
+        for _ in range(_ROUNDS):
+            reports = inspected(data)
+            if tell(reports):
+                return
+            plan = _plan(reports)
+            if not plan:
+                break
+            for line in plan:
+                say(f"to do: {line}")
+            if not yes:
+                typer.confirm("Do that?", abort=True)
+            _do(data, reports)
+        else:
+            reports = inspected(data)
+            tell(reports)
+    finally:
+        lock.release()
+    if any(report.state_is_lost for report in reports):
+        raise typer.Exit(1)
+    say("a server can be started; readers of what is LOST are told so")
+
+
+_ROUNDS = 3  # a state made anew may show damage of the log that it hid
+
+
+def _plan(reports: list[Report]) -> list[str]:
+    plan = []
+    for report in reports:
+        if report.healed:
+            plan.append(f"{report.name}: make anew what can be without loss")
+        if report.can_be_salvaged:
+            plan.append(f"{report.name}: make a state of what is whole of the damaged one, and give up what is LOST")
+        elif report.cut is not None:
+            cut = f"byte {report.cut.offset:,} of {Path(report.cut.file).name}"
+            plan.append(f"{report.name}: end the log at {cut}, and so give up what is named above")
+    return plan
+
+
+def _do(data: Path, reports: list[Report]) -> None:
+    import asyncio
+    import shutil
+
+    from nadi.segmentstore import rebuild
+    from nadi.segmentstore.datafolder import container_folders, read_format
+    from nadi.segmentstore.salvage import salvage
+    from nadi.segmentstore.tier1.cut import cut
+    from nadi.segmentstore.tier2.chunks import ChunkStore
+
     try:
-        say(cut(folder, cut_log.name, at))
-    except (NadiError, OSError, ValueError) as error:
+        if reports[0].healed and not reports[0].lost:
+            read_format(data, None)
+        by_name = {path.name: (number, path) for number, path in container_folders(data).items()}
+        for report in reports[1:]:
+            number, folder = by_name[report.name]
+            if report.can_be_salvaged:
+                new = folder / "state.salvaged"
+                shutil.rmtree(new, ignore_errors=True)
+                asyncio.run(salvage(folder, number, ChunkStore.in_folder(data / "tier2"), new))
+                aside = rebuild.put_in_place(folder, new)
+                say(f"{report.name}: the state was made of what is whole; the damaged one is {aside}")
+            elif report.cut is not None:
+                say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
+            if report.healed:
+                said = asyncio.run(rebuild.sound_state(folder, number, ChunkStore.in_folder(data / "tier2")))
+                if said:
+                    say(f"{report.name}: {said}")
+    except (NadiError, OSError) as error:
         raise failure(error) from None
+
+
+def _cut_log(file: Path, at: int, *, yes: bool) -> None:
+    import asyncio
+
+    from nadi.segmentstore.inspection import cut_of, inspect_container
+    from nadi.segmentstore.tier1.cut import cut
+    from nadi.segmentstore.tier2.chunks import ChunkStore
+
+    folder = file.parent.parent
+    number = folder.name.removeprefix("container-")
+    if not number.isdecimal():
+        raise failure(InvalidArgumentError(f"{file} is in no container's log of a data folder"))
+    lock = locked(folder.parent)
+    try:
+        chunks = ChunkStore.in_folder(folder.parent / "tier2")
+        try:
+            report = asyncio.run(inspect_container(folder, int(number), chunks, cut_of(file, at)))
+        except (NadiError, OSError) as error:
+            raise failure(error) from None
+        tell([report])
+        if report.state_is_lost is not None or not report.segments:
+            emptied = "the container would be empty: nothing of it could be had any more"
+            raise failure(InvalidArgumentError(f"{emptied}. See `nadi check {folder.parent}`, and `nadi repair`"))
+        if not yes:
+            typer.confirm(f"End the log at byte {at:,} of {file.name}, and give up what is LOST above?", abort=True)
+        try:
+            say(cut(file.parent, file.name, at))
+        except (NadiError, OSError, ValueError) as error:
+            raise failure(error) from None
     finally:
         lock.release()

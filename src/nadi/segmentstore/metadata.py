@@ -347,6 +347,11 @@ class Metadata:
         raw = self._get("names", bounded_key(name.encode()))
         return None if raw is None else int(_ID.unpack(raw)[0])
 
+    def segments(self) -> Iterator[int]:
+        """The ids of all segments, in order."""
+        for key, _ in self._scan("segments", b""):
+            yield _ID.unpack(key)[0]
+
     def attribute(self, segment: int, attribute: bytes) -> int | None:
         raw = self._get("attributes", _ID.pack(segment) + attribute)
         return None if raw is None else int(_I64.unpack(raw)[0])
@@ -473,6 +478,22 @@ def extent_length(value: bytes) -> int:
 def _unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
     size = _ID.unpack_from(raw, 8)[0]
     return raw[16 : 16 + size], int(_I64.unpack_from(raw)[0]), raw[16 + size :]
+
+
+def decode_sequence(state: bytes) -> int:
+    """The last frame that a state reflects, of its own record."""
+    return _decode_state(state).sequence
+
+
+def derived(records: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, dict[bytes, bytes]]:
+    """The tables of a state that follow from the others: names, positions, and which segments are in the log."""
+    names = {bounded_key(_decode_segment(raw).name.encode()): key for key, raw in records["segments"].items()}
+    positions = {}
+    for place, raw in records["entries"].items():
+        key, version, _ = _unpack_entry(raw)
+        positions[place[: _ID.size] + _I64.pack(version)] = key
+    in_log = {key[: _ID.size]: b"" for key, raw in records["extents"].items() if _EXTENT.unpack_from(raw)[1]}
+    return {"names": names, "positions": positions, "logged": in_log}
 
 
 __all__ = ["Change", "ChangedExtents", "ContainerState", "Kind", "Metadata", "Overlay", "bounded_key", "extent_length"]

@@ -134,15 +134,15 @@ class _File:
     def __init__(self, file: int, last_page: int) -> None:
         self._file = file
         self._last_page = last_page
-        self._used = np.zeros(last_page + 1, dtype=bool)
-        self._used[:2] = True
+        self.used = np.zeros(last_page + 1, dtype=bool)
+        self.used[:2] = True
 
     def take(self, first: int, count: int = 1) -> None:
         if first < 2 or first + count - 1 > self._last_page:
             raise DamagedPagesError(f"page {first:,} is used and lies outside the file")
-        if self._used[first : first + count].any():
+        if self.used[first : first + count].any():
             raise DamagedPagesError(f"page {first:,} is used twice")
-        self._used[first : first + count] = True
+        self.used[first : first + count] = True
 
     def page(self, number: int, flag: int) -> bytes:
         """One page, which must be of that kind."""
@@ -421,6 +421,44 @@ def _sequence_of(state: bytes) -> int:
         return int(msgspec.msgpack.decode(state, type=list)[0])
     except (msgspec.DecodeError, IndexError, TypeError, ValueError) as error:
         raise DamagedPagesError("the state's own record is damaged") from error
+
+
+# --- for the last resort -----------------------------------------------------------------------------
+
+
+def free_pages(file: int) -> set[int]:
+    """The pages of an open file that hold nothing any more.
+
+    Raises:
+        DamagedPagesError: that can't be told.
+    """
+    meta = read_meta(file)
+    walked = _File(file, meta.last_page)
+    _check_free(walked, meta.free)
+    return set(np.flatnonzero(walked.used).tolist())
+
+
+def records_on(file: int, number: int) -> Iterator[tuple[bytes, bytes]]:
+    """Key and stored value of what can be read of one leaf page; nothing of another page."""
+    page = os.pread(file, PAGE_BYTES, number * PAGE_BYTES)
+    if len(page) < PAGE_BYTES or _PAGE.unpack_from(page)[2] != _LEAF:
+        return
+    lower = min(_PAGE.unpack_from(page)[3], PAGE_BYTES)
+    for slot in range(_HEAD_BYTES, lower - 1, 2):
+        (at,) = struct.unpack_from("<H", page, slot)
+        if at + _NODE_BYTES > PAGE_BYTES:
+            continue
+        low, high, flags, key_size = _NODE.unpack_from(page, at)
+        key_end, size = at + _NODE_BYTES + key_size, low | high << 16
+        if key_end + (8 if flags & _BIG else size) > PAGE_BYTES:
+            continue
+        value = page[key_end : key_end + size]
+        if flags & _BIG:
+            first = struct.unpack_from("<Q", page, key_end)[0]
+            if first > os.fstat(file).st_size // PAGE_BYTES:
+                continue
+            value = os.pread(file, size, first * PAGE_BYTES + _HEAD_BYTES)
+        yield page[at + _NODE_BYTES : key_end], value
 
 
 def main() -> None:

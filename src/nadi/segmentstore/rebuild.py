@@ -15,7 +15,7 @@ from pathlib import Path
 from nadi.errors import DamagedStateError
 from nadi.segmentstore import snapshots, statecheck
 from nadi.segmentstore.snapshots import Manifest, SnapshotError
-from nadi.segmentstore.statecheck import Verdict
+from nadi.segmentstore.statecheck import Examined, Verdict
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.recovery import read_headers
@@ -41,7 +41,7 @@ def first_logged(folder: Path) -> int | None:
     return headers.used[0].first_sequence if headers.used else None
 
 
-async def sound_state(folder: Path, container: int, chunks: ChunkStore | None) -> str:
+async def sound_state(folder: Path, container: int, chunks: ChunkStore) -> str:
     """See that the container's state can be opened, making it anew where it must be; says why, if it was.
 
     Raises:
@@ -50,42 +50,63 @@ async def sound_state(folder: Path, container: int, chunks: ChunkStore | None) -
         OSError: the folder can't be used.
     """
     examined = await asyncio.to_thread(statecheck.examine, folder / STATE, container)
-    what = examined.what
-    if examined.verdict is Verdict.SOUND:
-        first = None if examined.sealed else first_logged(folder)
-        if first is None or first <= examined.sequence + 1:
-            statecheck.unseal(folder / STATE)
-            return ""
-        what = f"it ends with frame {examined.sequence:,}, and the log begins with {first:,}"
+    what = wrong(folder, examined)
+    if not what:
+        statecheck.unseal(folder / STATE)
+        return ""
     return await anew(folder, container, chunks, what)
 
 
-async def anew(folder: Path, container: int, chunks: ChunkStore | None, what: str) -> str:
+def wrong(folder: Path, examined: Examined) -> str:
+    """Why the state that was examined can't be opened; "" if it can."""
+    if examined.verdict is not Verdict.SOUND:
+        return examined.what
+    first = None if examined.sealed else first_logged(folder)
+    if first is None or first <= examined.sequence + 1:
+        return ""
+    return f"it ends with frame {examined.sequence:,}, and the log begins with {first:,}"
+
+
+async def anew(folder: Path, container: int, chunks: ChunkStore, what: str) -> str:
     """Make the state anew in place of one of which `what` is wrong, or which is missing.
 
     Raises: as `sound_state`.
     """
-    first = first_logged(folder)
-    manifest, damaged = await snapshots.newest(chunks, container) if chunks is not None else (None, [])
-    if first is None and manifest is None and not damaged and not await _was_used(folder, container, chunks):
-        return ""  # a new container
-    made = None
-    if chunks is not None and manifest is not None and first is not None and first <= manifest.sequence + 1:
-        source = f"the snapshot of frame {manifest.sequence:,} in tier 2 and the log"
-        try:
-            made = await _restored(folder, chunks, manifest)
-        except SnapshotError as error:
-            damaged.append(str(error))
-            manifest = None
-    if made is None and first == 1:
-        source = "its log, which goes back to its first frame"
-        made = await asyncio.to_thread(_empty, folder)
-    if made is None:
-        raise DamagedStateError(str(folder / STATE), what, _why_not(first, manifest, damaged))
-    aside = await asyncio.to_thread(_put_in_place, folder, made)
+    new = folder / _NEW
+    await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+    source = await make(folder, container, chunks, what, new)
+    if not source:
+        return ""
+    aside = await asyncio.to_thread(put_in_place, folder, new)
     said = f"the state was made anew from {source}: {what}" + (f"; it is kept as {aside.name}" if aside else "")
     log.warning("container %d: %s", container, said)
     return said
+
+
+async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new: Path) -> str:
+    """Make the state anew in a new folder, beside the one of which `what` is wrong; says from what.
+
+    "": the container is new, and was never used.
+
+    Raises: as `sound_state`.
+    """
+    first = first_logged(folder)
+    manifest, damaged = await snapshots.newest(chunks, container)
+    if first is None and manifest is None and not damaged and not await _was_used(folder, container, chunks):
+        return ""
+    if manifest is not None and first is not None and first <= manifest.sequence + 1:
+        await asyncio.to_thread(new.mkdir, 0o700)
+        try:
+            await snapshots.restore(chunks, manifest, new)
+            return f"the snapshot of frame {manifest.sequence:,} in tier 2 and the log"
+        except SnapshotError as error:
+            await asyncio.to_thread(shutil.rmtree, new)
+            damaged.append(str(error))
+            manifest = None
+    if first == 1:
+        await asyncio.to_thread(new.mkdir, 0o700)
+        return "its log, which goes back to its first frame"
+    raise DamagedStateError(str(folder / STATE), what, _why_not(first, manifest, damaged))
 
 
 def _why_not(first: int | None, manifest: Manifest | None, damaged: list[str]) -> str:
@@ -97,11 +118,9 @@ def _why_not(first: int | None, manifest: Manifest | None, damaged: list[str]) -
     return f"{told}, and the log " + ("is missing too" if first is None else f"begins with frame {first:,}")
 
 
-async def _was_used(folder: Path, container: int, chunks: ChunkStore | None) -> bool:
+async def _was_used(folder: Path, container: int, chunks: ChunkStore) -> bool:
     """Whether there is anything that only a container leaves that was in use."""
-    if await asyncio.to_thread(_has_state, folder):
-        return True
-    return chunks is not None and bool(await chunks.listed(f"container-{container}"))
+    return await asyncio.to_thread(_has_state, folder) or bool(await chunks.listed(f"container-{container}"))
 
 
 def _has_state(folder: Path) -> bool:
@@ -109,21 +128,11 @@ def _has_state(folder: Path) -> bool:
     return (file.exists() and file.stat().st_size > 0) or any(folder.glob(f"{STATE}.*"))
 
 
-def _empty(folder: Path) -> Path:
-    new = folder / _NEW
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(mode=0o700)
-    return new
+def put_in_place(folder: Path, new: Path) -> Path | None:
+    """Let `new` be the state, and set aside what was; gives where that is now.
 
-
-async def _restored(folder: Path, chunks: ChunkStore, manifest: Manifest) -> Path:
-    new = await asyncio.to_thread(_empty, folder)
-    await snapshots.restore(chunks, manifest, new)
-    return new
-
-
-def _put_in_place(folder: Path, new: Path) -> Path | None:
-    """If that is interrupted, the state is missing, and is made again."""
+    If it is interrupted, the state is missing, and is made again.
+    """
     state, aside = folder / STATE, None
     if state.exists():
         aside = free_name(folder / f"{STATE}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")

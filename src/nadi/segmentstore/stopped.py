@@ -1,0 +1,218 @@
+"""A container of a stopped folder, for looking at: recovered as a server does it, and not a byte is written there.
+
+The state is a copy elsewhere. The log is only read, and only up to damage that a start would refuse, or to where an
+operator thinks of cutting it: `lost` says what whole frames lie behind, and so would be given up with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from nadi.errors import CorruptLogError, DamagedDataError, NadiError, NotFoundError
+from nadi.limits import MIB
+from nadi.naming import parse_segment_name
+from nadi.segmentstore import inventory
+from nadi.segmentstore import operations as op
+from nadi.segmentstore.cache import BlockCache
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.state import StateMachine
+from nadi.segmentstore.tier1.cut import cut_at
+from nadi.segmentstore.tier1.disk import open_for_reading
+from nadi.segmentstore.tier1.fence import read_epoch
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_MAGICS, FrameHeader, log_file_number
+from nadi.segmentstore.tier1.log import Frame, LogAddress
+from nadi.segmentstore.tier1.reading import read_checked
+from nadi.segmentstore.tier1.recovery import LogFile, Replay, read_headers
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+
+@dataclass(slots=True)
+class Lost:
+    """What frames hold that are given up; `frames` counts those that can still be read."""
+
+    frames: int = 0
+    last_sequence: int = 0
+    bytes_of: dict[int, tuple[int, int]] = field(default_factory=dict)  # by segment: from offset to offset
+    entries_of: dict[int, int] = field(default_factory=dict)  # by segment: changed entries of a table
+    created: dict[int, str] = field(default_factory=dict)
+    deleted: list[int] = field(default_factory=list)
+
+    def take(self, operations: list[op.AnyOperation]) -> None:
+        for operation in operations:
+            match operation:
+                case op.Append() if operation.length:
+                    begin, end = operation.offset, operation.offset + operation.length
+                    low, high = self.bytes_of.get(operation.segment, (begin, end))
+                    self.bytes_of[operation.segment] = min(low, begin), max(high, end)
+                case op.TableUpdate():
+                    count = self.entries_of.get(operation.segment, 0)
+                    self.entries_of[operation.segment] = count + len(operation.entries)
+                case op.Create():
+                    self.created[operation.segment] = operation.name
+                case op.Delete():
+                    self.deleted.append(operation.segment)
+
+
+class StoppedLog:
+    """The part of a DurableLog that reads. cut: (number of a file, byte): what lies from there on is left out."""
+
+    def __init__(self, folder: Path, cut: tuple[int, int] | None = None) -> None:
+        known = read_epoch(folder) if folder.exists() else None
+        self.damage: CorruptLogError | None = None
+        self.lost = Lost()
+        self.size_bytes = 0
+        self._folder = folder
+        self._cut = cut
+        self._files: dict[int, LogFile] = {}
+        self._log_id = b""
+        if not folder.exists():
+            return
+        try:
+            headers = read_headers(folder, known[0] if known else None)
+        except CorruptLogError as error:
+            self.damage = error
+            return
+        self._log_id = headers.log_id or b""
+        self._files = {file.number: file for file in headers.used}
+        self._replay = Replay(headers, self._log_id, cut_at(folder), direct=False)
+        self.size_bytes = sum(file.size_bytes for file in headers.used)
+
+    def replay(self, after_sequence: int) -> Iterator[Frame]:
+        """The frames that a start would replay, up to damage that refuses it, or to the cut."""
+        if self.damage is not None or not self._folder.exists():
+            return
+        sequence = after_sequence
+        try:
+            for frame in self._replay.frames(after_sequence):
+                if self._cut is not None and (frame.address.file, frame.address.offset) >= self._cut:
+                    break
+                yield frame
+                sequence = frame.address.sequence
+        except CorruptLogError as error:
+            self.damage = error
+        if self.damage is not None or self._cut is not None:
+            for header, payload in self._whole_frames():
+                if header.sequence > sequence:
+                    self.lost.frames += 1
+                    self.lost.last_sequence = max(self.lost.last_sequence, header.sequence)
+                    self.lost.take(op.decode_frame(payload)[0])
+
+    def _whole_frames(self) -> Iterator[tuple[FrameHeader, bytes]]:
+        """Every frame of any file whose head can be read, wherever it stands."""
+        log_crc = crc32c(self._log_id)
+        for path in sorted(self._folder.glob("log-*.nadi")):
+            number = log_file_number(path.name)
+            if number is None:
+                continue
+            with path.open("rb", buffering=0) as stream:
+                for position in itertools.count(0, MIB):
+                    chunk = os.pread(stream.fileno(), MIB, position)
+                    if not chunk:
+                        break
+                    for at in range(0, len(chunk), BLOCK_BYTES):
+                        if not chunk.startswith(FRAME_MAGICS, at):
+                            continue
+                        block = memoryview(chunk)[at : at + BLOCK_BYTES]
+                        header = FrameHeader.decode(block, log_crc, number, position + at)
+                        if header is None:
+                            continue
+                        content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
+                        if header.check(content, log_crc).head_is_whole:
+                            yield header, bytes(content[header.header_bytes :][: header.payload_bytes])
+
+    def has(self, address: LogAddress, length: int) -> bool:
+        file = self._files.get(address.file)
+        end = address.offset + length
+        if self._cut is not None and (address.file, end) > self._cut:
+            return False
+        return file is not None and end <= file.size_bytes
+
+    async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
+        file = self._files.get(address.file)
+        if file is None:
+            raise NotFoundError(f"file {address.file:,} of the log is missing")
+        if file.read_fd < 0:
+            file.read_fd = open_for_reading(file.path)
+        return await asyncio.to_thread(read_checked, file, crc32c(self._log_id), address, offset, length, checksum)
+
+    async def close(self) -> None:
+        for file in self._files.values():
+            if file.read_fd >= 0:
+                os.close(file.read_fd)
+                file.read_fd = -1
+
+
+class StoppedContainer(Container):
+    """`open` it with a copy of its state, look, and `shut` it; it takes no requests."""
+
+    log: Any
+
+    def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
+        super().__init__(number, folder, BlockCache(), chunks)
+        self._reader = SegmentReader(chunks, self.cache)
+
+    async def open(self, state: Path, cut: tuple[int, int] | None = None) -> None:
+        """Recover from that state, which is changed as a start would do it, and the container's log.
+
+        Raises:
+            DamagedStateError: the state is, after all.
+        """
+        self.metadata = await asyncio.to_thread(Metadata, state, self.number)
+        self.log = StoppedLog(self._folder / "log", cut)
+        try:
+            self.state: StateMachine = await asyncio.to_thread(self._recover)
+            await inventory.take(self, self._chunks)
+        except BaseException:
+            await self.shut()
+            raise
+
+    async def read_all(self) -> int:
+        """Read every byte of every segment; what is damaged is in `damage` then. Gives how many could be read."""
+        count = 0
+        for segment in await asyncio.to_thread(self.segments):
+            record = self.state.by_id(segment)
+            for extent in list(record.extents) if record is not None else []:
+                assert record is not None
+                try:
+                    parts = await self._reader.read_exactly(self, record, [extent], past_cache=True)
+                    count += sum(map(len, parts))
+                except DamagedDataError as error:
+                    self.damage.note(error)
+                except NadiError as error:
+                    self.damage.note(DamagedDataError(record.name, extent.offset, extent.end, str(error)))
+            self.state.make_room()
+        return count
+
+    def segments(self) -> list[int]:
+        """The ids of all there are."""
+        found = dict.fromkeys(self.metadata.segments())
+        found |= dict.fromkeys(record.id for record in self.state.residents.all())
+        return [segment for segment in found if segment not in self.state.residents.deleted]
+
+    def name_of(self, segment: int) -> str:
+        """The segment's name; by number where nothing tells it."""
+        record = self.state.by_id(segment)
+        return record.name if record is not None else self.log.lost.created.get(segment, f"number {segment}")
+
+    async def shut(self) -> None:
+        await self.log.close()
+        self.metadata.close()
+
+
+def in_words(segment: str) -> str:
+    """A segment by its stream, for people."""
+    try:
+        scope, stream, _ = parse_segment_name(segment.partition("#tr")[0])
+    except NadiError:
+        return f"segment {segment}"
+    return f"stream {scope}/{stream}, segment {segment.rpartition('/')[2]}"

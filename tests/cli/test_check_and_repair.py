@@ -1,0 +1,177 @@
+"""`nadi check` tells what is damaged and changes nothing; `nadi repair` does what can be done, and says its price."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import nadi
+from nadi.cli.app import app
+from nadi.errors import DataFolderError
+from tests.segmentstore.state_tables import lose_states, records_of, recovered
+from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
+
+__all__ = ["base", "folder"]  # fixtures
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_sound_folder(folder: Path, stop: bool) -> None:
+    if stop:
+        recovered(folder)
+    before = contents(folder)
+    told = command("check", folder)
+    assert told.exit_code == 0, told.output
+    assert "sound: nothing is damaged" in told.output
+    assert contents(folder) == before
+    assert command("repair", folder).exit_code == 0
+    assert contents(folder) == before
+
+
+def test_a_lost_state_heals(folder: Path) -> None:
+    lose_states(folder)
+    before = contents(folder)
+    told = command("check", folder)
+    assert told.exit_code == 1
+    assert "made anew without loss" in told.output
+    assert "nothing is lost" in told.output
+    assert contents(folder) == before
+
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    assert command("check", folder).exit_code == 0
+    assert {event(number) for number in range(EVENTS)} <= events_of(folder)
+
+
+def test_a_missing_chunk_is_named_by_its_stream(folder: Path) -> None:
+    chunks = sorted((folder / "tier2").glob("container-*/*/*"), key=lambda path: path.stat().st_size)
+    chunks[-1].unlink()
+    before = contents(folder)
+    told = command("check", folder)
+    assert told.exit_code == 1
+    assert re.search(
+        r"LOST +stream s/t, segment .*: bytes [\d,]+ to [\d,]+ can't be read: chunk .* is missing", told.output
+    )
+    assert contents(folder) == before
+
+
+def test_what_a_cut_gives_up_is_named(folder: Path) -> None:
+    """Damage that refuses a start: before and after, all is told, and nothing but that is given up."""
+    recovered(folder)
+    with nadi.embedded(folder, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"}) as server:
+        with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("s", "t") as writer:
+            for number in range(40):
+                writer.write_event(b"late-%d" % number, "key").result(30)
+        server.kill()
+    logs = [path for path in folder.glob("container-*/log/log-*.nadi") if b"late-20" in path.read_bytes()]
+    assert len(logs) == 1
+    data = logs[0].read_bytes()
+    at = data.index(b"late-20") // 4096 * 4096  # small frames have a block each
+    flip(logs[0], at + 9)
+    with pytest.raises(DataFolderError):
+        nadi.embedded(folder)
+    before = contents(folder)
+
+    told = command("check", folder)
+    assert told.exit_code == 1, told.output
+    assert "given up with it: 19 acknowledged frames" in told.output, told.output
+    assert "stream s/t, segment" in told.output
+    alone = command("repair", "--cut-log", logs[0], "--at", at)
+    assert alone.exit_code == 1  # nobody said yes
+    assert "given up with it: 19 acknowledged frames" in alone.output
+    assert contents(folder) == before
+
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    found = events_of(folder)
+    assert {b"late-%d" % number for number in range(20)} <= found
+    assert not {b"late-%d" % number for number in range(20, 40)} & found
+    assert list(logs[0].parent.glob("*.damaged-*"))
+
+
+def test_a_cut_that_would_empty_the_store_is_refused(folder: Path) -> None:
+    """What the start itself advised once its state was gone."""
+    lose_states(folder)
+    shutil.rmtree(folder / "tier2/snapshots")
+    before = contents(folder)
+    first = min(folder.glob("container-0/log/log-*.nadi"))
+    told = command("repair", "--cut-log", first, "--at", 0, "--yes")
+    assert told.exit_code == 1
+    assert "would be empty" in told.output
+    assert contents(folder) == before
+
+
+def spoil(state: Path, table: str, key: bytes) -> None:
+    """Damage one record as a disk would."""
+    file = state / "data.mdb"
+    raw = records_of(state)[table][key]
+    data = bytearray(file.read_bytes())
+    at = data.rindex(key + raw)
+    while at >= 0:  # older pages may have it too
+        data[at + len(key)] ^= 255
+        at = data.rfind(key + raw, 0, at)
+    file.write_bytes(data)
+    (state / "seal").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("table", ["segments", "extents", "names", "entries", "logged"])
+def test_without_a_snapshot_what_is_whole_of_a_state_is_kept(folder: Path, table: str) -> None:
+    """One damaged record, of a segment of the stream where it is one, costs that record, and no more."""
+    recovered(folder)
+    expected = events_of(folder)
+    chosen = None
+    for number in range(2):
+        container = folder / f"container-{number}"
+        records = records_of(container / "state")
+        ids = [key for name, key in ((n, v[:-4]) for n, v in records["names"].items()) if name.startswith(b"s/t/")]
+        keys = sorted(key for key in records[table] if table in ("names", "entries") or key[:8] in ids)
+        if table == "names":
+            keys = [name for name in keys if name.startswith(b"s/t/")]
+        if keys and not chosen:
+            chosen = container, keys[len(keys) // 2]
+        shutil.rmtree(folder / f"tier2/snapshots/container-{number}")
+    assert chosen is not None
+    spoil(chosen[0] / "state", table, chosen[1])
+    with pytest.raises(DataFolderError, match="nadi repair"):
+        nadi.embedded(folder)
+    before = contents(folder)
+    told = command("check", folder)
+    assert told.exit_code == 1
+    assert "can have back what is whole" in told.output, told.output
+    assert contents(folder) == before
+
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    assert list(chosen[0].glob("state.damaged-*"))
+    if table != "entries":  # which may be of the controller's own
+        assert events_of(folder) == expected
+
+
+def test_what_is_no_data_folder(tmp_path: Path) -> None:
+    assert command("check", tmp_path / "none").exit_code == 1
+    assert not (tmp_path / "none").exists()
+    told = command("check", tmp_path)
+    assert told.exit_code == 1
+    assert "no data folder" in told.output
+    assert command("repair").exit_code == 1
+    assert command("repair", tmp_path, "--cut-log", tmp_path / "x").exit_code == 1
+
+
+def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
+    with nadi.embedded(folder):
+        told = command("check", folder)
+    assert told.exit_code == 1
+    assert "in use" in told.output
