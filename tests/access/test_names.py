@@ -75,7 +75,7 @@ STREAM_NAMES = {
     ),
 }  # fmt: skip
 SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
-CLUSTER = Promise("prn::/", None, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))
+CLUSTER = Promise("prn::/", UPDATE, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))
 PARTS = {  # of a stream's segments; the others have none
     "#transaction.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),
     "#transient.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),

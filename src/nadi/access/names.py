@@ -150,7 +150,7 @@ RIGHTS: dict[Kind, Rights] = {
     ),
     Kind.CLUSTER: Rights(
         resource=lambda scope, name: CLUSTER,
-        asked={},
+        asked={Act.LOOK: _UPDATE},
         read=None,
         write=(_UPDATE, _UPDATE),
         segments={Part.WHOLE: {Act.WRITE: _UPDATE}},
