@@ -17,6 +17,7 @@ from nadi.limits import (
     FRAME_LEAST_BYTES_S,
     FRAME_TIMEOUT_S,
     MAX_FRAME_RECEIVED_BYTES,
+    PEERS_LEAST_BYTES,
     RECEIVE_BUFFER_BYTES,
     RECEIVE_BUFFER_LEAST_BYTES,
     UNKNOWN_PEER_FRAME_BYTES,
@@ -85,7 +86,8 @@ class Intake:
     @property
     def is_over_share(self) -> bool:
         """What the peer sent before fills its share: the buffer in use does not count."""
-        return self.held.held_bytes > self._decoder.current_bytes + self._pool.share_bytes
+        beyond = self.held.held_bytes - self._decoder.current_bytes
+        return beyond > PEERS_LEAST_BYTES and beyond > self._pool.share_bytes  # asked for each command
 
     @property
     def is_reading(self) -> bool:

@@ -354,7 +354,7 @@ class Container:
             self._tell_of_room(full=self.log.is_full)
         sequence = self.state.sequence + 1
         ref = FrameRef(sequence, None, time.monotonic())
-        frame = FrameBuilder(ref, self._now_ms(), self.state, self.log.room_bytes)
+        frame = FrameBuilder(ref, self._now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
         answers: list[tuple[Request, Any, Exception | None]] = []
         self._in_flight = answers
         self.log_full = self.log.size_bytes > LOG_MAX_BYTES

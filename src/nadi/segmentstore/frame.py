@@ -39,16 +39,19 @@ class FrameBuilder:
 
     room_bytes: how large the frame may become, given how much of the room kept aside it may take. What would make it
     larger is refused with a StorageFullError, before anything is changed: so a full disk never costs a state.
+    sure_bytes: up to that size it needs not be asked.
     """
 
-    def __init__(self, ref: FrameRef, now_ms: int, state: StateMachine, room_bytes: Callable[[float], int]) -> None:
+    def __init__(
+        self, ref: FrameRef, now_ms: int, state: StateMachine, room_bytes: Callable[[float], int], sure_bytes: int = 0
+    ) -> None:
         self.ref = ref
         self.now_ms = now_ms
         self.touched: dict[int, SegmentRecord] = {}
         self.size_bytes = 0
         self._payload_bytes = 0  # at most
         self._room_bytes = room_bytes
-        self._room = room_bytes(NOTHING)
+        self._room = sure_bytes
         self._state = state
         self._operations: list[AnyOperation | _Run] = []
         self._open: dict[int, _Run] = {}
@@ -67,7 +70,7 @@ class FrameBuilder:
         run = self._open.get(record.id)
         if run is None:
             payload_bytes += _RUN_BYTES
-        if payload_bytes > self._room:
+        if payload_bytes > self._room and not self._has_room(payload_bytes):
             raise _no_room()
         self._payload_bytes = payload_bytes
         if run is None:
@@ -118,6 +121,10 @@ class FrameBuilder:
         for operation in operations:
             self._operations.append(operation)
             self._state.apply(operation, self.ref)
+
+    def _has_room(self, payload_bytes: int) -> bool:
+        self._room = self._room_bytes(NOTHING)
+        return payload_bytes <= self._room
 
     @property
     def empty(self) -> bool:

@@ -136,6 +136,10 @@ class FileLog:
     def is_full(self) -> bool:
         return self._supply.is_full
 
+    @property
+    def sure_bytes(self) -> int:
+        return self._writer.sure_bytes
+
     def room_bytes(self, of_kept: float = NOTHING) -> int:
         return self._writer.room_bytes(of_kept)
 

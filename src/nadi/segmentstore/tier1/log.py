@@ -87,6 +87,10 @@ class DurableLog(Protocol):
         not known, and counts as plenty: `settle` waits for that.
         """
 
+    @property
+    def sure_bytes(self) -> int:
+        """What `room_bytes()` is at least, as far as it is known without asking the disk: for each frame."""
+
     async def settle(self, payload_bytes: int) -> None:
         """Wait until it is known whether there is room for a frame of that size."""
 

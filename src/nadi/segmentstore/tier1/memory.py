@@ -81,6 +81,10 @@ class MemoryLog:
     def is_full(self) -> bool:
         return self.room_bytes() <= 0
 
+    @property
+    def sure_bytes(self) -> int:
+        return self.room_bytes()
+
     def room_bytes(self, of_kept: float = NOTHING) -> int:
         return self._storage.capacity_bytes - self.size_bytes
 

@@ -23,7 +23,7 @@ from nadi.segmentstore.tier1.layout import (
     encode_table,
     frame_bytes,
 )
-from nadi.segmentstore.tier1.log import Appended, LogAddress
+from nadi.segmentstore.tier1.log import NOTHING, Appended, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
 from nadi.segmentstore.tier1.supply import FileSupply
 
@@ -104,6 +104,14 @@ class FrameWriter:
         """Whether it is known that there is room for such a frame, or that there is none."""
         supply = self._supply
         return supply.ready is not None or supply.failure is not None or self.has_room(payload_bytes)
+
+    @property
+    def sure_bytes(self) -> int:
+        """As in `DurableLog`."""
+        supply = self._supply
+        if supply.is_full or supply.ready is None:
+            return self.room_bytes(NOTHING)
+        return max(supply.ready.size_bytes, self._rest_bytes(NOTHING)) - 2 * BLOCK_BYTES
 
     def room_bytes(self, of_kept: float) -> int:
         """As in `DurableLog`."""
