@@ -231,6 +231,26 @@ def test_damage_at_the_end_of_a_file_is_refused_when_there_is_a_next(tmp_path: P
     assert_refused(tmp_path, path_of(tmp_path, last_of_first), start_of(last_of_first))
 
 
+def test_a_file_that_ends_within_data_is_refused_at_a_place_that_can_be_cut(tmp_path: Path) -> None:
+    """The frame's head is whole, so the next would begin behind the end of what is left of the file."""
+
+    async def write_parts() -> list[LogAddress]:
+        log = open_log(tmp_path)
+        list(log.replay(0))
+        addresses = [(await log.append([b"head", data])).address for data in frames(12)]
+        await log.close()
+        return addresses
+
+    addresses = asyncio.run(write_parts())
+    of_first = [address for address in addresses if address.file == 1]
+    path = path_of(tmp_path, of_first[-2])
+    size = of_first[-2].offset + 100
+    os.truncate(path, size)
+    assert_refused(tmp_path, path, size)
+    cut(tmp_path, path, size)
+    assert len(read(tmp_path)) == len(of_first) - 2  # the damaged one, now the last, is as one cut short
+
+
 def test_damage_that_a_former_owner_left_is_refused(tmp_path: Path) -> None:
     """The last frame of an owner is known to be durable once another owner wrote after it."""
     first = write(tmp_path, [b"first"])[0]

@@ -205,7 +205,7 @@ class Replay:
             raise CorruptLogError(str(missing), 0, "this file is missing, and later ones are there")
         elif sequence != stop:
             what = f"frame {sequence:,} can't be read, and the next file begins with frame {stop:,}"
-            raise CorruptLogError(str(file.path), position, what)
+            raise CorruptLogError(str(file.path), min(position, file.size_bytes), what)
         self.next_sequence = max(self.next_sequence, sequence)
 
     def _frame(self, file: LogFile, header: FrameHeader) -> Frame | None:
