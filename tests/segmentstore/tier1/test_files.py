@@ -290,7 +290,7 @@ def test_a_last_file_that_lost_its_content_is_refused(tmp_path: Path, content: b
     assert_refused(tmp_path, path, 0)
 
 
-@pytest.mark.parametrize("file", [1, 2, 3])
+@pytest.mark.parametrize("file", [1, 2, 3, 4])
 def test_a_missing_file_is_refused(tmp_path: Path, file: int) -> None:
     write(tmp_path, frames(16))
     path = tmp_path / layout.log_file_name(file)

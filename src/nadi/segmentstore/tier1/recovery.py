@@ -78,7 +78,8 @@ def read_headers(folder: Path, log_id: bytes | None) -> Headers:
     A damaged header is made up for by the file's first frame, which says the same.
 
     Raises:
-        CorruptLogError: the headers are out of order, or the last file in use can't be told from one only prepared.
+        CorruptLogError: the headers are out of order, or the last file in use is missing, or can't be told from one
+            only prepared.
     """
     files: list[LogFile] = []
     in_use: list[bool] = []
@@ -104,6 +105,9 @@ def read_headers(folder: Path, log_id: bytes | None) -> Headers:
     used, prepared = files[:valid], files[valid:]
     if valid and len(prepared) > 1:
         raise CorruptLogError(str(prepared[0].path), 0, "its header is damaged, and another file was prepared after it")
+    if valid and prepared and prepared[0].number != used[-1].number + 1:  # the one between was in use
+        missing = folder / log_file_name(used[-1].number + 1)
+        raise CorruptLogError(str(missing), 0, "this file is missing, and later ones are there")
     following: LogFile | None = None
     for file, is_known in zip(reversed(used), reversed(in_use[:valid]), strict=True):
         if not is_known:  # nothing in it can be told: the walk misses its frames if they are needed
