@@ -17,11 +17,13 @@ import pytest
 import nadi
 from nadi.errors import DamagedStateError, DataFolderError, UnavailableError
 from nadi.segmentstore import metadata as metadata_module
-from nadi.segmentstore import pages, snapshots, statecheck
+from nadi.segmentstore import pages, rebuild, snapshots, statecheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.checked import COUNTED, STATE_KEY, TABLES, TOTALS_KEY
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_name, log_file_number
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.segmentstore.state_tables import Records, copy_of, lose_states, records_of, recovered
 
@@ -111,6 +113,57 @@ def test_without_its_state_a_server_starts_and_has_everything(folder: Path) -> N
     lose_states(folder)
 
     assert {event(number) for number in range(EVENTS)} <= events_of(folder)
+
+
+def test_the_state_of_a_container_that_was_never_used_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        await until(lambda: any((tmp_path / "tier2").rglob("manifest-*")))
+
+    with quick(monkeypatch):
+        in_container(tmp_path, work)
+    shutil.rmtree(tmp_path / "container-0/state")
+    start(tmp_path)
+
+
+def test_an_older_sealed_state_is_not_taken_for_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put back from a copy, say: the log has let go of what it lacks, and the snapshot has it."""
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        await create(container, 10, str(container.state.sequence))
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+
+    folder = tmp_path / "data"
+    with quick(monkeypatch):
+        in_container(folder, work)
+        old = copy_of(folder, "old")
+        in_container(folder, work)
+        in_container(folder, work)
+    state, log = folder / "container-0/state", folder / "container-0/log"
+    lost = records_of(state)
+    for number in sorted(n for p in log.glob("log-*") if (n := log_file_number(p.name)) is not None)[:-2]:
+        (log / log_file_name(number)).unlink()  # as it does once tier 2 has the rest
+    shutil.rmtree(state)
+    shutil.copytree(old / "container-0/state", state)
+    start(folder)
+    assert records_of(state) == lost
+
+
+def test_what_the_log_keeps_before_a_gap_is_not_its_beginning(tmp_path: Path) -> None:
+    """A file that is kept for its damaged data alone: the frames behind it were released."""
+
+    async def write() -> None:
+        log = FileLog.open(tmp_path / "log", file_bytes=16 * BLOCK_BYTES)
+        list(log.replay(0))
+        for _ in range(12):
+            await log.append([b"head", bytes(3 * BLOCK_BYTES)])
+        await log.close()
+
+    asyncio.run(write())
+    assert rebuild.first_logged(tmp_path) == 1
+    (tmp_path / "log" / log_file_name(2)).unlink()
+    assert rebuild.first_logged(tmp_path) == 7
 
 
 @pytest.mark.parametrize("stop", [True, False])

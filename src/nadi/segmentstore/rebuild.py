@@ -12,8 +12,13 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
+import lmdb
+import msgspec
+
 from nadi.errors import DamagedStateError
 from nadi.segmentstore import snapshots, statecheck
+from nadi.segmentstore.checked import CRC_BYTES, STATE_KEY
+from nadi.segmentstore.metadata import ContainerState
 from nadi.segmentstore.snapshots import Manifest, SnapshotError
 from nadi.segmentstore.statecheck import Examined, Verdict
 from nadi.segmentstore.tier1 import disk
@@ -28,7 +33,8 @@ _NEW = "state.new"
 
 
 def first_logged(folder: Path) -> int | None:
-    """The number of the first frame that the container's log holds, or would hold; None: there is no log.
+    """The number of the frame from which the container's log holds all; None: it holds none. What stands before a gap
+    is kept for its damaged data only.
 
     Raises:
         CorruptLogError: the log's files don't fit together.
@@ -38,7 +44,13 @@ def first_logged(folder: Path) -> int | None:
         return None
     known = read_epoch(log_folder)
     headers = read_headers(log_folder, known[0] if known else None)
-    return headers.used[0].first_sequence if headers.used else None
+    used = headers.used
+    if not used:
+        return None
+    first = len(used) - 1
+    while first and used[first - 1].number == used[first].number - 1:
+        first -= 1
+    return used[first].first_sequence
 
 
 async def sound_state(folder: Path, container: int, chunks: ChunkStore) -> str:
@@ -61,10 +73,21 @@ def wrong(folder: Path, examined: Examined) -> str:
     """Why the state that was examined can't be opened; "" if it can."""
     if examined.verdict is not Verdict.SOUND:
         return examined.what
-    first = None if examined.sealed else first_logged(folder)
-    if first is None or first <= examined.sequence + 1:
+    sequence = _sealed_sequence(folder / STATE) if examined.sealed else examined.sequence
+    first = first_logged(folder)
+    if first is None or first <= sequence + 1:
         return ""
-    return f"it ends with frame {examined.sequence:,}, and the log begins with {first:,}"
+    return f"it ends with frame {sequence:,}, and the log begins with {first:,}"
+
+
+def _sealed_sequence(folder: Path) -> int:
+    """The last frame that a sealed state reflects: the seal vouches for the file, so it may be mapped."""
+    with (
+        lmdb.open(str(folder), readonly=True, lock=False, max_dbs=1) as env,
+        env.begin(db=env.open_db(b"state", create=False)) as txn,
+    ):
+        raw = bytes(txn.get(STATE_KEY) or b"")
+    return msgspec.msgpack.decode(raw[:-CRC_BYTES], type=ContainerState).sequence if raw else 0
 
 
 async def anew(folder: Path, container: int, chunks: ChunkStore, what: str) -> str:
@@ -94,7 +117,8 @@ async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new:
     manifest, damaged = await snapshots.newest(chunks, container)
     if first is None and manifest is None and not damaged and not await _was_used(folder, container, chunks):
         return ""
-    if manifest is not None and first is not None and first <= manifest.sequence + 1:
+    reaches = first is not None and manifest is not None and first <= manifest.sequence + 1
+    if manifest is not None and (reaches or (first is None and not manifest.sequence)):  # the latter was never used
         await asyncio.to_thread(new.mkdir, 0o700)
         try:
             await snapshots.restore(chunks, manifest, new)
