@@ -163,7 +163,8 @@ def test_what_the_log_keeps_before_a_gap_is_not_its_beginning(tmp_path: Path) ->
     asyncio.run(write())
     assert rebuild.first_logged(tmp_path) == 1
     (tmp_path / "log" / log_file_name(2)).unlink()
-    assert rebuild.first_logged(tmp_path) == 7
+    assert rebuild.first_logged(tmp_path) == 1
+    assert rebuild.first_logged(tmp_path, without_gap=True) == 7
 
 
 @pytest.mark.parametrize("stop", [True, False])

@@ -32,9 +32,10 @@ STATE = "state"
 _NEW = "state.new"
 
 
-def first_logged(folder: Path) -> int | None:
-    """The number of the frame from which the container's log holds all; None: it holds none. What stands before a gap
-    is kept for its damaged data only.
+def first_logged(folder: Path, *, without_gap: bool = False) -> int | None:
+    """The number of the first frame that the container's log holds; None: it holds none.
+
+    without_gap: the one from which it holds all; what stands before a gap may be kept for its damaged data only.
 
     Raises:
         CorruptLogError: the log's files don't fit together.
@@ -43,11 +44,10 @@ def first_logged(folder: Path) -> int | None:
     if not log_folder.exists():
         return None
     known = read_epoch(log_folder)
-    headers = read_headers(log_folder, known[0] if known else None)
-    used = headers.used
+    used = read_headers(log_folder, known[0] if known else None).used
     if not used:
         return None
-    first = len(used) - 1
+    first = len(used) - 1 if without_gap else 0
     while first and used[first - 1].number == used[first].number - 1:
         first -= 1
     return used[first].first_sequence
@@ -113,7 +113,7 @@ async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new:
 
     Raises: as `sound_state`.
     """
-    first = first_logged(folder)
+    first = first_logged(folder, without_gap=True)
     manifest, damaged = await snapshots.newest(chunks, container)
     if first is None and manifest is None and not damaged and not await _was_used(folder, container, chunks):
         return ""
