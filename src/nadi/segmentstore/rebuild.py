@@ -13,12 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import lmdb
-import msgspec
 
 from nadi.errors import DamagedStateError
 from nadi.segmentstore import snapshots, statecheck
 from nadi.segmentstore.checked import CRC_BYTES, STATE_KEY
-from nadi.segmentstore.metadata import ContainerState
+from nadi.segmentstore.metadata import decode_sequence
 from nadi.segmentstore.snapshots import Manifest, SnapshotError
 from nadi.segmentstore.statecheck import Examined, Verdict
 from nadi.segmentstore.tier1 import disk
@@ -87,7 +86,7 @@ def _sealed_sequence(folder: Path) -> int:
         env.begin(db=env.open_db(b"state", create=False)) as txn,
     ):
         raw = bytes(txn.get(STATE_KEY) or b"")
-    return msgspec.msgpack.decode(raw[:-CRC_BYTES], type=ContainerState).sequence if raw else 0
+    return decode_sequence(raw[:-CRC_BYTES]) if raw else 0
 
 
 async def anew(folder: Path, container: int, chunks: ChunkStore, what: str) -> str:
