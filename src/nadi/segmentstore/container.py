@@ -499,7 +499,7 @@ class Container:
         reserve.take(self._folder)  # if a full disk had no room for it before
         if self.state.sequence == self._checkpointed_sequence:
             self._truncate_log()
-            if self.snapshots.due(self.metadata, self._checkpointed_sequence, self._logged_bytes):
+            if self._snapshot_is_due():
                 self._checkpoint = asyncio.create_task(self._snapshot(), name=f"checkpoint-{self.number}")
             return
         state = self.state
@@ -524,10 +524,16 @@ class Container:
             self._checkpointed_sequence = checkpoint.sequence
             self._truncation_due = True
             self._wake.set()
-            if self.snapshots.due(self.metadata, checkpoint.sequence, self._logged_bytes):
+            if self._snapshot_is_due():
                 await self._snapshot()
 
         self._checkpoint = asyncio.create_task(write(), name=f"checkpoint-{self.number}")
+
+    def _snapshot_is_due(self) -> bool:
+        if self._stopping:
+            return False  # the last one is made when all else has ended
+        sequence, is_full = self._checkpointed_sequence, self.log.is_full
+        return self.snapshots.due(self.metadata, sequence, self._logged_bytes, hurry=is_full)
 
     async def _snapshot(self) -> None:
         """As a part of a checkpoint, for no commit may run meanwhile."""
@@ -560,11 +566,12 @@ class Container:
 
         Damaged bytes stay, for who may get them back, and don't hold up others: else the log would grow until it is
         full, and writers wait for ever.
+        Where neither log nor snapshot has room, the log goes first: nothing else could make any.
         Between frames only: one under way may say that bytes are in tier 2, and may yet be lost.
         """
         self._truncation_due = False
         known = self._checkpointed_sequence
-        if self.metadata.checked and not self.log.is_full:  # a full disk takes no snapshot, and needs the room
+        if self.metadata.checked and not (self.log.is_full and self.snapshots.is_full):
             known = min(known, self.snapshots.sequence)
         oldest, damaged = self.state.log_needed()
         before = known + 1

@@ -29,7 +29,7 @@ from nadi.segmentstore.checked import TABLES
 from nadi.segmentstore.commit import Changes
 from nadi.segmentstore.statecheck import STATE_FILE, inspect_file
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 
 _CRC = struct.Struct("<I")
 _BLOCK = struct.Struct("<I")
@@ -38,7 +38,11 @@ _LEVEL = 1  # of zlib: 200 MB a second, to an eighth
 
 
 class SnapshotError(NadiError):
-    """A snapshot that can't be used, and why."""
+    """A snapshot that can't be used, and why; `name` is that of the damaged object, where it is one."""
+
+    def __init__(self, what: str, name: str = "") -> None:
+        super().__init__(what)
+        self.name = name
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
@@ -142,10 +146,14 @@ async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
 
 async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> str:
     """Make the snapshot count; gives the manifest's name."""
-    raw = _encode(manifest)
     name = manifest_name(manifest.container, manifest.number)
-    await chunks.put(name, [raw + _CRC.pack(crc32c(raw))])
+    await chunks.put(name, [_stored_form(manifest)])
     return name
+
+
+def _stored_form(manifest: Manifest) -> bytes:
+    raw = _encode(manifest)
+    return raw + _CRC.pack(crc32c(raw))
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -164,6 +172,9 @@ async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, l
             raw = bytes(await chunks.read(name, 0, listed[name])) if listed[name] > _CRC.size else b"\0" * _CRC.size
         except NotFoundError:
             damaged.append(f"{name} is gone")
+            continue
+        except DiskReadError as error:
+            damaged.append(str(error))
             continue
         manifest = _whole_manifest(raw, container)
         if manifest is not None:
@@ -202,13 +213,29 @@ async def read_part(chunks: ChunkStore, part: Part) -> bytes:
         SnapshotError: it is not there, or not what was stored.
         UnavailableError: tier 2 can't be read.
     """
-    try:
-        data = bytes(await chunks.read(part.name, 0, part.size_bytes))
-    except NotFoundError as error:
-        raise SnapshotError(f"{part.name} is missing") from error
-    if len(data) != part.size_bytes or crc32c(data) != part.crc:
-        raise SnapshotError(f"{part.name} is damaged")
+    data = await _read(chunks, part.name, part.size_bytes)
+    if len(data) != part.size_bytes or await asyncio.to_thread(crc32c, data) != part.crc:
+        raise SnapshotError(f"{part.name} is damaged", part.name)
     return data
+
+
+async def check_manifest(chunks: ChunkStore, manifest: Manifest) -> None:
+    """See that a manifest is stored as it is.
+
+    Raises: as `read_part`.
+    """
+    name, expected = manifest_name(manifest.container, manifest.number), _stored_form(manifest)
+    if await _read(chunks, name, len(expected)) != expected:
+        raise SnapshotError(f"{name} is damaged", name)
+
+
+async def _read(chunks: ChunkStore, name: str, size_bytes: int) -> bytes:
+    try:
+        return bytes(await chunks.read(name, 0, size_bytes))
+    except NotFoundError as error:
+        raise SnapshotError(f"{name} is missing", name) from error
+    except DiskReadError as error:
+        raise SnapshotError(str(error), name) from error
 
 
 async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path) -> None:

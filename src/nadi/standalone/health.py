@@ -84,6 +84,10 @@ def _container(container: Container) -> Component:
     }
     if container.snapshots.error:
         details["snapshot_error"] = container.snapshots.error
+    if container.snapshots.damage:
+        details["snapshot_damaged"] = container.snapshots.damage
+    if container.snapshots.renewed:
+        details["snapshot_renewed"] = container.snapshots.renewed
     if container.rebuilt:
         details["rebuilt"] = container.rebuilt
     damaged = container.damaged

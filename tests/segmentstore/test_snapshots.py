@@ -1,0 +1,332 @@
+"""The snapshot that the log is released by is known to be whole; a damaged one is told, and made anew in time."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from pathlib import Path
+from urllib.request import urlopen
+
+import msgspec
+import pytest
+
+import nadi
+from nadi.errors import NadiError, StorageFullError, UnavailableError
+from nadi.segmentstore import container as container_module
+from nadi.segmentstore import rebuild, snapshots
+from nadi.segmentstore.container import Container
+from nadi.segmentstore.inspection import inspect_folder
+from nadi.segmentstore.snapshots import Manifest, Part
+from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+
+from .state_tables import records_of
+from .test_lost_state import create, in_container, quick, start, until
+
+LIMITS = "snapshot_interval_s=0.2,checkpoint_interval_s=0.1,log_file_bytes=65536"
+
+
+@pytest.fixture
+def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of files with 15 small frames each, so that what is released is gone at once."""
+    open_log = FileLog.open
+    monkeypatch.setattr(
+        FileLog, "open", lambda folder, name: open_log(folder, file_bytes=16 * BLOCK_BYTES, spare_files=0, name=name)
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, small_log: None) -> Path:
+    """What a container leaves that was stopped cleanly: a base and deltas, and no first frame in the log."""
+    folder = tmp_path / "data"
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        for number in range(4):
+            await create(container, 20, f"round-{number}")
+            await until(lambda: container.snapshots.sequence == container.state.sequence)
+
+    with pytest.MonkeyPatch.context() as patches, quick(patches):
+        in_container(folder, work)
+    assert (rebuild.first_logged(folder / "container-0") or 0) > 1
+    return folder
+
+
+def newest(folder: Path) -> Manifest:
+    manifest, damaged = asyncio.run(snapshots.newest(ChunkStore.in_folder(folder / "tier2"), 0))
+    assert manifest is not None
+    assert not damaged
+    return manifest
+
+
+def lose_state(folder: Path) -> dict[str, dict[bytes, bytes]]:
+    """Gives its records."""
+    records = records_of(folder / "container-0/state")
+    shutil.rmtree(folder / "container-0/state")
+    return records
+
+
+def rot(folder: Path, what: str) -> Path:
+    manifest = newest(folder)
+    name = {"base": manifest.base[0].name, "delta": manifest.deltas[-1].name if manifest.deltas else ""}.get(
+        what, snapshots.manifest_name(0, manifest.number)
+    )
+    path = folder / "tier2" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("what", ["base", "delta", "manifest"])
+def test_a_snapshot_that_rots_is_made_anew(
+    folder: Path, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It used to be added to for ever, the log was released by it, and with the state all was lost."""
+    rotten = rot(folder, what)
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        await until(lambda: bool(container.snapshots.damage or container.snapshots.renewed))
+        await create(container, 40, "later")
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+        assert rotten.name in container.snapshots.renewed
+        assert not container.snapshots.damage
+
+    with quick(monkeypatch):
+        in_container(folder, work)
+    assert sum(record.levelname == "ERROR" and rotten.name in record.message for record in caplog.records) == 1
+    assert not rotten.exists()
+    lost = lose_state(folder)
+    start(folder)
+    assert records_of(folder / "container-0/state") == lost
+
+
+def test_a_server_renews_what_a_check_says_it_renews(folder: Path) -> None:
+    shutil.rmtree(folder)
+    environment = {"NADI_LIMITS": LIMITS}
+    with (
+        nadi.embedded(folder, containers=1, environment=environment) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("s")
+        for number in range(30):
+            manager.create_stream("s", f"t{number}", 1)
+    assert (rebuild.first_logged(folder / "container-0") or 0) > 1
+    rotten = rot(folder, "base")
+    (said,) = [report.renewed for report in asyncio.run(inspect_folder(folder)) if report.name == "container-0"]
+    assert rotten.name in said[0]
+
+    with nadi.embedded(folder, environment=environment, rest_port=0) as server:
+        details: dict[str, object] = {}
+        ends_at = time.monotonic() + 20
+        while "snapshot_renewed" not in details and time.monotonic() < ends_at:
+            time.sleep(0.05)
+            with urlopen(f"{server.rest_uri}/v1/health/details/container-0") as reply:
+                details = msgspec.json.decode(reply.read())
+        assert rotten.name in str(details["snapshot_renewed"])
+        assert "snapshot_damaged" not in details
+    assert all(report.is_sound for report in asyncio.run(inspect_folder(folder)))
+    shutil.rmtree(folder / "container-0/state")
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        assert len(manager.list_streams("s")) == 30
+
+
+def test_the_log_is_kept_until_it_is_known_that_the_snapshot_is_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_part, go_on = snapshots.read_part, asyncio.Event()
+
+    async def slowly(chunks: ChunkStore, part: Part) -> bytes:
+        await go_on.wait()
+        return await read_part(chunks, part)
+
+    monkeypatch.setattr(snapshots, "read_part", slowly)
+    base = newest(folder).base
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        released: list[int] = []
+        monkeypatch.setattr(container.log, "truncate", lambda before, keep: released.append(before))
+        number = newest_number(container)
+        await create(container, 40, "meanwhile")  # it serves
+        await until(lambda: newest_number(container) > number and bool(released))
+        assert container.snapshots.sequence == 0
+        assert max(released) <= 1
+        go_on.set()
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+        await until(lambda: released[-1] == container.snapshots.sequence + 1)
+        manifest, _ = await snapshots.newest(chunks, 0)
+        assert manifest is not None
+        assert manifest.base == base, "no new one was needed"
+
+    with quick(monkeypatch):
+        in_container(folder, work)
+
+
+def newest_number(container: Container) -> int:
+    assert container.snapshots._manifest is not None
+    return container.snapshots._manifest.number
+
+
+def test_a_place_that_the_disk_cannot_read_is_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, broken = ChunkStore.read, newest(folder).base[0].name
+
+    async def failing(self: ChunkStore, name: str, position: int, length: int) -> memoryview:
+        if name == broken:
+            raise DiskReadError(f"the disk can't read chunk {name}: input/output error")
+        return await read(self, name, position, length)
+
+    monkeypatch.setattr(ChunkStore, "read", failing)
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        await until(lambda: bool(container.snapshots.renewed))
+        assert "input/output error" in container.snapshots.renewed
+
+    with quick(monkeypatch):
+        in_container(folder, work)
+    assert newest(folder).base[0].name != broken
+
+
+@pytest.mark.parametrize("before", ["an earlier version", "a damaged one"])
+def test_a_short_session_leaves_a_snapshot_where_none_could_be_relied_on(folder: Path, before: str) -> None:
+    """Its log was released before: without one, all would go with the state."""
+    if before == "an earlier version":
+        shutil.rmtree(folder / "tier2/snapshots")
+    else:
+        rot(folder, "manifest")
+    start(folder)
+    lost = lose_state(folder)
+    start(folder)
+    assert records_of(folder / "container-0/state") == lost
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_state_lost_after_a_short_session_is_made_anew(tmp_path: Path, kill: bool) -> None:
+    """From its log alone, which a server keeps from the first frame on until there is a snapshot."""
+    server = nadi.embedded(tmp_path / "data", containers=1)
+    with nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        with manager.create_writer("s", "t") as writer:
+            writer.write_batch([b"%d" % number for number in range(100)], "k")
+    server.kill() if kill else server.stop()
+    shutil.rmtree(tmp_path / "data/container-0/state")
+    shutil.rmtree(tmp_path / "data/tier2/snapshots", ignore_errors=True)
+    with nadi.embedded(tmp_path / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
+        tail = manager.stream_info("s", "t").tail
+        assert [found.data for found in manager.read_events("s", "t", end=tail)] == [b"%d" % n for n in range(100)]
+
+
+def test_a_large_state_holds_up_no_stop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.segmentstore.snapshotter.SNAPSHOT_STOP_BYTES", 1)
+    shutil.rmtree(folder / "tier2/snapshots")
+    start(folder)
+    assert not list((folder / "tier2").rglob("manifest-*"))
+
+
+# --- a full disk -------------------------------------------------------------------------------------
+
+
+class FullLog:
+    """Makes containers' logs say that their disk is full, while it `is`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.it_is = False
+        monkeypatch.setattr(FileLog, "is_full", property(lambda log: self.it_is))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_released"),
+    [(UnavailableError("tier 2 is away"), False), (StorageFullError("tier 2 is full"), True)],
+)
+def test_on_a_full_disk_the_log_is_released_past_the_snapshot_only_where_that_has_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: NadiError, is_released: bool
+) -> None:
+    """Where it has none, room can only come from the log; else the snapshot comes first, whatever the disk is."""
+    put, fails = ChunkStore.put, [False]
+
+    async def sometimes(self: ChunkStore, name: str, parts: list[bytes]) -> None:
+        if fails[0]:
+            raise error
+        await put(self, name, parts)
+
+    monkeypatch.setattr(ChunkStore, "put", sometimes)
+    full = FullLog(monkeypatch)
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        released: list[int] = []
+        monkeypatch.setattr(container.log, "truncate", lambda before, keep: released.append(before))
+        await create(container, 10, "before")
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+        full.it_is = True
+        await create(container, 10, "with a full disk")  # frames that go into the file kept aside, say
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+        await until(lambda: released[-1] == container.state.sequence + 1)
+        assert max(released) == container.snapshots.sequence + 1
+        fails[0] = True
+        durable = container.snapshots.sequence
+        await create(container, 10, "without a snapshot")
+        await until(lambda: bool(container.snapshots.error))
+        await until(lambda: container._checkpointed_sequence == container.state.sequence)
+        container._truncate_log()
+        assert released[-1] == (container.state.sequence if is_released else durable) + 1
+        fails[0] = full.it_is = False
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+
+    with quick(monkeypatch):
+        in_container(tmp_path, work)
+
+
+def test_on_a_full_disk_a_snapshot_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = FullLog(monkeypatch)
+    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 0.02)
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        await until(lambda: container.snapshots.sequence == container.state.sequence > 0)
+        full.it_is = True
+        await create(container, 1, "a")
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+
+    began = time.monotonic()
+    in_container(tmp_path, lambda container, chunks: first_then(container, work(container, chunks)))
+    assert time.monotonic() - began < 8, "that is a part of the usual interval"
+
+
+async def first_then(container: Container, work: object) -> None:
+    await create(container, 1, "first")
+    await work  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("where", ["the copy", "a part", "the manifest"])
+def test_a_whole_one_that_finds_no_room_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Else each further try would take more of a disk that has too little."""
+    put, tries = ChunkStore.put, [0]
+    monkeypatch.setattr(snapshots, "SNAPSHOT_PART_BYTES", 8192)
+
+    async def full(self: ChunkStore, name: str, parts: list[bytes]) -> None:
+        if name.endswith("-000001") if where == "a part" else "manifest" in name:
+            tries[0] += 1
+            raise StorageFullError("tier 2 is full")
+        await put(self, name, parts)
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        def half(file: int) -> None:
+            tries[0] += 1
+            (tmp_path / "container-0/snapshot.tmp").write_bytes(b"half of it")
+            raise StorageFullError("no room")
+
+        if where == "the copy":
+            monkeypatch.setattr(container.metadata, "copy", half)
+        await create(container, 10, "a")
+        await until(lambda: bool(container.snapshots.error))
+        assert container.snapshots.is_full
+        assert tries[0] == 1
+        assert not (tmp_path / "container-0/snapshot.tmp").exists()
+        assert await chunks.listed(snapshots.folder_of(0)) == {}
+
+    if where != "the copy":
+        monkeypatch.setattr(ChunkStore, "put", full)
+    with quick(monkeypatch):
+        in_container(tmp_path, work)
