@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from nadi.limits import KIB
+from nadi.segmentstore.tier1.disk import held_bytes
 
 FULL_BELOW_BYTES = 1024 * KIB
 RESERVE_BYTES = 256 * KIB  # a new epoch file, a probe of the file system, changes of folders, a small checkpoint
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 def release(folder: Path) -> bool:
     """Give the room up; False if there was none."""
     path = folder / _FILE
-    had = _held_bytes(path) > 0
+    had = held_bytes(path) > 0
     path.unlink(missing_ok=True)
     return had
 
@@ -39,16 +40,9 @@ def free_bytes(folder: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def _held_bytes(path: Path) -> int:
-    try:
-        return path.stat().st_blocks * 512
-    except FileNotFoundError:
-        return 0
-
-
 def take(folder: Path) -> None:
     """Take the room, where there is any and it isn't held already."""
-    if _held_bytes(folder / _FILE) >= RESERVE_BYTES:
+    if held_bytes(folder / _FILE) >= RESERVE_BYTES:
         return
     try:
         descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -754,6 +754,76 @@ def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
     asyncio.run(life())
 
 
+@pytest.mark.parametrize("damage", ["empty", "short", "sparse"])
+@pytest.mark.parametrize("full", [False, True])
+def test_a_kept_file_that_is_not_whole_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, full: bool
+) -> None:
+    """It would fail on a full disk, which it is for; what can't be had is not counted on either."""
+    size_bytes = FILE_BYTES // 2
+    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", size_bytes)
+    kept = tmp_path / "kept-aside"
+
+    async def life(room_bytes: int) -> None:
+        space = Disk(monkeypatch, 1 << 30)
+        log = open_log(tmp_path)
+        list(log.replay(0))
+        await log.append([b"one"])
+        await until(lambda: log._supply.ready is not None and log._supply.kept_bytes > 0)
+        await log.close()
+        os.truncate(kept, size_bytes // 2 if damage == "short" else 0)
+        if damage == "sparse":
+            os.truncate(kept, size_bytes)
+
+        space.room_bytes = room_bytes
+        log = open_log(tmp_path)
+        list(log.replay(0))
+        await log.settle(1)
+        if full:
+            await until(lambda: log.is_full)
+            assert log.room_bytes(ALL) < 0
+            assert not kept.exists()
+            space.room_bytes = 1 << 30
+        await until(lambda: log._supply.kept_bytes > 0)
+        assert kept.stat().st_blocks * 512 >= kept.stat().st_size == size_bytes
+        await log.close()
+
+    asyncio.run(life(-1 if full else 1 << 30))
+
+
+def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
+
+    async def life() -> None:
+        Disk(monkeypatch, FILE_BYTES - 1)
+        log = open_log(tmp_path)
+        list(log.replay(0))
+        await log.settle(1)
+        await until(lambda: log.is_full)
+        await until(lambda: log._supply.kept_bytes > 0)
+        assert log.room_bytes(NOTHING) <= 0 < log.room_bytes(ALL)
+        await log.append([b"frees room"])
+        await log.close()
+
+    asyncio.run(life())
+
+
+@pytest.mark.parametrize("kind", ["spare", "prepared"])
+def test_a_sparse_file_is_not_written_to(tmp_path: Path, kind: str) -> None:
+    """Its first frame on a full disk would fail, after all said that there was room."""
+    addresses = write(tmp_path, [b"1"])
+    if kind == "spare":
+        sparse = tmp_path / "spare-00000001.nadi"
+    else:
+        (sparse,) = [path for path in tmp_path.glob("log-*.nadi") if path.name != path_of(tmp_path, addresses[0]).name]
+    sparse.unlink(missing_ok=True)
+    sparse.touch()
+    os.truncate(sparse, FILE_BYTES)
+    write(tmp_path, [bytes(FILE_BYTES // 2)] * 3, after_sequence=1)
+    for path in [*tmp_path.glob("log-*.nadi"), *tmp_path.glob("spare-*.nadi")]:
+        assert path.stat().st_blocks * 512 >= path.stat().st_size, path.name
+
+
 def test_a_short_disk_gets_smaller_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_FIRST_FILE_BYTES", FILE_BYTES // 4)
 

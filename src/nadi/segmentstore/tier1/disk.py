@@ -88,6 +88,14 @@ def room_to_spare(folder: Path) -> int:
     return status.f_bavail * status.f_frsize - kept_free
 
 
+def held_bytes(path: Path) -> int:
+    """Bytes of the disk that a file has for itself; a sparse one has fewer than its size, one that is missing none."""
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
 def sync_folder(folder: Path) -> None:
     """Make created, renamed and deleted names in `folder` durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -79,12 +79,20 @@ class FileSupply:
                 path.unlink()
             kept.unlink(missing_ok=True)
             former, left_over = [], []
-        self._has_kept = kept.exists()
+        self._has_kept = _has_all(kept, self._kept_bytes)
+        if not self._has_kept:
+            kept.unlink(missing_ok=True)  # it would fail when it is needed: another is made
         self._names = itertools.count(max((int(path.stem[6:]) for path in former), default=0) + 1)
         for path in former:
-            self._keep_or_delete(path, rename=False)
+            if _has_all(path, self._file_bytes):
+                self._keep_or_delete(path, rename=False)
+            else:
+                path.unlink()
         for path in left_over:
-            self._keep_or_delete(path)
+            if _has_all(path, path.stat().st_size):
+                self._keep_or_delete(path)
+            else:
+                path.unlink()
         disk.sync_folder(self._folder)
         self._thread.start()
 
@@ -188,8 +196,7 @@ class FileSupply:
             self._tell(PreparedFile(number, path, fd, path.stat().st_size, is_kept))
         except Exception as error:  # the taker gets it
             self._tell(error)
-        else:
-            self._keep_aside()
+        self._keep_aside()  # which may fit where no other file does
 
     def _tell(self, outcome: PreparedFile | Exception) -> None:
         with self._outcome:
@@ -259,6 +266,11 @@ class FileSupply:
             self._spares.append(path)
         else:
             path.unlink()
+
+
+def _has_all(path: Path, size_bytes: int) -> bool:
+    """Whether it is a file of that size that has all of its blocks: it can be written on a full disk."""
+    return path.is_file() and path.stat().st_size == size_bytes and disk.held_bytes(path) >= size_bytes
 
 
 def is_no_room(error: Exception | None) -> bool:
