@@ -49,10 +49,14 @@ def test_a_scrub_tells_what_it_found(server: nadi.standalone.EmbeddedServer, mon
     shell = Shell(server.controller_uri)
     assert "No pass has come to its end" in shell.run("scrub", "--status").output
     assert "nothing is damaged" in shell.run("scrub").output
-    assert "nothing is damaged" in shell.run("scrub", "--status").output
+    told = shell.run("scrub", "--status").output
+    assert "nothing is damaged" in told
+    assert "bytes of states" in told
+    assert "bytes of snapshots" in told
     (row,) = shell.json("scrub")
     assert row["damages"] == 0
     assert row["read_bytes"] >= 100 * (8 + 7)
+    assert row["state_bytes"] > 0
 
     (chunk,) = chunk_of(server.folder)
     chunk.unlink()

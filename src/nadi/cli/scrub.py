@@ -49,10 +49,12 @@ def _followed(manager: StreamManager, *, quiet: bool) -> ScrubReport:
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn()
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
-        task = progress.add_task("reading all that is stored", total=None)
+        task = progress.add_task("reading the states", total=None)
         while report.running is not None and report.running.begun_ms == begun_ms:
             now = report.running
-            progress.update(task, completed=now.read_bytes, total=max(now.total_bytes, now.read_bytes) or None)
+            what = "all data" if now.read_bytes else f"the states ({now.records:,} records) and their snapshots"
+            total = max(now.total_bytes, now.read_bytes) or None
+            progress.update(task, description=f"reading {what}", completed=now.read_bytes, total=total)
             time.sleep(_LOOK_S)
             report = manager.scrub()
     return report
@@ -61,20 +63,30 @@ def _followed(manager: StreamManager, *, quiet: bool) -> ScrubReport:
 def _tell(report: ScrubReport, *, status: bool) -> None:
     if status and report.running is not None:
         now = report.running
-        say(f"under way since {_time(now.begun_ms)}: {now.read_bytes:,} of {now.total_bytes:,} bytes read")
+        data = f"{now.read_bytes:,} of {now.total_bytes:,} bytes"
+        say(f"under way since {_time(now.begun_ms)}: {_read(now, data)}")
     if report.last is None:
         say("No pass has come to its end yet.")
         return
     last = report.last
     say(
-        f"{_time(last.ended_ms)}: read {last.read_bytes:,} bytes and {last.records:,} records "
+        f"{_time(last.ended_ms)}: {_read(last, f'{last.read_bytes:,} bytes')} "
         f"in {(last.ended_ms - last.begun_ms) / 1000:.1f} s: "
         + (f"damaged places: {last.damages:,}" if last.damages else "nothing is damaged")
     )
+    if last.rewritten_bytes:
+        say(f"  chunks of an earlier version have checksums now: {last.rewritten_bytes:,} bytes were stored anew")
     for text in last.damaged:
         say(f"  {text}")
     if last.damages > len(last.damaged):
         say(f"  and {last.damages - len(last.damaged):,} more: the server's log has all")
+
+
+def _read(one: ScrubPass, data: str) -> str:
+    return (
+        f"read {data}, {one.records:,} records in {one.state_bytes:,} bytes of states, "
+        f"and {one.snapshot_bytes:,} bytes of snapshots"
+    )
 
 
 def _row(one: ScrubPass) -> dict[str, object]:

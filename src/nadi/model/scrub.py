@@ -8,7 +8,9 @@ import msgspec
 class ScrubPass(msgspec.Struct, omit_defaults=True):
     """One pass. Times are in ms since 1970; `ended_ms` is 0 while it goes on.
 
-    asked: somebody waits for it; else it is the weekly one. read_bytes, records: of data, and of state, so far.
+    asked: somebody waits for it; else it is the weekly one. read_bytes: of segments' data so far, of total_bytes.
+    records, state_bytes, snapshot_bytes: of the states, and of their snapshots, so far. rewritten_bytes: of chunks of
+    earlier versions, which had no checksums, and were stored anew with them.
     damages: how many damaged places were found; `damaged` tells the first of them in words.
     """
 
@@ -18,6 +20,9 @@ class ScrubPass(msgspec.Struct, omit_defaults=True):
     read_bytes: int = 0
     total_bytes: int = 0
     records: int = 0
+    state_bytes: int = 0
+    snapshot_bytes: int = 0
+    rewritten_bytes: int = 0
     damages: int = 0
     damaged: list[str] = []
 

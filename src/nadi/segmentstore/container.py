@@ -132,7 +132,7 @@ class Container:
         self._in_flight: list[tuple[Request, Any, Exception | None]] = []
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
-        self._checkpoint: asyncio.Task[None] | None = None
+        self._checkpoint: asyncio.Task[Any] | None = None  # or what else no commit may run beside
         self._checkpoint_at = 0.0
         self._checkpointed_sequence = 0
         self._truncation_due = False
@@ -538,6 +538,29 @@ class Container:
     async def _snapshot(self) -> None:
         """As a part of a checkpoint, for no commit may run meanwhile."""
         await self.snapshots.take(self.metadata, self._checkpointed_sequence, self._logged_bytes)
+
+    async def inspect_state(self) -> tuple[str, int]:
+        """Walk the state's file as it lies on the disk: what is wrong with it, or "", and its size in bytes.
+
+        No commit runs meanwhile; what it would write stays in the log. If the state is damaged, the container recovers.
+
+        Raises:
+            UnavailableError: the container recovers, or the file can't be read.
+        """
+        while self._checkpoint is not None and not self._checkpoint.done():
+            await asyncio.wait([self._checkpoint])
+        if self._failure is not None or self._stopping:
+            raise UnavailableError(f"container {self.number} recovers, or stops")
+        file = self._folder / "state" / statecheck.STATE_FILE
+        walk = asyncio.create_task(asyncio.to_thread(statecheck.inspect_file, file, self.number))
+        self._checkpoint = walk  # in its place
+        try:
+            damage, size_bytes = (await asyncio.shield(walk)).damage, file.stat().st_size
+        except OSError as error:
+            raise UnavailableError(f"the state of container {self.number} can't be read: {error}") from error
+        if damage:
+            self._state_is_damaged(DamagedStateError(str(file.parent), damage))
+        return damage, size_bytes
 
     async def _commit(self, checkpoint: Checkpoint) -> None:
         loop, metadata = asyncio.get_running_loop(), self.metadata

@@ -1,9 +1,12 @@
 """The scrub: once a week everything that is stored is read, so that damage is found while there are copies to mend it.
 
-One task of the store goes over the containers: first the records of their states, then the bytes of their segments,
-extent by extent, wherever each lies, past the cache. Whatever reads them checks them; what is wrong is counted, told in
-words, and logged. It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a
-restart costs seconds of it. `begin` starts a pass now, at a quicker pace, for somebody who waits.
+One task of the store goes over the containers: first their states, the file and then its records, and the snapshots of
+these; then the bytes of their segments, extent by extent, wherever each lies, past the cache. Whatever reads them
+checks them; what is wrong is counted, told in words, and logged. A damaged state is made anew from its snapshot and the
+log, a damaged snapshot from the state. Chunks of earlier versions, which have no checksums, are stored anew with them.
+
+It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds of
+it. `begin` starts a pass now, at a quicker pace, for somebody who waits.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
-from nadi.errors import DamagedDataError, DataFolderError, NadiError, UnavailableError
+from nadi.errors import DamagedDataError, DataFolderError, NadiError, StorageFullError, UnavailableError
 from nadi.limits import (
     SCRUB_ASKED_BYTES_PER_S,
     SCRUB_BYTES_PER_S,
@@ -35,6 +38,7 @@ from nadi.segmentstore.metadata import extent_length
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.records import Extent, SegmentRecord
 from nadi.segmentstore.tier1.disk import replace_file
+from nadi.segmentstore.tier2.writer import StorageWriter
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +50,9 @@ class _Place(msgspec.Struct):
     """Where a pass goes on: behind `key` in a table of a container's state, then at `offset` of a segment."""
 
     container: int = 0
-    table: int = 0  # in TABLES; behind the last one the state was read
+    table: int = 0  # in TABLES; behind the last one the state was read, and its snapshot follows
     key: bytes = b""
-    is_data: bool = False  # all states were read
+    is_data: bool = False  # all states and snapshots were read
     segment: int = 0
     offset: int = 0
 
@@ -63,12 +67,18 @@ class _Kept(msgspec.Struct):
 
 
 class Scrub:
-    """Of one store. file: where it keeps its place. now_ms: the wall clock."""
+    """Of one store. file: where it keeps its place. writers: of the containers. now_ms: the wall clock."""
 
     def __init__(
-        self, file: Path, containers: Sequence[Container], reader: SegmentReader, now_ms: Callable[[], int]
+        self,
+        file: Path,
+        containers: Sequence[Container],
+        reader: SegmentReader,
+        writers: Sequence[StorageWriter],
+        now_ms: Callable[[], int],
     ) -> None:
         self._file, self._containers, self._reader, self._now_ms = file, containers, reader, now_ms
+        self._writers = writers
         self._kept = _Kept(now_ms())
         self._kept_at = 0.0
         self._asked = asyncio.Event()
@@ -159,9 +169,10 @@ class Scrub:
         self._keep()
         log.log(
             logging.ERROR if found.damages else logging.INFO,
-            "everything stored was read: %d bytes and %d records in %.0f s; damaged places: %d",
+            "everything stored was read: %d bytes, %d records, %d bytes of snapshots in %.0f s; damaged places: %d",
             found.read_bytes,
             found.records,
+            found.snapshot_bytes,
             (found.ended_ms - found.begun_ms) / 1000,
             found.damages,
         )
@@ -169,17 +180,44 @@ class Scrub:
     # --- reading --------------------------------------------------------------------------------------
 
     async def _states(self, found: ScrubPass) -> None:
-        """All records of all containers' states; the extents among them tell how much there is to read."""
+        """All containers' states and snapshots; the extents among the records tell how much there is to read."""
         place = self._kept.place
         while not place.is_data:
-            size = self._read_records(self._up(self._containers[place.container]), place, found)
-            if place.table >= len(TABLES):
+            container, size = self._up(self._containers[place.container]), 0
+            if place.table == 0 and not place.key:
+                size = await self._walk(container, place, found)
+            if place.table < len(TABLES):
+                size += self._read_records(self._up(container), place, found)
+            else:
+                await self._snapshot(container, found)
                 place.container, place.table, place.key = place.container + 1, 0, b""
                 if place.container >= len(self._containers):
                     self._kept.place = place = _Place(is_data=True)
             await self._pause(size, found)
             if self.running is not found:
                 return
+
+    async def _walk(self, container: Container, place: _Place, found: ScrubPass) -> int:
+        """The state's file, page by page, which also tells what LMDB doesn't look at; its size."""
+        damage, size_bytes = await container.inspect_state()
+        if damage:  # the container makes it anew
+            self._note(found, f"the state of container {container.number}: {damage}")
+            place.table = len(TABLES)
+        found.state_bytes += size_bytes
+        return size_bytes
+
+    async def _snapshot(self, container: Container, found: ScrubPass) -> None:
+        read_bytes = 0
+
+        async def pause(size_bytes: int) -> None:
+            nonlocal read_bytes
+            read_bytes += size_bytes
+            await self._pause(size_bytes, found)
+
+        damage = await container.snapshots.verify(pause)
+        found.snapshot_bytes += read_bytes
+        if damage:
+            self._note(found, f"the snapshot of container {container.number}, in place of which one is made: {damage}")
 
     def _read_records(self, container: Container, place: _Place, found: ScrubPass) -> int:
         """Some records, or a table's end; their size."""
@@ -238,6 +276,9 @@ class Scrub:
                     self._note(found, str(error))
                 except OSError as error:
                     self._note(found, f"bytes {extent.offset:,} to {extent.end:,} of segment {record.name}: {error}")
+                else:
+                    if extent.chunk and not extent.checksums and await self._rewrite(container, record, extent):
+                        found.rewritten_bytes += extent.length
                 found.read_bytes += extent.length
                 if self.running is not found:
                     return
@@ -251,6 +292,14 @@ class Scrub:
         finally:
             state.residents.release(record)
             container.make_room()
+
+    async def _rewrite(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
+        writer = self._writers[self._containers.index(container)]
+        try:
+            return await writer.rewrite(record, extent)
+        except StorageFullError as error:
+            log.info("a chunk without checksums stays as it is until the next pass: %s", error)
+            return False
 
     def _note(self, found: ScrubPass, text: str) -> None:
         log.error("the scrub found damage: %s", text)
@@ -296,7 +345,7 @@ class Scrub:
             self._kept.running = ScrubPass(self._now_ms())
             return
         self._kept = kept
-        if kept.place.container > len(self._containers) or kept.place.table >= len(TABLES):
+        if kept.place.container > len(self._containers) or kept.place.table > len(TABLES):
             self._kept.place = _Place()
         self._kept.since_ms = min(kept.since_ms, self._now_ms())
 

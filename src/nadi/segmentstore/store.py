@@ -81,7 +81,9 @@ class SegmentStore:
             StorageWriter(container, chunks, self._reader, at_once) for container in self.containers
         ]
         self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
-        self.scrub = self._service.scrub = Scrub(folder / "scrub", self.containers, self._reader, now_ms)
+        self.scrub = self._service.scrub = Scrub(
+            folder / "scrub", self.containers, self._reader, self.storage_writers, now_ms
+        )
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
         self.budget = Budget()

@@ -179,12 +179,25 @@ class StorageWriter:
             size += extent.length
         return run, size
 
-    async def _store(self, record: SegmentRecord, extents: list[Extent]) -> None:
-        """Put the extents together in one chunk; only bytes that are those that were appended get there."""
+    async def rewrite(self, record: SegmentRecord, extent: Extent) -> bool:
+        """Store the chunk of an earlier version anew, with checksums; False if that can't be done (now).
+
+        Raises:
+            StorageFullError: there is no room for it.
+            UnavailableError: tier 2 or the container can't.
+        """
+        async with self._at_once:
+            return await self._store(record, [extent])
+
+    async def _store(self, record: SegmentRecord, extents: list[Extent]) -> bool:
+        """Put the extents together in one chunk; only bytes that are those that were appended get there.
+
+        False: they can't be read, or are the segment's no more.
+        """
         self._chunks.check_room(sum(extent.length for extent in extents))
         parts = await self._read(record, extents)
         if parts is None:
-            return
+            return False
         container, segment, name_of_segment = self._container.number, record.id, record.name
         offset, length = extents[0].offset, sum(map(len, parts))
         name = f"container-{container}/{segment:012x}/{offset:016x}-{uuid.uuid4().hex}"
@@ -202,6 +215,7 @@ class StorageWriter:
             stored = ChunkStored(segment, offset, length, name, checksums)
             await self._container.call(lambda frame: self._stored(frame, stored))
             self._fresh.add(segment)
+            return True
         finally:
             self._planned_here.discard(name)
 
