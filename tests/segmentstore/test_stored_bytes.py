@@ -432,6 +432,7 @@ def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> None:
             assert container.log.size_bytes > 1_000_000
             container._start_checkpoint()
             await container._checkpoint_ended()
+            await container.snapshots.ended()  # the first one
             await container._snapshot()
             await container.snapshots.ended()
             container._truncate_log()
