@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ from nadi.model.framing import frame_events
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.naming import SCRUB_SEGMENT
 from nadi.segmentstore import scrub as scrubs
+from nadi.segmentstore import statecheck
+from nadi.segmentstore.inspected import Inspected
 from nadi.segmentstore.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2 import writer as writers
@@ -398,5 +401,47 @@ def test_without_room_chunks_stay_as_they_are(tmp_path: Path, monkeypatch: pytes
             assert [bool(extent.checksums) for extent in extents_of(store)] == [True, False, True, False]
         async with open_store(tmp_path, 1) as (store, peer):
             assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
+
+    uvloop.run(run())
+
+
+def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its pages hold still meanwhile; what is appended then is answered, and is in the next checkpoint."""
+    inspect_file, go_on = statecheck.inspect_file, threading.Event()
+
+    def slowly(file: Path, number: int) -> Inspected:
+        assert go_on.wait(20)
+        return inspect_file(file, number)
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await fill(store, peer, chunks=0)
+            (container,) = store.containers
+            await until(lambda: container.snapshots.sequence == container.state.sequence)
+            monkeypatch.setattr(statecheck, "inspect_file", slowly)
+            store.scrub.begin()
+            await asyncio.sleep(0.05)
+            before = container._checkpointed_sequence
+            await peer.append([b"meanwhile"], 100)
+            await asyncio.sleep(0.1)  # five checkpoints' time
+            assert container._checkpointed_sequence == before < container.state.sequence
+            go_on.set()
+            assert (await ended(store)).damages == 0
+            await until(lambda: container._checkpointed_sequence == container.state.sequence)
+
+    uvloop.run(run())
+
+
+def test_passes_beside_many_checkpoints_find_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await fill(store, peer, chunks=0)
+            last: ScrubPass | None = None
+            for number in range(10):
+                store.scrub.begin()
+                for append in range(20):
+                    await peer.append([bytes(500)], 100 + 20 * number + append)
+                last = await ended(store, after=last)
+                assert last.damaged == []
 
     uvloop.run(run())
