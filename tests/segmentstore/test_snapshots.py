@@ -187,6 +187,32 @@ def test_a_place_that_the_disk_cannot_read_is_damage(folder: Path, monkeypatch: 
     assert newest(folder).base[0].name != broken
 
 
+def test_while_it_can_not_be_read_the_log_is_kept_and_it_is_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, away = ChunkStore.read, [True]
+    number = newest(folder).number
+
+    async def sometimes(self: ChunkStore, name: str, position: int, length: int) -> memoryview:
+        if away[0] and "/base-" in name:
+            raise UnavailableError("tier 2 is away")
+        return await read(self, name, position, length)
+
+    monkeypatch.setattr(ChunkStore, "read", sometimes)
+
+    async def work(container: Container, chunks: ChunkStore) -> None:
+        await until(lambda: "tier 2 is away" in container.snapshots.error)
+        assert container.snapshots.sequence == 0
+        away[0] = False
+        await until(lambda: container.snapshots.sequence == container.state.sequence)
+        assert not container.snapshots.error
+        assert newest_number(container) <= number + 1, "it was not given up"
+        assert not container.snapshots.renewed
+
+    with quick(monkeypatch):
+        in_container(folder, work)
+
+
 @pytest.mark.parametrize("before", ["an earlier version", "a damaged one"])
 def test_a_short_session_leaves_a_snapshot_where_none_could_be_relied_on(folder: Path, before: str) -> None:
     """Its log was released before: without one, all would go with the state."""

@@ -51,8 +51,8 @@ class Snapshotter:
     """The snapshots of one container."""
 
     def __init__(self, container: int, folder: Path, chunks: ChunkStore) -> None:
-        self.error: str = ""  # why the last try failed
-        self.is_full = False  # it failed because there was no room
+        self.error: str = ""  # why the last try to store, or to read, one failed
+        self.is_full = False  # the last one couldn't be stored because there was no room
         self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
         self.renewed: str = ""  # and what was wrong with the last that was replaced for it
         self.on_stored: Callable[[], None] = lambda: None
@@ -87,7 +87,8 @@ class Snapshotter:
             await self._find()
         if self._manifest is None or sequence != self._taken_sequence:
             self._whole_due, self._unsent, self._unsent_bytes = True, {}, 0
-        self._next_at = time.monotonic() + (SNAPSHOT_INTERVAL_S if self._manifest is not None else 0.0)
+        is_there = self._manifest is not None and not self.damage
+        self._next_at = time.monotonic() + (SNAPSHOT_INTERVAL_S if is_there else 0.0)
         if not self._is_known and not self._whole_due:
             self._reading = asyncio.create_task(self._get_to_know(), name=f"snapshot-check-{self._container}")
 
@@ -140,9 +141,15 @@ class Snapshotter:
             try:
                 await self.verify(lambda size_bytes: asyncio.sleep(size_bytes / SNAPSHOT_READ_BYTES_PER_S))
             except NadiError as error:
-                log.warning("container %d: its snapshot can't be read, and the log is kept: %s", self._container, error)
+                said = f"it can't be read: {error}"
+                if said != self.error:
+                    log.warning(
+                        "container %d: its snapshot can't be read, and the log is kept: %s", self._container, error
+                    )
+                self.error = said
                 await asyncio.sleep(SNAPSHOT_INTERVAL_S)
             else:
+                self.error = ""
                 return
 
     def _give_up(self, what: str) -> None:
