@@ -12,6 +12,7 @@ import uvloop
 from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
 from nadi.segmentstore.connection_reads import ConnectionReads
+from nadi.segmentstore.container import Container
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
@@ -154,10 +155,10 @@ def test_a_fault_in_one_read_ends_its_connection_alone(
             await until_waiting(store, 3)
             answer = ConnectionReads._answer
 
-            def faulty(reads: ConnectionReads, command: wire.ReadSegment, room: int) -> int:
+            def faulty(reads: ConnectionReads, container: Container, command: wire.ReadSegment, room: int) -> int:
                 if command.request_id == 13:
                     raise ZeroDivisionError
-                return answer(reads, command, room)
+                return answer(reads, container, command, room)
 
             monkeypatch.setattr(ConnectionReads, "_answer", faulty)
             assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)

@@ -47,14 +47,13 @@ class Pool:
         self.total_bytes = total_bytes
         self.held_bytes = 0
         self.peak_bytes = 0
+        self.share_bytes = self._share_bytes()  # what one account may hold now
         self._waiting: dict[Waiter, None] = {}
         self._is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
 
-    @property
-    def share_bytes(self) -> int:
-        """What one account may hold now."""
+    def _share_bytes(self) -> int:
         free = self.total_bytes - self.held_bytes
         much = (free - self.total_bytes // _KEPT_FOR_LITTLE) // PEERS_SHARE
         return max(PEERS_LEAST_BYTES, min(PEERS_LITTLE_BYTES, free // PEERS_SHARE), much)
@@ -97,6 +96,7 @@ class Pool:
         """For accounts: hold so many bytes more, or less."""
         assert self._loop is not None
         self.held_bytes += count
+        self.share_bytes = self._share_bytes()  # here, for it is asked for more often
         if count > 0:
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         elif self._waiting and not self._is_due:

@@ -31,10 +31,10 @@ from nadi.limits import (
     APPEND_SESSIONS_KEPT,
     CONNECTION_APPENDS_WAITING,
     CONNECTION_COMMANDS_WAITING,
-    CONNECTION_RECEIVED_BYTES,
     CONNECTION_REPLIES_BYTES,
     CONNECTION_SESSIONS,
     CONNECTION_UNSENT_BYTES,
+    PEERS_LEAST_BYTES,
     SEND_HIGH_WATER_BYTES,
     SEND_LOW_WATER_BYTES,
     SEND_TIMEOUT_S,
@@ -277,6 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transients: list[str] = []
         self.writable = asyncio.Event()
         self.writable.set()
+        self._is_taken = True  # what is sent; as `writable` says
 
     # --- transport -------------------------------------------------------------------------------------
 
@@ -296,6 +297,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.sending.forget(self._room_came)
         self._sending.give(_KEPT * self._unsent_bytes)
         self._unsent_bytes = 0
+        self._is_taken = True
         self.writable.set()
         self._reads.close()
         for task in (self._worker, self._throttle):
@@ -329,10 +331,12 @@ class Connection(asyncio.BufferedProtocol):
         self._intake.buffer_updated(nbytes)
 
     def pause_writing(self) -> None:
+        self._is_taken = False
         self.writable.clear()
 
     def resume_writing(self) -> None:
         self._flushed(0)
+        self._is_taken = True
         self.writable.set()
         self._reads.taken()
         self._reads.go_on()
@@ -400,15 +404,17 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def room_bytes(self) -> int:
         """How large a reply may be now; 0: none, and reads are told when that changes."""
-        if not self.writable.is_set():
+        if not self._is_taken:
             return 0
-        sending = self._sending
-        room = min(sending.room_bytes, CONNECTION_REPLIES_BYTES - sending.held_bytes) // _KEPT
+        pool = self._budget.sending
+        share, held = pool.share_bytes, self._sending.held_bytes
+        room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - held) // _KEPT
         if self._outgoing is not None:
             room -= self._outgoing.queued_bytes
-        if room <= 0:
-            self._budget.sending.wait(self._room_came)
-        return max(0, room)
+        if room > 0:
+            return room
+        pool.wait(self._room_came)
+        return 0
 
     def _room_came(self) -> None:
         self._flushed(0)
@@ -438,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
         intake = self._intake
         if intake is None:
             return True
-        if intake.held.held_bytes > CONNECTION_RECEIVED_BYTES or intake.is_over_share:
+        if intake.held.held_bytes > PEERS_LEAST_BYTES and intake.is_over_share:
             intake.wait()
             return True
         return (

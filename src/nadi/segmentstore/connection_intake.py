@@ -14,6 +14,7 @@ from nadi.access.budget import Budget
 from nadi.errors import NadiError, ProtocolError
 from nadi.limits import (
     COMMANDS_AT_ONCE,
+    CONNECTION_RECEIVED_BYTES,
     FRAME_LEAST_BYTES_S,
     FRAME_TIMEOUT_S,
     MAX_FRAME_RECEIVED_BYTES,
@@ -31,6 +32,7 @@ from nadi.wire.decoder import Decoder
 
 # commands that may be large, and begin as GetTableSegmentInfo does: with the segment and the token
 _LARGE = {kind.code: kind for kind in (wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable)}
+_LOOKED_AT_AFTER = 8  # commands: whether the connection takes more; all of them are in one buffer
 
 
 class Taker(Protocol):
@@ -73,6 +75,7 @@ class Intake:
         self._is_due = False
         self._made_at = self._loop.time()
         self._frame_at = self._made_at  # when the frame began that is under way, or reading went on with it
+        self._has_rest = False  # of a frame, when commands were taken last
         self._quiet = 0  # looks since something came
 
     @property
@@ -86,8 +89,10 @@ class Intake:
     @property
     def is_over_share(self) -> bool:
         """What the peer sent before fills its share: the buffer in use does not count."""
-        beyond = self.held.held_bytes - self._decoder.current_bytes
-        return beyond > PEERS_LEAST_BYTES and beyond > self._pool.share_bytes  # asked for each command
+        held = self.held.held_bytes
+        if held <= PEERS_LEAST_BYTES:
+            return False
+        return held > CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
 
     @property
     def is_reading(self) -> bool:
@@ -98,11 +103,9 @@ class Intake:
         return self._decoder.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        if not self._decoder.pending_bytes:
-            self._frame_at = self._loop.time()
         self._quiet = 0
         self._decoder.filled(nbytes)
-        if not self._is_due:
+        if not self._is_due and (self._is_reading or not self._taker.is_full):
             self._run()
 
     def go_on(self) -> None:
@@ -135,49 +138,54 @@ class Intake:
 
     def _again(self) -> int:
         self._is_due = False
-        return self._run() if self._transport is not None else 0
+        if self._transport is None or self._transport.is_closing() or self._taker.is_full:
+            return 0
+        return self._run()
 
     def _run(self) -> int:
-        """Take what may be taken now; how many commands that was."""
+        """Take commands, a bounded number, and say how many."""
+        decoder, taker, transport = self._decoder, self._taker, self._transport
+        count = 0
         try:
-            count = self._take()
+            if transport is not None and (self._is_known or self._may_come()):
+                for command in decoder.commands():
+                    if not self._is_known:
+                        self._meet(command)
+                    taker.receive(command)
+                    count += 1
+                    if count % _LOOKED_AT_AFTER == 0 and (count == COMMANDS_AT_ONCE or taker.is_full):
+                        break
+                    if self._transport is None or transport.is_closing():
+                        break
+                    if not self._is_known and not self._may_come():
+                        break
         except Exception as error:
-            self._taker.broken(error)
+            taker.broken(error)
             return 1
         if self._transport is None or self._transport.is_closing():
             return count
+        has_rest = decoder.pending_bytes > 0
+        if has_rest and (count or not self._has_rest):
+            self._frame_at = self._loop.time()
+        self._has_rest = has_rest
         is_more = count == COMMANDS_AT_ONCE
-        self._set_reading(not is_more and not self._taker.is_full and self._has_room())
+        goes_on = not is_more and not taker.is_full and (not has_rest or self._has_room())
+        if goes_on != self._is_reading:
+            self._set_reading(goes_on)
         if is_more and not self._is_due:
             self._is_due = True
             self._rota.add(self._again)
         return count
 
-    def _take(self) -> int:
-        """Take commands, and say how many; there may be more where it took the most it may."""
-        decoder, taker = self._decoder, self._taker
-        for count in range(COMMANDS_AT_ONCE):
-            if taker.is_full or self._transport is None or self._transport.is_closing():
-                return count
-            if not self._is_known and not self._may_come():
-                return count
-            command = decoder.next()
-            if command is None:
-                return count
-            if not self._is_known:
-                self._meet(command)
-            taker.receive(command)
-            self._frame_at = self._loop.time()
-        return COMMANDS_AT_ONCE
-
     def _set_reading(self, is_reading: bool) -> None:
-        if is_reading != self._is_reading and self._transport is not None:
-            self._is_reading = is_reading
-            if is_reading:
-                self._frame_at = self._loop.time()  # it was for us to wait
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        if self._transport is None:
+            return
+        self._is_reading = is_reading
+        if is_reading:
+            self._frame_at = self._loop.time()  # it was for us to wait
+            self._transport.resume_reading()
+        else:
+            self._transport.pause_reading()
 
     def _has_room(self) -> bool:
         """For the buffer that comes next, where that is not a small one; it goes on when there is."""

@@ -105,7 +105,7 @@ class ConnectionReads:
         self._rota = rota
         self._waits: set[_Wait] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ready: deque[wire.ReadSegment] = deque()  # to be answered when there is room
+        self._ready: deque[tuple[wire.ReadSegment, Container]] = deque()  # to be answered when there is room
         self._is_due = False
         self._reply_bytes = READ_REPLY_FIRST_BYTES
 
@@ -119,8 +119,11 @@ class ConnectionReads:
         except NadiError as error:
             self._peer.fail(error, command.request_id, segment, command.offset)
             return
-        self._ready.append(command)
-        self.go_on()
+        container = self._container_of(segment)
+        container.make_room()
+        self._ready.append((command, container))
+        if not self._is_due:
+            self._answer_some()
 
     def close(self) -> None:
         """Nobody waits for them any more."""
@@ -141,12 +144,13 @@ class ConnectionReads:
         ready, peer = self._ready, self._peer
         done = 0
         while ready and done < READS_AT_ONCE:
-            room = min(peer.room_bytes, self._reply_bytes)
+            room = peer.room_bytes
             if not room:
                 return done
-            command = ready.popleft()
+            command, container = ready.popleft()
             try:
-                done += 1 + self._answer(command, room) // READ_WEIGHT_BYTES
+                length = self._reply_bytes if self._reply_bytes < room else room
+                done += 1 + self._answer(container, command, length) // READ_WEIGHT_BYTES
             except Exception as error:  # a container may have called, which has others to serve
                 log.error("a read of %s failed", command.segment, exc_info=error)
                 peer.close()
@@ -163,11 +167,11 @@ class ConnectionReads:
         self._is_due = False
         return self._answer_some()
 
-    def _answer(self, command: wire.ReadSegment, room: int) -> int:
-        """With what is in memory, so many bytes; else wait, or fetch it."""
-        segment, offset, length = command.segment, command.offset, min(command.suggested_length, room)
-        container = self._container_of(segment)
-        container.make_room()
+    def _answer(self, container: Container, command: wire.ReadSegment, length: int) -> int:
+        """With what is in memory, so many bytes at most; else wait, or fetch it."""
+        segment, offset = command.segment, command.offset
+        if command.suggested_length < length:
+            length = command.suggested_length
         try:
             record, data = self._reader.at_hand(container, segment, offset, length)
             if data is not None:
@@ -187,8 +191,9 @@ class ConnectionReads:
 
     def _wake(self, wait: _Wait, container: Container) -> None:
         self._waits.discard(wait)
-        self._ready.append(wait.command)
-        self.go_on()
+        self._ready.append((wait.command, container))
+        if not self._is_due:
+            self._answer_some()
 
     async def _fetch(self, container: Container, command: wire.ReadSegment, length: int, held: int) -> None:
         segment, offset = command.segment, command.offset

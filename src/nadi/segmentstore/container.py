@@ -132,6 +132,7 @@ class Container:
         self._in_flight: list[tuple[Request, Any, Exception | None]] = []
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._checkpoint: asyncio.Task[Any] | None = None  # or what else no commit may run beside
         self._checkpoint_at = 0.0
         self._checkpointed_sequence = 0
@@ -342,16 +343,21 @@ class Container:
         await self._close()
 
     async def _wait_for_work(self) -> None:
-        timer = asyncio.get_running_loop().call_later(CHECKPOINT_INTERVAL_S, self._wake.set)
-        try:
-            await self._wake.wait()  # wait_for would make a task, each time
-        finally:
-            timer.cancel()
+        if self._timer is None:  # one for many waits
+            self._timer = asyncio.get_running_loop().call_later(CHECKPOINT_INTERVAL_S, self._look_again)
+        await self._wake.wait()  # wait_for would make a task, each time
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self._wake.set()
 
     async def _write_frame(self) -> None:
-        await self.log.settle(min(self.queue_bytes + _REQUEST_BYTES * len(self._queue), _FRAME_MOST_BYTES))
-        if self.log.is_full != self._told_full:
-            self._tell_of_room(full=self.log.is_full)
+        most = min(self.queue_bytes + _REQUEST_BYTES * len(self._queue), _FRAME_MOST_BYTES)
+        if not self.log.is_settled(most):
+            await self.log.settle(most)
+        is_full = self.log.is_full
+        if is_full != self._told_full:
+            self._tell_of_room(full=is_full)
         sequence = self.state.sequence + 1
         ref = FrameRef(sequence, None, time.monotonic())
         frame = FrameBuilder(ref, self._now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
@@ -378,8 +384,7 @@ class Container:
             else:
                 request.failed(error)
         for record in frame.touched.values():
-            if record.waiters:
-                record.waiters.wake()
+            record.waiters.wake()
         if self._room and not self.full:
             waiting, self._room = self._room, []
             for future in waiting:
@@ -455,6 +460,8 @@ class Container:
             self._failure = None
 
     async def _close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         await self._checkpoint_ended()
         if self._failure is None and self._pending_failure is None:
             self._start_checkpoint()

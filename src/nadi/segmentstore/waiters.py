@@ -35,12 +35,15 @@ class Waiters:
 
     def wake(self) -> None:
         """Call everybody who waits now: the first ones at once, and the others in later turns of the loop."""
+        waiting = self._waiting
         if self._due:
-            self._due |= self._waiting  # their turns are arranged already
+            self._due |= waiting  # their turns are arranged already
             self._waiting = {}
-            return
-        self._due, self._waiting = self._waiting, {}
-        self._call()
+        elif len(waiting) == 1:
+            waiting.popitem()[0]()
+        elif waiting:
+            self._due, self._waiting = waiting, {}
+            self._call()
 
     def _call(self) -> None:
         due = self._due

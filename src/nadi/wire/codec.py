@@ -32,9 +32,8 @@ def _fields(kind: type[Command]) -> list[tuple[str, Fixed | Variable]]:
     return fields
 
 
-def _groups(kind: type[Command]) -> list[tuple[list[str], struct.Struct | None, Variable | None]]:
-    """Neighbouring fixed fields packed together; optional ones stand alone, for they may be absent."""
-    optional = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+def _groups(kind: type[Command], optional: int) -> list[tuple[list[str], struct.Struct | None, Variable | None]]:
+    """Neighbouring fixed fields packed together; those from number `optional` on stand alone: they may be absent."""
     groups: list[tuple[list[str], struct.Struct | None, Variable | None]] = []
     names: list[str] = []
     letters = ""
@@ -70,11 +69,12 @@ def _step(
 
 
 def _compile(kind: type[Command]) -> tuple[Writer, Reader]:
-    groups = _groups(kind)
-    mandatory = len(kind.__struct_fields__) - len(kind.__struct_defaults__)
+    fields = len(kind.__struct_fields__)
+    mandatory = fields - len(kind.__struct_defaults__)
+    groups = _groups(kind, mandatory)
     what = kind.__name__
 
-    steps = [_step(*group) for group in groups]
+    steps = [_step(*group) for group in _groups(kind, fields)]
 
     def write(parts: list[Buffer], command: Command) -> None:
         for get, put in steps:
@@ -105,15 +105,15 @@ for _code, _kind in CODES.items():
     _WRITERS[_kind], _READERS[_code] = _compile(_kind)
 
 
-def encode_parts(command: Command) -> list[Buffer]:
-    """The command's frame as buffers to be sent one after another; big data is not copied."""
+def encode_parts(command: Command) -> tuple[list[Buffer], int]:
+    """The command's frame as buffers to be sent one after another, and its size; big data is not copied."""
     parts: list[Buffer] = [b""]
     _WRITERS[type(command)](parts, command)
     size = sum(map(len, parts))
     if size > MAX_FRAME_SENT_BYTES:
         raise ProtocolError(f"a {type(command).__name__} of {size:,} bytes exceeds the frame limit")
     parts[0] = _FRAME.pack(command.code, size)
-    return parts
+    return parts, _FRAME.size + size
 
 
 def encode(command: Command) -> bytes:
@@ -123,7 +123,7 @@ def encode(command: Command) -> bytes:
     >>> encode(Hello(17, 5)).hex(" ", 4)
     'ffffff81 00000008 00000011 00000005'
     """
-    return b"".join(encode_parts(command))
+    return b"".join(encode_parts(command)[0])
 
 
 def decode_payload(code: int, data: memoryview, start: int, end: int) -> Command:

@@ -1,6 +1,6 @@
 """The receiving half of a connection: a buffer that the transport fills, and the commands in it.
 
-A transport asks for room with `get_buffer` and says how much it filled with `filled`; `next` gives the commands that
+A transport asks for room with `get_buffer` and says how much it filled with `filled`; `commands` gives those that
 are whole, one by one (`buffer_updated` all of them). Views in commands point into the buffer; a buffer with views
 handed out is never written again but left to them. Buffers are small at first and grow with what comes.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import weakref
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -58,6 +59,7 @@ class Decoder:
         self._least = self._size = min(buffer_bytes, least_bytes or buffer_bytes)
         self._held = held
         self._view = memoryview(b"")  # none yet
+        self.current_bytes = 0  # of that buffer
         self._start = 0  # of the first frame that is not whole yet
         self._end = 0  # of what was received
         self._shared = False  # commands hold views of this buffer
@@ -71,7 +73,7 @@ class Decoder:
 
     @property
     def wanted_bytes(self) -> int:
-        """Of the frame that is under way, with its head; 0 where that is not known, or `next` will refuse it."""
+        """Of the frame that is under way, with its head; 0 where that is not known, or `commands` will refuse it."""
         if self._end - self._start < 8:
             return 0
         length: int = _FRAME.unpack_from(self._view, self._start)[1]
@@ -84,11 +86,6 @@ class Decoder:
             return 0, 0
         code, length = _FRAME.unpack_from(self._view, self._start)
         return code, length
-
-    @property
-    def current_bytes(self) -> int:
-        """Of the buffer in use."""
-        return len(self._view)
 
     @property
     def buffer_bytes(self) -> int:
@@ -108,7 +105,8 @@ class Decoder:
 
     def get_buffer(self, _hint: int = -1) -> memoryview:
         """Room for the transport to fill."""
-        if len(self._view) - self._end < _LEAST_ROOM or self._start + self.wanted_bytes > len(self._view):
+        size = self.current_bytes
+        if size - self._end < _LEAST_ROOM or (self._start < self._end and self._start + self.wanted_bytes > size):
             self._renew()
         return self._view[self._end :]
 
@@ -116,33 +114,30 @@ class Decoder:
         """So many bytes of the room were filled."""
         self._end += count
 
-    def next(self) -> Command | None:
-        """The next command that is whole."""
-        start, available = self._start, self._end - self._start
-        if available < 8:
-            if not available and not self._shared:
-                self._start = self._end = 0
-            return None
-        view = self._view
-        code, length = _FRAME.unpack_from(view, start)
-        if not 0 <= length <= self.max_frame_bytes:
-            raise ProtocolError(f"a frame of type {code} announces {length:,} bytes")
-        if 8 + length > available:
-            return None
-        stop = start + 8 + length
-        command = decode_payload(code, view, start + 8, stop)
-        self._shared = self._shared or code in _KEEPS_VIEW
-        self._start = stop
-        self.frame_bytes = 8 + length
-        return command
+    def commands(self) -> Iterator[Command]:
+        """Those that are whole, each taken as it is given. No room is asked for meanwhile."""
+        view, end = self._view, self._end
+        while end - self._start >= 8:
+            start = self._start
+            code, length = _FRAME.unpack_from(view, start)
+            if not 0 <= length <= self.max_frame_bytes:
+                raise ProtocolError(f"a frame of type {code} announces {length:,} bytes")
+            stop = start + 8 + length
+            if stop > end:
+                return
+            command = decode_payload(code, view, start + 8, stop)
+            if code in _KEEPS_VIEW:
+                self._shared = True
+            self._start = stop
+            self.frame_bytes = 8 + length
+            yield command
+        if self._start == self._end and not self._shared:
+            self._start = self._end = 0
 
     def buffer_updated(self, count: int) -> list[Command]:
         """All commands that became whole with the `count` bytes just received."""
         self._end += count
-        commands: list[Command] = []
-        while (command := self.next()) is not None:
-            commands.append(command)
-        return commands
+        return list(self.commands())
 
     def receive(self, data: bytes | memoryview) -> list[Command]:
         """The same for bytes that arrive in a buffer of somebody else's: they are copied."""
@@ -164,6 +159,7 @@ class Decoder:
     def close(self) -> None:
         """Let go of the buffer, and of what came of a frame."""
         self._view, self._start, self._end, self._shared = memoryview(b""), 0, 0, False
+        self.current_bytes = 0
         self._size = self._least
 
     def _renew(self) -> None:
@@ -173,6 +169,7 @@ class Decoder:
         fresh = self._buffer(max(size, self.wanted_bytes, pending + _LEAST_ROOM))
         fresh[:pending] = self._view[self._start : self._end]
         self._view, self._start, self._end, self._shared = fresh, 0, pending, False
+        self.current_bytes = len(fresh)
         self._size = min(self._size * _GROWTH, self._most)
 
     def _buffer(self, size: int) -> memoryview:

@@ -34,15 +34,13 @@ class Outgoing:
 
     def send(self, command: Command) -> None:
         """Queue a command; nothing of it where this raises, as ProtocolError does for one that is too large."""
-        parts = encode_parts(command)
-        if max(map(len, parts)) > _LARGE_PART_BYTES:
+        parts, size = encode_parts(command)
+        if size > _LARGE_PART_BYTES and max(map(len, parts)) > _LARGE_PART_BYTES:
             self._buffers += parts
             self._is_large = True
-            self.queued_bytes += sum(map(len, parts))
         else:
-            joined = b"".join(parts)
-            self._buffers.append(joined)
-            self.queued_bytes += len(joined)
+            self._buffers.append(b"".join(parts))
+        self.queued_bytes += size
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self.flush)

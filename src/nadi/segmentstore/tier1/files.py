@@ -82,6 +82,8 @@ class FileLog:
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
         self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # over _files, _kept and _released, which the writer and readers touch
+        self._current: LogFile | None = None  # the last of _files, once it is written to
+        self._before_bytes = 0  # in those before it
         self._kept: dict[int, LogFile] = {}  # passed by `truncate`, and needed all the same
         self._released: deque[LogFile] = deque()  # waiting for their last reader
         self._appending = False
@@ -117,8 +119,8 @@ class FileLog:
 
     @property
     def size_bytes(self) -> int:
-        with self._lock:
-            return sum(file.end for file in self._files.values())
+        current = self._current
+        return self._before_bytes + current.end if current is not None else self._before_bytes
 
     @property
     def last_sequence(self) -> int:
@@ -128,6 +130,7 @@ class FileLog:
         assert self._next_sequence == 0, "replay() is for once, before the first append"
         yield from self._replay.frames(after_sequence)
         self._next_sequence = self._replay.next_sequence
+        self._before_bytes = sum(file.end for file in self._files.values())
         self._supply.start(self._left_over, reuse=bool(self._files))
         self._thread.start()
         self._writer.prepare()
@@ -143,8 +146,11 @@ class FileLog:
     def room_bytes(self, of_kept: float = NOTHING) -> int:
         return self._writer.room_bytes(of_kept)
 
+    def is_settled(self, payload_bytes: int) -> bool:
+        return self._writer.is_settled(payload_bytes)
+
     async def settle(self, payload_bytes: int) -> None:
-        if not self._writer.is_settled(payload_bytes):
+        if not self.is_settled(payload_bytes):
             await asyncio.get_running_loop().run_in_executor(None, self._supply.settle)
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
@@ -183,6 +189,7 @@ class FileLog:
                 if following.first_sequence > before_sequence:
                     break
                 self._kept[file.number] = self._files.pop(file.number)
+                self._before_bytes -= file.end
             for number in [number for number in self._kept if number not in numbers]:
                 self._released.append(self._kept.pop(number))
             self._recycle_unread()
@@ -238,7 +245,9 @@ class FileLog:
 
     def _add_file(self, file: LogFile) -> None:
         with self._lock:
-            self._files[file.number] = file
+            if self._current is not None:
+                self._before_bytes += self._current.end
+            self._files[file.number] = self._current = file
 
     # --- reading and recycling -------------------------------------------------------------------
 

@@ -222,10 +222,10 @@ class FrameHeader(NamedTuple):
 
 def encode_table(parts: Sequence[bytes], log_crc: int, number: int, position: int) -> tuple[bytes, bytes]:
     """The table of parts that lie end to end from that position of file `number`; and their checksums alone."""
-    table, checksums = [], []
+    values: list[int] = []
     for part in parts:
-        checksum = checksum_at(part, log_crc, number, position)
-        table.append(_PART.pack(len(part), checksum))
-        checksums.append(_CRC.pack(checksum))
-        position += len(part)
-    return b"".join(table), b"".join(checksums)
+        size = len(part)
+        values += size, crc32c(part, crc32c(_PLACE.pack(number, position), log_crc))
+        position += size
+    count = len(values)
+    return struct.pack(f"<{count}I", *values), struct.pack(f"<{count // 2}I", *values[1::2])

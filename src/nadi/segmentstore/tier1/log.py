@@ -91,8 +91,11 @@ class DurableLog(Protocol):
     def sure_bytes(self) -> int:
         """What `room_bytes()` is at least, as far as it is known without asking the disk: for each frame."""
 
+    def is_settled(self, payload_bytes: int) -> bool:
+        """Whether it is known that there is room for a frame of that size, or that there is none."""
+
     async def settle(self, payload_bytes: int) -> None:
-        """Wait until it is known whether there is room for a frame of that size."""
+        """Wait until that is known."""
 
     async def append(self, parts: Sequence[bytes]) -> Appended:
         """Make one frame durable whose payload is `parts` end to end, the first of them its head. One call at a time.

@@ -88,6 +88,9 @@ class MemoryLog:
     def room_bytes(self, of_kept: float = NOTHING) -> int:
         return self._storage.capacity_bytes - self.size_bytes
 
+    def is_settled(self, payload_bytes: int) -> bool:
+        return True
+
     async def settle(self, payload_bytes: int) -> None:
         pass
 

@@ -59,6 +59,7 @@ class FileSupply:
         self._outcome = threading.Condition()  # over the three that follow
         self.ready: PreparedFile | None = None  # the file that was asked for
         self.failure: Exception | None = None  # why it could not be prepared; the thread tries on if the disk is full
+        self.is_full = False  # the disk has no room for the next file
         self._closed = False
         self._number = 0  # of the file that was asked for
         self._has_kept = False
@@ -99,13 +100,8 @@ class FileSupply:
     def request(self, number: int) -> None:
         """Have log file `number` prepared; `take` gets it."""
         with self._outcome:
-            self._number, self.ready, self.failure = number, None, None
+            self._number, self.ready, self.failure, self.is_full = number, None, None, False
         self._jobs.put(self._prepare)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the disk has no room for the next file."""
-        return is_no_room(self.failure)
 
     def room_to_spare(self) -> int:
         """Bytes that the log may still take of the disk."""
@@ -202,6 +198,7 @@ class FileSupply:
         with self._outcome:
             self.ready = outcome if isinstance(outcome, PreparedFile) else None
             self.failure = outcome if isinstance(outcome, Exception) else None
+            self.is_full = is_no_room(self.failure)
             self._outcome.notify_all()
 
     def _new_file(self, path: Path) -> Path:

@@ -23,7 +23,7 @@ from nadi.segmentstore.tier1.layout import (
     encode_table,
     frame_bytes,
 )
-from nadi.segmentstore.tier1.log import NOTHING, Appended, LogAddress
+from nadi.segmentstore.tier1.log import Appended, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
 from nadi.segmentstore.tier1.supply import FileSupply
 
@@ -70,7 +70,7 @@ class FrameWriter:
         size = frame_bytes(payload_bytes, len(data))
         self._fence.check()
         file = self._file
-        if file is None or not self.has_room(payload_bytes, len(data)):
+        if file is None or not self._fits(file, size):
             file = self._next_file(sequence)
         offset, place = file.end, file.end + FRAME_HEADER_BYTES
         table, checksums = encode_table(data, self._log_crc, file.number, place + len(head))
@@ -96,9 +96,12 @@ class FrameWriter:
 
     def has_room(self, payload_bytes: int, parts: int = 0) -> bool:
         """Whether such a frame goes into the current file: `write` waits for nothing but the disk then."""
+        return self._file is not None and self._fits(self._file, frame_bytes(payload_bytes, parts))
+
+    def _fits(self, file: LogFile, size: int) -> bool:
         if self._in_kept and self._supply.ready is not None:
             return False  # there is room again
-        return self._file is not None and self._file.end + frame_bytes(payload_bytes, parts) <= self._file_bytes
+        return file.end + size <= self._file_bytes
 
     def is_settled(self, payload_bytes: int) -> bool:
         """Whether it is known that there is room for such a frame, or that there is none."""
@@ -107,11 +110,10 @@ class FrameWriter:
 
     @property
     def sure_bytes(self) -> int:
-        """As in `DurableLog`."""
-        supply = self._supply
-        if supply.is_full or supply.ready is None:
-            return self.room_bytes(NOTHING)
-        return max(supply.ready.size_bytes, self._rest_bytes(NOTHING)) - 2 * BLOCK_BYTES
+        """As in `DurableLog`: what the rest of the current file takes."""
+        if self._file is None or self._in_kept:
+            return 0
+        return self._file_bytes - self._file.end - 2 * BLOCK_BYTES
 
     def room_bytes(self, of_kept: float) -> int:
         """As in `DurableLog`."""
