@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from nadi.model.framing import frame_events
-from nadi.segmentstore import connection as connection_module
+from nadi.segmentstore import connection, connection_appends
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
+from nadi.segmentstore.connection_appends import Append
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.service import find
 from nadi.wire import commands as wire
@@ -42,7 +43,7 @@ def test_a_refused_append_keeps_nothing_of_its_frame(tmp_path: Path) -> None:
                 await other.append([bytes(1000)], number + 1)
                 assert isinstance(await peer.receive(), wire.SegmentIsSealed)
             gc.collect()
-            kept = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | connection_module._Append)]
+            kept = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | Append)]
             assert len(kept) <= 2, "of the frame that was written last"
 
     asyncio.run(run())
@@ -64,8 +65,8 @@ def sessions_of(connections: set[Connection]) -> int:
 def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection_module, "APPEND_SESSIONS_KEPT", 10)
-    monkeypatch.setattr(connection_module, "APPEND_SESSION_GONE_S", 0.0)
+    monkeypatch.setattr(connection, "APPEND_SESSIONS_KEPT", 10)
+    monkeypatch.setattr(connection_appends, "APPEND_SESSION_GONE_S", 0.0)
 
     async def run() -> None:
         async with open_store(tmp_path, 1) as (store, peer):
@@ -84,8 +85,8 @@ def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
 
 
 def test_a_writer_that_was_idle_for_long_sets_itself_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "APPEND_SESSIONS_KEPT", 4)
-    monkeypatch.setattr(connection_module, "APPEND_SESSION_IDLE_S", 0.0)
+    monkeypatch.setattr(connection, "APPEND_SESSIONS_KEPT", 4)
+    monkeypatch.setattr(connection_appends, "APPEND_SESSION_IDLE_S", 0.0)
 
     async def run() -> None:
         async with open_store(tmp_path, 1) as (store, peer):

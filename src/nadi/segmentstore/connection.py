@@ -1,8 +1,8 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
 What is taken of the peer, and when, is for `connection_intake` to say. Appends are put into the container's queue as
-they are decoded, without a task or a future for each; reads go past it (`connection_reads`), for they may wait at the
-tail; other commands are handled one after another. No reply is built that can't be sent soon.
+they are decoded (`connection_appends`), without a task or a future for each; reads go past it (`connection_reads`),
+for they may wait at the tail; other commands are handled one after another. No reply is built that can't be sent soon.
 A peer that breaks the protocol loses this connection, and nobody else notices.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, cast
@@ -21,13 +20,9 @@ from nadi.errors import (
     ProtocolError,
     SegmentNotFoundError,
     StorageFullError,
-    StreamSealedError,
-    TokenExpiredError,
     UnavailableError,
 )
 from nadi.limits import (
-    APPEND_SESSION_GONE_S,
-    APPEND_SESSION_IDLE_S,
     APPEND_SESSIONS_KEPT,
     CONNECTION_APPENDS_WAITING,
     CONNECTION_COMMANDS_WAITING,
@@ -39,15 +34,13 @@ from nadi.limits import (
     SEND_LOW_WATER_BYTES,
     SEND_TIMEOUT_S,
 )
-from nadi.naming import TRANSIENT_DELIMITER
+from nadi.segmentstore.connection_appends import Append, Expired, Session, Setup
 from nadi.segmentstore.connection_intake import Intake
 from nadi.segmentstore.connection_reads import ConnectionReads
 from nadi.segmentstore.container import Container
-from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
-from nadi.segmentstore.records import Kind
 from nadi.segmentstore.rota import Rota
-from nadi.segmentstore.service import SegmentService, error_reply, find
+from nadi.segmentstore.service import SegmentService, error_reply
 from nadi.wire import commands as wire
 from nadi.wire.append import append_parts
 from nadi.wire.fields import NO_VERSION, Buffer
@@ -59,178 +52,6 @@ log = logging.getLogger(__name__)
 HELLO = wire.Hello(17, 5)
 _COMMAND_WEIGHT = 4  # a command of many small parts takes some times its bytes
 _KEPT = 2  # a reply keeps the block alive that it was cut from: up to twice its size
-
-
-class _Session:
-    """One writer on one segment on this connection."""
-
-    __slots__ = (
-        "acknowledged", "container", "ends_at", "error", "is_used", "looked_at", "parent", "segment", "stored"
-    )  # fmt: skip
-
-    def __init__(self, segment: str, container: Container, ends_at: float) -> None:
-        self.segment = segment
-        parent, transient, _ = segment.partition(TRANSIENT_DELIMITER)
-        self.parent = parent if transient else None  # into which the segment will be merged
-        self.ends_at = ends_at  # of its token, on the monotonic clock
-        self.container = container
-        self.stored = NO_VERSION  # the writer's number once everything before is written
-        self.acknowledged = NO_VERSION
-        self.error: Exception | None = None  # what ended the session
-        self.is_used = False  # since it was looked at
-        self.looked_at = time.monotonic()
-
-    def is_over(self) -> bool:
-        """Whether it had nothing to do for long, or for a while after its end."""
-        now = time.monotonic()
-        if self.is_used:
-            self.is_used, self.looked_at = False, now
-            return False
-        idle_s = now - self.looked_at
-        return idle_s > APPEND_SESSION_IDLE_S or (idle_s > APPEND_SESSION_GONE_S and self._has_ended())
-
-    def _has_ended(self) -> bool:
-        container = self.container
-        return self.error is not None or (
-            container.failure is None and not container.state.residents.exists(self.segment)
-        )
-
-
-class WriterConflictError(NadiError):
-    """Another connection writes with the same writer id."""
-
-
-class ConditionError(NadiError):
-    """A conditional append did not meet the offset, or the append before it, that it expected."""
-
-
-class _Setup:
-    """SetupAppend in the container's turn: every earlier append of the writer is settled then."""
-
-    __slots__ = ("command", "connection", "session", "size_bytes")
-
-    def __init__(self, connection: Connection, session: _Session, command: wire.SetupAppend) -> None:
-        self.connection, self.session, self.command = connection, session, command
-        self.size_bytes = 64
-
-    def prepare(self, frame: FrameBuilder) -> int:
-        state = self.session.container.state
-        value = state.attribute(find(state, self.session.segment, Kind.STREAM), self.command.writer_id)
-        self.session.stored = self.session.acknowledged = NO_VERSION if value is None else value
-        return self.session.stored
-
-    def done(self, result: int) -> None:
-        command = self.command
-        self.connection.settled()
-        self.connection.send(wire.AppendSetup(command.request_id, command.segment, command.writer_id, result))
-
-    def failed(self, error: Exception) -> None:
-        self.connection.settled()
-        self.session.error = error
-        self.connection.fail(error, self.command.request_id, self.command.segment)
-
-
-class _Expired:
-    """An append whose session's token has ended: said in its turn, then the connection ends.
-
-    It must end, for the Rust client takes no notice of the reply alone.
-    """
-
-    __slots__ = ("connection", "request_id", "session", "size_bytes")
-
-    def __init__(self, connection: Connection, session: _Session, request_id: int) -> None:
-        self.connection, self.session, self.request_id = connection, session, request_id
-        self.size_bytes = 64
-
-    def prepare(self, frame: FrameBuilder) -> int:
-        self.session.error = self.session.error or TokenExpiredError("the session's delegation token has expired")
-        raise self.session.error.with_traceback(None)
-
-    def done(self, result: int) -> None:
-        raise AssertionError("it always fails")
-
-    def failed(self, error: Exception) -> None:
-        self.connection.settled()
-        self.connection.fail(error, self.request_id, self.session.segment)
-        self.connection.close()
-
-
-class _Append:
-    """One append, atomic with its writer's event number."""
-
-    __slots__ = (
-        "after", "connection", "events", "expected_offset", "last", "parts", "request_id", "session", "size_bytes",
-        "writer",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        connection: Connection,
-        session: _Session,
-        writer: bytes,
-        parts: list[Buffer],
-        events: int,
-        last: int,
-        request_id: int,
-        expected_offset: int | None = None,
-        after: int = NO_VERSION,
-    ) -> None:
-        self.connection, self.session, self.writer, self.parts = connection, session, writer, parts
-        self.events, self.last, self.request_id = events, last, request_id
-        self.expected_offset, self.after = expected_offset, after
-        self.size_bytes = sum(map(len, parts))
-
-    def prepare(self, frame: FrameBuilder) -> int:
-        try:
-            return self._add(frame)
-        except ConditionError:
-            raise
-        except NadiError as error:
-            self.session.error = error  # at once: nothing later of this writer may be stored without this
-            raise
-
-    def _add(self, frame: FrameBuilder) -> int:
-        session = self.session
-        if session.error is not None:
-            raise session.error.with_traceback(None)  # else it would hold on to every append that met it
-        if session.container.log_full:
-            raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
-        state = session.container.state
-        record = find(state, session.segment, Kind.STREAM)
-        if record.sealed:
-            raise StreamSealedError(session.segment)
-        if session.parent is not None and find(state, session.parent).sealed:
-            # said now: the Rust client looks for it here, and would repeat a refused merge for ever
-            raise StreamSealedError(session.parent)
-        stored = state.attribute(record, self.writer)
-        if (NO_VERSION if stored is None else stored) != session.stored or self.last < session.stored:
-            raise WriterConflictError(f"another connection writes with the id {self.writer.hex()}")
-        if self.after not in (NO_VERSION, session.stored):
-            raise ConditionError(f"the append {self.after} before it was not stored")
-        if self.expected_offset is not None and self.expected_offset != record.length:
-            raise ConditionError(f"the segment has {record.length} bytes")
-        length = frame.append(record, self.parts, self.size_bytes, self.events, self.writer, self.last)
-        session.stored = self.last
-        return length
-
-    def done(self, result: int) -> None:
-        session = self.session
-        self.connection.settled()
-        self.connection.send(wire.DataAppended(self.writer, self.last, session.acknowledged, self.request_id, result))
-        session.acknowledged = self.last
-
-    def failed(self, error: Exception) -> None:
-        connection = self.connection
-        connection.settled()
-        if isinstance(error, ConditionError):
-            connection.send(wire.ConditionalCheckFailed(self.writer, self.last, self.request_id))
-        elif isinstance(error, WriterConflictError):
-            connection.send(wire.InvalidEventNumber(self.writer, self.request_id, "", self.last))
-            connection.close()
-        else:
-            self.session.error = error  # also where the container failed after `prepare`
-            offset = self.last if isinstance(error, StreamSealedError) else -1
-            connection.fail(error, self.request_id, self.session.segment, offset)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -266,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: Unsent | None = None
         self._unsent_bytes = 0
         self._appends = 0  # in containers' queues
-        self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
@@ -519,14 +340,14 @@ class Connection(asyncio.BufferedProtocol):
             self._sessions.pop(command.writer_id, None)
             self.fail(error, command.request_id, command.segment)
             return
-        session = _Session(command.segment, self._container_of(command.segment), ends_at)
+        session = Session(command.segment, self._container_of(command.segment), ends_at)
         self._sessions[command.writer_id] = session
         if len(self._sessions) > CONNECTION_SESSIONS:
             raise ProtocolError(f"more than {CONNECTION_SESSIONS:,} writers on one connection")
         self._appends += 1
         if len(self._sessions) > APPEND_SESSIONS_KEPT:
             self._look_at_sessions()
-        session.container.submit(_Setup(self, session, command))
+        session.container.submit(Setup(self, session, command))
 
     def _look_at_sessions(self) -> None:
         """Drop those that are over: four looks for each new one, which needs two, so that none gather."""
@@ -559,9 +380,9 @@ class Connection(asyncio.BufferedProtocol):
         container = session.container
         self._appends += 1
         if self._access.has_ended(session.ends_at):
-            container.submit(_Expired(self, session, request_id))
+            container.submit(Expired(self, session, request_id))
             return
-        container.submit(_Append(self, session, writer, parts, events, last, request_id, expected, after))
+        container.submit(Append(self, session, writer, parts, events, last, request_id, expected, after))
         if container.full and self._throttle is None and self._transport is not None:
             self._throttle = asyncio.create_task(self._resume_when_room(container))
 
