@@ -10,6 +10,7 @@ forgotten: the waiting requests get an error, and the container recovers from di
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections import deque
@@ -170,15 +171,16 @@ class Container:
     async def _open(self) -> None:
         began = time.monotonic()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self._state_trusted:
-            self.rebuilt = await rebuild.sound_state(self._folder, self.number, self._chunks) or self.rebuilt
-            self._state_trusted = True
         try:
-            await self._open_parts()
-        except (OSError, lmdb.Error):
-            if not reserve.release(self._folder):
+            await self._open_state()
+        except (OSError, lmdb.Error, UnavailableError) as error:
+            if not self._is_no_room(error) or not reserve.release(self._folder):
                 raise
-            await self._open_parts()
+            try:
+                await self._open_state()
+            except BaseException:
+                reserve.take(self._folder)  # for the next try: nothing else was left behind
+                raise
         reserve.take(self._folder)
         self._checkpointed_sequence = self.metadata.state().sequence
         await self._follow_state()
@@ -212,12 +214,31 @@ class Container:
             self._pending_failure = error
             self._wake.set()
 
-    async def _open_parts(self) -> None:
+    async def _open_state(self) -> None:
+        has_all = False
+        if not self._state_trusted:
+            found = await rebuild.sound_state(self._folder, self.number, self._chunks, self._fits)
+            self.rebuilt, has_all = found.made or self.rebuilt, found.has_all
+        await self._open_parts(self._folder / rebuild.STATE, has_all=has_all)
+        statecheck.unseal(self._folder / rebuild.STATE)  # nothing was written to it yet
+        self._state_trusted = True
+
+    async def _fits(self, state: Path) -> None:
+        """Try whether the container can be recovered from that state and its log."""
+        await self._open_parts(state)
+        await self.log.close()
+        self.metadata.close()
+
+    async def _open_parts(self, state: Path, *, has_all: bool = False) -> None:
+        """has_all: the state has all that the log ever said."""
         loop = asyncio.get_running_loop()
-        self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state", self.number)
+        self.metadata = await loop.run_in_executor(None, Metadata, state, self.number)
         try:
             name = f"container-{self.number}"
-            self.log = await loop.run_in_executor(None, lambda: FileLog.open(self._folder / "log", name=name))
+            complete_to = self.metadata.state().sequence if has_all else None
+            self.log = await loop.run_in_executor(
+                None, lambda: FileLog.open(self._folder / "log", name=name, complete_to=complete_to)
+            )
         except BaseException:
             self.metadata.close()
             raise
@@ -468,8 +489,9 @@ class Container:
             await asyncio.get_running_loop().run_in_executor(None, self._seal)
 
     def _seal(self) -> None:
+        has_all = self._checkpointed_sequence == self.state.sequence  # a full disk has no room for a checkpoint
         try:
-            statecheck.seal(self._folder / "state")
+            statecheck.seal(self._folder / "state", self.log.epoch if has_all else 0)
         except OSError as error:  # a full disk, say: then the next start looks at all of it
             log.info("container %d: its state has no seal: %s", self.number, error)
 
@@ -551,9 +573,11 @@ class Container:
                 return
 
     def _is_no_room(self, error: Exception) -> bool:
-        return isinstance(error, lmdb.DiskError) or (
-            isinstance(error, lmdb.Error) and reserve.disk_is_full(self._folder)
-        )
+        if isinstance(error, (lmdb.DiskError, StorageFullError)):
+            return True
+        if isinstance(error, OSError):
+            return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return isinstance(error, (lmdb.Error, UnavailableError)) and reserve.disk_is_full(self._folder)
 
     def _truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.
