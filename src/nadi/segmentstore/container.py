@@ -141,6 +141,7 @@ class Container:
         self._chunks = chunks
         self.snapshots = Snapshotter(number, folder, chunks)
         self._state_trusted = False  # looked at by this process, which alone has written it since
+        self._may_be_sealed = True
         self.rebuilt = ""  # why the state was made anew, if it was
         self.on_durable: Callable[[], None] = lambda: None
         self.on_opened: Callable[[], Awaitable[None]] = _nothing  # before it takes requests
@@ -215,12 +216,12 @@ class Container:
             self._wake.set()
 
     async def _open_state(self) -> None:
-        has_all = False
+        epoch = 0
         if not self._state_trusted:
             found = await rebuild.sound_state(self._folder, self.number, self._chunks, self._fits)
-            self.rebuilt, has_all = found.made or self.rebuilt, found.has_all
-        await self._open_parts(self._folder / rebuild.STATE, has_all=has_all)
-        statecheck.unseal(self._folder / rebuild.STATE)  # nothing was written to it yet
+            self.rebuilt, epoch = found.made or self.rebuilt, found.all_to_epoch
+            self._may_be_sealed = True
+        await self._open_parts(self._folder / rebuild.STATE, all_to_epoch=epoch)
         self._state_trusted = True
 
     async def _fits(self, state: Path) -> None:
@@ -229,15 +230,15 @@ class Container:
         await self.log.close()
         self.metadata.close()
 
-    async def _open_parts(self, state: Path, *, has_all: bool = False) -> None:
-        """has_all: the state has all that the log ever said."""
+    async def _open_parts(self, state: Path, *, all_to_epoch: int = 0) -> None:
+        """all_to_epoch: the state has all that the log ever said, whose last owner was that of this epoch."""
         loop = asyncio.get_running_loop()
         self.metadata = await loop.run_in_executor(None, Metadata, state, self.number)
         try:
             name = f"container-{self.number}"
-            complete_to = self.metadata.state().sequence if has_all else None
+            complete = (self.metadata.state().sequence, all_to_epoch) if all_to_epoch else None
             self.log = await loop.run_in_executor(
-                None, lambda: FileLog.open(self._folder / "log", name=name, complete_to=complete_to)
+                None, lambda: FileLog.open(self._folder / "log", name=name, complete=complete)
             )
         except BaseException:
             self.metadata.close()
@@ -560,6 +561,9 @@ class Container:
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
         moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
         changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
+        if self._may_be_sealed:  # the first write since the start; up to it the seal holds
+            await loop.run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
+            self._may_be_sealed = False
         while True:
             try:
                 await loop.run_in_executor(None, metadata.commit, *changes)

@@ -42,10 +42,11 @@ Fits = Callable[[Path], Awaitable[None]]  # raises if a container can't be recov
 
 @dataclass(frozen=True, slots=True)
 class SoundState:
-    """The state can be opened. made: why it was made anew, if it was. has_all: nothing of the log is needed."""
+    """The state can be opened. made: why it was made anew, if it was. all_to_epoch: as its seal says, if it has all
+    that the log ever said."""
 
     made: str = ""
-    has_all: bool = False
+    all_to_epoch: int = 0
 
 
 def first_logged(folder: Path, *, without_gap: bool = False) -> int | None:
@@ -119,7 +120,7 @@ async def sound_state(folder: Path, container: int, chunks: ChunkStore, fits: Fi
         what = wrong(folder, examined)
     await asyncio.to_thread(_clear, folder)
     if not what:
-        return SoundState(said, has_all(folder, examined))
+        return SoundState(said, examined.epoch if has_all(folder, examined) else 0)
     return SoundState(await anew(folder, container, chunks, what, fits))
 
 

@@ -1,7 +1,7 @@
 """Whether a container's state may be opened: its file is looked at before LMDB maps it.
 
-A clean stop leaves a seal beside the file, `state/seal`, with the file's size and checksum; the next start removes it
-before anything is written. So a file with a seal is as it was left, or it is damaged; one without, of a server that was
+A clean stop leaves a seal beside the file, `state/seal`, with the file's size and checksum; it is removed before
+anything is written. So a file with a seal is as it was left, or it is damaged; one without, of a server that was
 killed, is walked from page to page (`pages`), a larger one by a process of its own. A seal also tells, by the epoch of
 the log's owner, whether the state has all that the log ever said: then nothing of the log is needed to start.
 """

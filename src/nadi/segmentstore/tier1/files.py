@@ -56,10 +56,12 @@ class _Append(NamedTuple):
 class FileLog:
     """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
 
-    def __init__(self, folder: Path, file_bytes: int, spare_files: int, name: str, complete_to: int | None) -> None:
+    def __init__(
+        self, folder: Path, file_bytes: int, spare_files: int, name: str, complete: tuple[int, int] | None
+    ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._name = name
-        self._folder, self._complete_to = folder, complete_to
+        self._folder, self._complete_to = folder, complete[0] if complete else None
         direct = disk.supports_direct(folder)
         known = read_epoch(folder)
         headers = self._read_headers(known[0] if known else None)
@@ -68,7 +70,7 @@ class FileLog:
             what = "neither its header nor the epoch file can be read"
             headers = self._tolerate(CorruptLogError(str(headers.prepared[0].path), 0, what))
         log_id = headers.log_id or secrets.token_bytes(_LOG_ID_BYTES)
-        former_epoch = max([known[1] if known else 0, *(file.epoch for file in headers.used)])
+        former_epoch = max(known[1] if known else 0, complete[1] if complete else 0, *(f.epoch for f in headers.used))
         self._fence = Fence.take(folder, log_id, former_epoch + 1)
         try:
             if not is_unknown:
@@ -101,13 +103,13 @@ class FileLog:
         file_bytes: int = LOG_FILE_BYTES,
         spare_files: int = LOG_SPARE_FILES,
         name: str = "log",
-        complete_to: int | None = None,
+        complete: tuple[int, int] | None = None,
     ) -> Self:
         """Become the owner of the log in `folder`, which is made if it isn't there; blocking.
 
         `name` is for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
-        complete_to: it is known that no frame after that one was ever written, and nothing up to it is needed to
-        start. So damage is no reason to refuse; whoever reads what it hit is told.
+        complete: a frame and an epoch: no later frame was written until the owner of that epoch left, and nothing up
+        to it is needed to start. So damage is no reason to refuse; whoever reads what it hit is told.
 
         Raises:
             CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
@@ -116,7 +118,7 @@ class FileLog:
         """
         assert file_bytes >= 2 * BLOCK_BYTES
         assert file_bytes % BLOCK_BYTES == 0, "files are whole blocks"
-        return cls(folder, file_bytes, spare_files, name, complete_to)
+        return cls(folder, file_bytes, spare_files, name, complete)
 
     def _read_headers(self, log_id: bytes | None) -> Headers:
         try:
