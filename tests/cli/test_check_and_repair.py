@@ -228,3 +228,58 @@ def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
         told = command("check", folder)
     assert told.exit_code == 1
     assert "in use" in told.output
+
+
+def test_a_log_that_has_lost_its_beginning_is_not_cut(folder: Path) -> None:
+    """An end put to it would leave nothing of it: what it still has is kept."""
+    log, _ = late_events(folder)
+    with (
+        nadi.embedded(folder, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"}) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+        manager.create_writer("s", "t") as writer,
+    ):
+        for number in range(10):
+            writer.write_event(b"later-%d" % number, "key").result(30)
+        server.kill()
+    for path in log.parent.glob("log-*.nadi"):
+        if path.name <= log.name:
+            path.unlink()
+    with pytest.raises(DataFolderError, match="nadi check"):
+        nadi.embedded(folder)
+    told = command("check", folder)
+    assert re.search(r"LOST +frames [\d,]+ to [\d,]+ can't be read; the \d+ after that are kept", told.output), (
+        told.output
+    )
+    repaired = command("repair", folder, "--yes")
+    assert "end the log" not in repaired.output
+    assert "a server can be started" in repaired.output, repaired.output
+    assert not list(log.parent.glob("*.damaged-*"))
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        tail = manager.stream_info("s", "t").tail
+        found = {read.data for read in manager.read_events("s", "t", end=tail, on_damage="skip")}
+    assert {b"later-%d" % number for number in range(10)} <= found
+
+
+def test_a_table_that_has_lost_changes_is_told_and_the_log_ends_there(folder: Path) -> None:
+    """Its readers would not be told: so nothing that follows is kept, and the report says why."""
+    recovered(folder)
+    with (
+        nadi.embedded(folder, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"}) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        table = manager.table("s", "tab")
+        for number in range(9):
+            table.put(b"late", b"value-%d" % number)
+        server.kill()
+    log = next(path for path in folder.glob("container-*/log/log-*.nadi") if b"value-4" in path.read_bytes())
+    flip(log, log.read_bytes().index(b"value-4") // 4096 * 4096 + 9)
+    told = command("check", folder)
+    assert re.search(r"LOST +frame \d+ can't be left out", told.output), told.output
+    assert "some keys have older values" in told.output
+    repaired = command("repair", folder, "--yes")
+    assert "end the log" in repaired.output
+    assert "given up with it: 4 acknowledged frames" in repaired.output, repaired.output
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        value = manager.table("s", "tab").get(b"late")
+        assert value is not None
+        assert value.value == b"value-3"
