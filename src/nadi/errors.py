@@ -347,8 +347,8 @@ class CorruptLogError(DataFolderError):
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(
             f"the durable log is damaged at byte {offset:,} of {file}: {what}. Nothing was changed. "
-            "Put that file back from a copy and start again; or, to give up everything that was "
-            f"acknowledged after this place, set it aside with: nadi repair --cut-log '{file}' --at {offset}"
+            "Put that file back from a copy and start again; or see with `nadi check` what is lost and what can be had "
+            "back, then let `nadi repair` leave out what can't be read"
         )
         self.file, self.offset, self.what = file, offset, what
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 import nadi
 from nadi.cli.app import app
-from nadi.errors import DataFolderError
+from nadi.errors import DamagedDataError, DataFolderError
 from tests.segmentstore.state_tables import lose_states, records_of, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
 
@@ -68,8 +68,8 @@ def test_a_missing_chunk_is_named_by_its_stream(folder: Path) -> None:
     assert contents(folder) == before
 
 
-def test_what_a_cut_gives_up_is_named(folder: Path) -> None:
-    """Damage that refuses a start: before and after, all is told, and nothing but that is given up."""
+def late_events(folder: Path) -> tuple[Path, int]:
+    """Events in frames of their own that only the log has; the file, and where the frame of one begins."""
     recovered(folder)
     with nadi.embedded(folder, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"}) as server:
         with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("s", "t") as writer:
@@ -78,28 +78,81 @@ def test_what_a_cut_gives_up_is_named(folder: Path) -> None:
         server.kill()
     logs = [path for path in folder.glob("container-*/log/log-*.nadi") if b"late-20" in path.read_bytes()]
     assert len(logs) == 1
-    data = logs[0].read_bytes()
-    at = data.index(b"late-20") // 4096 * 4096  # small frames have a block each
-    flip(logs[0], at + 9)
+    return logs[0], logs[0].read_bytes().index(b"late-20") // 4096 * 4096  # small frames have a block each
+
+
+def test_what_a_cut_gives_up_is_named(folder: Path) -> None:
+    """Damage that refuses a start: before and after, all is told, and nothing but that is given up."""
+    log, at = late_events(folder)
+    flip(log, at + 9)
     with pytest.raises(DataFolderError):
         nadi.embedded(folder)
     before = contents(folder)
 
-    told = command("check", folder)
-    assert told.exit_code == 1, told.output
-    assert "given up with it: 19 acknowledged frames" in told.output, told.output
-    assert "stream s/t, segment" in told.output
-    alone = command("repair", "--cut-log", logs[0], "--at", at)
-    assert alone.exit_code == 1  # nobody said yes
-    assert "given up with it: 19 acknowledged frames" in alone.output
+    asked = command("repair", "--cut-log", log, "--at", at)
+    assert asked.exit_code == 1  # nobody said yes
+    assert "given up with it: 19 acknowledged frames" in asked.output
+    assert "stream s/t, segment" in asked.output
     assert contents(folder) == before
 
-    repaired = command("repair", folder, "--yes")
+    repaired = command("repair", "--cut-log", log, "--at", at, "--yes")
     assert repaired.exit_code == 0, repaired.output
     found = events_of(folder)
     assert {b"late-%d" % number for number in range(20)} <= found
     assert not {b"late-%d" % number for number in range(20, 40)} & found
-    assert list(logs[0].parent.glob("*.damaged-*"))
+    assert list(log.parent.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize("place", [9, 100], ids=["header", "head"])
+def test_one_frame_that_can_not_be_read_costs_no_other(folder: Path, place: int) -> None:
+    log, at = late_events(folder)
+    begin = events_of_log(log, at)
+    flip(log, at + place)
+    before = contents(folder)
+    told = command("check", folder)
+    assert told.exit_code == 1
+    assert re.search(r"LOST +frame \d+ can't be read; the 19 after that are kept", told.output), told.output
+    lost = re.findall(r"LOST +stream s/t, segment 1.#epoch.0: bytes ([\d,]+) to ([\d,]+) can't be read", told.output)
+    assert [tuple(int(number.replace(",", "")) for number in found) for found in lost] == [(begin, begin + 15)]
+    assert contents(folder) == before
+
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 1, "something is lost"
+    assert "a server can be started" in repaired.output, repaired.output
+    assert list(log.parent.parent.glob("state.damaged-*"))
+    assert not list(log.parent.glob("*.damaged-*"))
+    for _ in range(2):
+        with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+            tail = manager.stream_info("s", "t").tail
+            found = set()
+            gaps = []
+            with manager.create_reader("s", "t", end=tail) as reader:
+                while True:
+                    try:
+                        block = reader.next_block(10)
+                    except DamagedDataError as error:
+                        gaps.append((error.offset, error.end_offset))
+                        continue
+                    if block is None:
+                        break
+                    found |= set(block[1].events())
+            assert gaps == [(begin, begin + 15)]
+            assert found >= {event(number) for number in range(EVENTS)}
+            assert {b"late-%d" % number for number in range(40)} - found == {b"late-20"}
+            skipped = {read.data for read in manager.read_events("s", "t", end=tail, on_damage="skip")}
+            assert skipped == found
+    assert command("repair", folder, "--yes").exit_code == 1, "it is still lost"
+    assert len(list(log.parent.parent.glob("state.damaged-*"))) == 1, "and there is nothing to do about it"
+
+
+def events_of_log(log: Path, at: int) -> int:
+    """Where in its segment the frame at that place of a log appends."""
+    from nadi.segmentstore.operations import Append, decode_frame
+    from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
+
+    operations, _ = decode_frame(log.read_bytes()[at + FRAME_HEADER_BYTES : at + 4096])
+    assert isinstance(operations[0], Append)
+    return operations[0].offset
 
 
 def test_a_cut_that_would_empty_the_store_is_refused(folder: Path) -> None:
@@ -175,3 +228,58 @@ def test_a_folder_in_use_is_left_alone(folder: Path) -> None:
         told = command("check", folder)
     assert told.exit_code == 1
     assert "in use" in told.output
+
+
+def test_a_log_that_has_lost_its_beginning_is_not_cut(folder: Path) -> None:
+    """An end put to it would leave nothing of it: what it still has is kept."""
+    log, _ = late_events(folder)
+    with (
+        nadi.embedded(folder, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"}) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+        manager.create_writer("s", "t") as writer,
+    ):
+        for number in range(10):
+            writer.write_event(b"later-%d" % number, "key").result(30)
+        server.kill()
+    for path in log.parent.glob("log-*.nadi"):
+        if path.name <= log.name:
+            path.unlink()
+    with pytest.raises(DataFolderError, match="nadi check"):
+        nadi.embedded(folder)
+    told = command("check", folder)
+    assert re.search(r"LOST +frames [\d,]+ to [\d,]+ can't be read; the \d+ after that are kept", told.output), (
+        told.output
+    )
+    repaired = command("repair", folder, "--yes")
+    assert "end the log" not in repaired.output
+    assert "a server can be started" in repaired.output, repaired.output
+    assert not list(log.parent.glob("*.damaged-*"))
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        tail = manager.stream_info("s", "t").tail
+        found = {read.data for read in manager.read_events("s", "t", end=tail, on_damage="skip")}
+    assert {b"later-%d" % number for number in range(10)} <= found
+
+
+def test_a_table_that_has_lost_changes_is_told_and_the_log_ends_there(folder: Path) -> None:
+    """Its readers would not be told: so nothing that follows is kept, and the report says why."""
+    recovered(folder)
+    with (
+        nadi.embedded(folder, environment={"NADI_LIMITS": "checkpoint_interval_s=3600"}) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        table = manager.table("s", "tab")
+        for number in range(9):
+            table.put(b"late", b"value-%d" % number)
+        server.kill()
+    log = next(path for path in folder.glob("container-*/log/log-*.nadi") if b"value-4" in path.read_bytes())
+    flip(log, log.read_bytes().index(b"value-4") // 4096 * 4096 + 9)
+    told = command("check", folder)
+    assert re.search(r"LOST +frame \d+ can't be left out", told.output), told.output
+    assert "some keys have older values" in told.output
+    repaired = command("repair", folder, "--yes")
+    assert "end the log" in repaired.output
+    assert "given up with it: 4 acknowledged frames" in repaired.output, repaired.output
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        value = manager.table("s", "tab").get(b"late")
+        assert value is not None
+        assert value.value == b"value-3"

@@ -110,17 +110,17 @@ def test_damage_in_the_middle_is_refused_and_a_repair_keeps_what_lies_before(fol
         nadi.embedded(folder)
     up = nadi_command("up", "--data", str(folder), "--port", "0")
 
-    told = re.search(r"--cut-log '(.+)' --at (\d+)", str(refused.value))
+    told = re.search(r"damaged at byte ([\d,]+) of (.+?): .*`nadi repair`", str(refused.value))
     assert told is not None, refused.value
-    assert (told[1], int(told[2])) == (str(path), frame.offset)
+    assert (told[2], int(told[1].replace(",", ""))) == (str(path), frame.offset)
     assert str(CorruptLogError(str(path), frame.offset, "")).split(":")[0] in str(refused.value)
     assert up.returncode == 1
     assert up.stderr.startswith("error: the durable log is damaged"), up.stderr
-    assert f"--at {frame.offset}" in up.stderr
+    assert f"byte {frame.offset:,} of" in up.stderr
     assert "Traceback" not in up.stderr
     assert stored(folder) == before, "a refused start has changed data"
 
-    repair = nadi_command("repair", "--cut-log", told[1], "--at", told[2], "--yes")
+    repair = nadi_command("repair", "--cut-log", told[2], "--at", str(frame.offset), "--yes")
     assert repair.returncode == 0, repair.stderr
     assert events_of(folder) == expected(25)
     assert list(path.parent.glob("*.damaged-*")), "what was cut off is set aside"

@@ -324,6 +324,41 @@ def test_what_is_stored_can_be_read_after_a_start_on_a_full_disk(disk: Path, mon
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("pages", [0, 3, 20, 60])
+def test_a_lost_state_on_a_full_disk(disk: Path, pages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept aside helps to make it anew; else it is told, nothing stays, and the next start does it."""
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=1048576,checkpoint_interval_s=0.1,snapshot_interval_s=0.1")
+    container = disk / "data/container-0"
+    with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        manager.create_writer("s", "t").write_event(event(1), "key").result(60)
+        deadline = time.monotonic() + 30
+        while not list(disk.glob("data/tier2/snapshots/container-0/manifest-*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        server.kill()
+    (container / "state/data.mdb").write_bytes(b"?" * (container / "state/data.mdb").stat().st_size)
+    fill(disk, pages)
+    try:
+        with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
+            assert read_numbers(manager) == [1]
+            server.kill()
+        was_made = True
+    except StorageFullError as error:
+        assert "room" in str(error)  # noqa: PT017 - either may be
+        assert (container / "state/data.mdb").read_bytes().startswith(b"?"), "nothing was changed"
+        was_made = False
+    assert not (container / "state.new").exists()
+    assert not (container / "state.made").exists()
+    assert was_made or pages < 60, "a small state goes into what is kept aside"
+    (disk / "ballast").unlink()
+    with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
+        assert read_numbers(manager) == [1]
+    assert len(list(container.glob("state.damaged-*"))) == 1
+
+
+@pytest.mark.crash
 def test_the_command_says_so_too(disk: Path) -> None:
     fill(disk, 0)
     result = CliRunner().invoke(app, ["up", "--data", str(disk / "data"), "--port", "0"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.printing import failure, say
-from nadi.errors import NadiError
+from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
     from nadi.segmentstore.datafolder import FolderLock
@@ -20,7 +20,7 @@ def check(data: Annotated[Path, typer.Argument(help="The data folder; no server 
 
     Ends with code 0 if all is sound, 1 if anything is damaged.
     """
-    lock = locked(data)
+    lock = locked(data, changes=False)
     try:
         reports = inspected(data)
     finally:
@@ -29,14 +29,17 @@ def check(data: Annotated[Path, typer.Argument(help="The data folder; no server 
         raise typer.Exit(1)
 
 
-def locked(data: Path) -> FolderLock:
-    """The folder's lock; ends the command where a server has it, or where there is no such folder."""
-    from nadi.segmentstore.datafolder import FolderLock
+def locked(data: Path, *, changes: bool) -> FolderLock:
+    """The folder's lock; ends the command where a server has it, or where there is no data folder."""
+    from nadi.segmentstore.datafolder import FolderLock, is_data_folder
 
     try:
         if not data.is_dir():
             raise FileNotFoundError(f"there is no folder {data}")
-        return FolderLock(data)
+        if not is_data_folder(data):
+            what = "it has neither a file `format` nor containers"
+            raise InvalidArgumentError(f"{data} is no data folder of nadi: {what}")
+        return FolderLock(data, changes=changes)
     except (NadiError, OSError) as error:
         raise failure(error) from None
 

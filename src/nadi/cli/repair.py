@@ -26,7 +26,7 @@ def repair(
     """Repair a damaged data folder, after telling what is damaged and what would be given up.
 
     Nothing is deleted: what is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Ends with code
-    0 if the folder can be served then, 1 if not.
+    0 if all is well then, and with 1 if anything is lost; whether a server can be started is said.
     """
     if (cut_log is None) != (at is None) or (cut_log is None) == (data is None):
         raise failure(InvalidArgumentError("give the data folder; or else both --cut-log FILE and --at BYTE"))
@@ -37,10 +37,10 @@ def repair(
 
 
 def _repair(data: Path, *, yes: bool) -> None:
-    lock = locked(data)
+    lock = locked(data, changes=True)
     try:
+        reports = inspected(data)
         for _ in range(_ROUNDS):
-            reports = inspected(data)
             if tell(reports):
                 return
             plan = _plan(reports)
@@ -51,14 +51,18 @@ def _repair(data: Path, *, yes: bool) -> None:
             if not yes:
                 typer.confirm("Do that?", abort=True)
             _do(data, reports)
-        else:
             reports = inspected(data)
+        else:
             tell(reports)
     finally:
         lock.release()
-    if any(report.state_is_lost for report in reports):
+    if all(report.can_be_served for report in reports):
+        say("a server can be started; readers of what is LOST are told so")
+    else:
+        say("no server can be started as it is: put back from a copy what is LOST")
+    if any(report.lost for report in reports):
+        say("what is LOST can't be repaired")
         raise typer.Exit(1)
-    say("a server can be started; readers of what is LOST are told so")
 
 
 _ROUNDS = 3  # a state made anew may show damage of the log that it hid
@@ -69,21 +73,21 @@ def _plan(reports: list[Report]) -> list[str]:
     for report in reports:
         if report.healed:
             plan.append(f"{report.name}: make anew what can be without loss")
-        if report.can_be_salvaged:
-            plan.append(f"{report.name}: make a state of what is whole of the damaged one, and give up what is LOST")
-        elif report.cut is not None:
+        if report.cut is not None:
             cut = f"byte {report.cut.offset:,} of {Path(report.cut.file).name}"
             plan.append(f"{report.name}: end the log at {cut}, and so give up what is named above")
+        if report.can_be_had_back:
+            plan.append(f"{report.name}: make a state of what can be had back, and give up what is LOST")
+        elif report.leaves_out:
+            plan.append(f"{report.name}: leave out what can't be read of the log, and keep what follows")
     return plan
 
 
 def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
-    import shutil
 
-    from nadi.segmentstore import rebuild
     from nadi.segmentstore.datafolder import container_folders, read_format
-    from nadi.segmentstore.salvage import salvage
+    from nadi.segmentstore.inspection import repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -93,18 +97,12 @@ def _do(data: Path, reports: list[Report]) -> None:
         by_name = {path.name: (number, path) for number, path in container_folders(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]
-            if report.can_be_salvaged:
-                new = folder / "state.salvaged"
-                shutil.rmtree(new, ignore_errors=True)
-                asyncio.run(salvage(folder, number, ChunkStore.in_folder(data / "tier2"), new))
-                aside = rebuild.put_in_place(folder, new)
-                say(f"{report.name}: the state was made of what is whole; the damaged one is {aside}")
-            elif report.cut is not None:
+            if report.cut is not None:
                 say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
-            if report.healed:
-                said = asyncio.run(rebuild.sound_state(folder, number, ChunkStore.in_folder(data / "tier2")))
-                if said:
-                    say(f"{report.name}: {said}")
+            if report.healed or report.leaves_out or report.can_be_had_back:
+                aside = asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
+                kept = f"; the former one is kept as {aside.name}" if aside is not None else ""
+                say(f"{report.name}: the state was made of what there is{kept}")
     except (NadiError, OSError) as error:
         raise failure(error) from None
 
@@ -120,7 +118,7 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     number = folder.name.removeprefix("container-")
     if not number.isdecimal():
         raise failure(InvalidArgumentError(f"{file} is in no container's log of a data folder"))
-    lock = locked(folder.parent)
+    lock = locked(folder.parent, changes=True)
     try:
         chunks = ChunkStore.in_folder(folder.parent / "tier2")
         try:

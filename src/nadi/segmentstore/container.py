@@ -10,6 +10,7 @@ forgotten: the waiting requests get an error, and the container recovers from di
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections import deque
@@ -141,6 +142,7 @@ class Container:
         self._chunks = chunks
         self.snapshots = Snapshotter(number, folder, chunks)
         self._state_trusted = False  # looked at by this process, which alone has written it since
+        self._may_be_sealed = True
         self.rebuilt = ""  # why the state was made anew, if it was
         self.on_durable: Callable[[], None] = lambda: None
         self.on_opened: Callable[[], Awaitable[None]] = _nothing  # before it takes requests
@@ -171,15 +173,16 @@ class Container:
     async def _open(self) -> None:
         began = time.monotonic()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self._state_trusted:
-            self.rebuilt = await rebuild.sound_state(self._folder, self.number, self._chunks) or self.rebuilt
-            self._state_trusted = True
         try:
-            await self._open_parts()
-        except (OSError, lmdb.Error):
-            if not reserve.release(self._folder):
+            await self._open_state()
+        except (OSError, lmdb.Error, UnavailableError) as error:
+            if not self._is_no_room(error) or not reserve.release(self._folder):
                 raise
-            await self._open_parts()
+            try:
+                await self._open_state()
+            except BaseException:
+                reserve.take(self._folder)  # for the next try: nothing else was left behind
+                raise
         reserve.take(self._folder)
         self._checkpointed_sequence = self.metadata.state().sequence
         await self._follow_state()
@@ -213,12 +216,31 @@ class Container:
             self._pending_failure = error
             self._wake.set()
 
-    async def _open_parts(self) -> None:
+    async def _open_state(self) -> None:
+        epoch = 0
+        if not self._state_trusted:
+            found = await rebuild.sound_state(self._folder, self.number, self._chunks, self._fits)
+            self.rebuilt, epoch = found.made or self.rebuilt, found.all_to_epoch
+            self._may_be_sealed = True
+        await self._open_parts(self._folder / rebuild.STATE, all_to_epoch=epoch)
+        self._state_trusted = True
+
+    async def _fits(self, state: Path) -> None:
+        """Try whether the container can be recovered from that state and its log."""
+        await self._open_parts(state)
+        await self.log.close()
+        self.metadata.close()
+
+    async def _open_parts(self, state: Path, *, all_to_epoch: int = 0) -> None:
+        """all_to_epoch: the state has all that the log ever said, whose last owner was that of this epoch."""
         loop = asyncio.get_running_loop()
-        self.metadata = await loop.run_in_executor(None, Metadata, self._folder / "state", self.number)
+        self.metadata = await loop.run_in_executor(None, Metadata, state, self.number)
         try:
             name = f"container-{self.number}"
-            self.log = await loop.run_in_executor(None, lambda: FileLog.open(self._folder / "log", name=name))
+            complete = (self.metadata.state().sequence, all_to_epoch) if all_to_epoch else None
+            self.log = await loop.run_in_executor(
+                None, lambda: FileLog.open(self._folder / "log", name=name, complete=complete)
+            )
         except BaseException:
             self.metadata.close()
             raise
@@ -475,8 +497,9 @@ class Container:
             await asyncio.get_running_loop().run_in_executor(None, self._seal)
 
     def _seal(self) -> None:
+        has_all = self._checkpointed_sequence == self.state.sequence  # a full disk has no room for a checkpoint
         try:
-            statecheck.seal(self._folder / "state")
+            statecheck.seal(self._folder / "state", self.log.epoch if has_all else 0)
         except OSError as error:  # a full disk, say: then the next start looks at all of it
             log.info("container %d: its state has no seal: %s", self.number, error)
 
@@ -574,6 +597,9 @@ class Container:
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
         moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
         changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
+        if self._may_be_sealed:  # the first write since the start; up to it the seal holds
+            await loop.run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
+            self._may_be_sealed = False
         while True:
             try:
                 await loop.run_in_executor(None, metadata.commit, *changes)
@@ -587,9 +613,11 @@ class Container:
                 return
 
     def _is_no_room(self, error: Exception) -> bool:
-        return isinstance(error, lmdb.DiskError) or (
-            isinstance(error, lmdb.Error) and reserve.disk_is_full(self._folder)
-        )
+        if isinstance(error, (lmdb.DiskError, StorageFullError)):
+            return True
+        if isinstance(error, OSError):
+            return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return isinstance(error, (lmdb.Error, UnavailableError)) and reserve.disk_is_full(self._folder)
 
     def _truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.

@@ -57,19 +57,28 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 class FolderLock:
-    """The data folder is this process's while it is held."""
+    """The data folder is this process's while it is held.
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    changes: without them nothing is written there; where there is no lock file, no server ever was.
+    """
+
+    def __init__(self, folder: Path, *, changes: bool = True) -> None:
+        if changes:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not (folder / "lock").exists():
+            self._file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            return
+        flags = os.O_RDWR | os.O_CREAT if changes else os.O_RDONLY
+        self._file = os.open(folder / "lock", flags | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.read(self._file, 200).decode(errors="replace").strip()
             os.close(self._file)
             raise DataFolderLockedError(str(folder), owner or "unknown process") from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
+        if changes:
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
 
     def release(self) -> None:
         os.close(self._file)
@@ -143,6 +152,11 @@ def find_format(folder: Path) -> FoundFormat:
         stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
         return FoundFormat(own, Format(FORMAT, len(folders)), stale)
     return FoundFormat(own, None)
+
+
+def is_data_folder(folder: Path) -> bool:
+    """Whether there is anything in it that tells."""
+    return (folder / _FILE).exists() or bool(container_folders(folder))
 
 
 def container_folders(folder: Path) -> dict[int, Path]:

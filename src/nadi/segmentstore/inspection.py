@@ -7,14 +7,17 @@ segments have is read. Nothing in the folder is changed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError
 from nadi.segmentstore import rebuild, snapshots, statecheck
 from nadi.segmentstore.datafolder import FORMAT, container_folders, find_format
+from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.salvage import salvage
 from nadi.segmentstore.snapshots import SnapshotError
 from nadi.segmentstore.stopped import Lost, StoppedContainer, in_words
@@ -38,9 +41,15 @@ class Report:
     renewed: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     cut: CorruptLogError | None = None  # the log can only be used up to there
+    leaves_out: bool = False  # what can't be read of the log, and keeps what follows
     state_is_lost: DamagedStateError | None = None
-    can_be_salvaged: bool = False
+    can_be_had_back: bool = False  # what is whole of it
+    is_refused: bool = False  # no server starts with it, and a repair changes nothing about that
     segments: int = 0
+
+    @property
+    def can_be_served(self) -> bool:
+        return not (self.is_refused or self.cut or self.leaves_out or self.state_is_lost)
 
     @property
     def is_sound(self) -> bool:
@@ -51,16 +60,23 @@ async def inspect_folder(folder: Path) -> list[Report]:
     """Look at a data folder that no server has open.
 
     Raises:
-        InvalidArgumentError: there is none.
         UnavailableError, OSError: it can't be read.
     """
-    if not (folder / "format").exists() and not container_folders(folder):
-        raise InvalidArgumentError(f"{folder} is no data folder of nadi: it has neither a file `format` nor containers")
-    chunks = ChunkStore.in_folder(folder / "tier2")
     reports = [_inspect_format(folder)]
-    for number, container in container_folders(folder).items():
-        reports.append(await inspect_container(container, number, chunks))
+    with chunks_of(folder) as chunks:
+        for number, container in container_folders(folder).items():
+            reports.append(await inspect_container(container, number, chunks))
     return reports
+
+
+@contextlib.contextmanager
+def chunks_of(folder: Path) -> Iterator[ChunkStore]:
+    """A data folder's chunks; an empty store elsewhere if it has lost the whole of tier 2."""
+    if (folder / "tier2").is_dir():
+        yield ChunkStore.in_folder(folder / "tier2")
+        return
+    with tempfile.TemporaryDirectory(prefix="nadi-no-chunks-") as temporary:
+        yield ChunkStore.in_folder(Path(temporary))
 
 
 def _inspect_format(folder: Path) -> Report:
@@ -69,15 +85,18 @@ def _inspect_format(folder: Path) -> Report:
     there = set(container_folders(folder))
     if found.format is None:
         report.lost.append(f"`format` is {found.own}, and no copies of it say how many containers there are")
+        report.is_refused = True
         return report
     if found.disagree:
         report.lost.append("`format` and its copies don't say the same: one of them is of another folder")
+        report.is_refused = True
     if found.own:
         report.healed.append(f"`format` is {found.own}: it is made anew from its copies")
     elif found.stale and found.format.format == FORMAT:
         report.healed.append("copies of `format` are damaged or missing: they are made anew")
     for number in sorted(set(range(found.format.containers)) - there):
         report.lost.append(f"container-{number} is missing with all that was in it: put it back from a copy")
+        report.is_refused = True
     report.sound.append(f"format {found.format.format}, {found.format.containers} containers")
     return report
 
@@ -91,48 +110,115 @@ async def inspect_container(
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
         state = Path(temporary) / "state"
         try:
-            if not await _state_of(report, folder, number, chunks, state):
-                return report
+            has_all = await state_to_use(report, folder, number, chunks, state)
         except DamagedStateError as error:
             report.state_is_lost = error
-            report.lost.append(f"the state is lost ({error.what}), and can't be made anew: {error.why_not}")
-            try:
-                report.lost += await salvage(folder, number, chunks, state)
-            except DamagedStateError as nothing:
-                report.lost.append(f"next to nothing can be had of it ({nothing.what}): {nothing.why_not}")
-                return report
-            report.can_be_salvaged = True
-            report.sound.append("`nadi repair` can have back what is whole of the state; lost is what is named below")
-        except CorruptLogError as error:
-            report.cut = error
-            report.lost.append(f"the log is damaged at byte {error.offset:,} of {error.file}: {error.what}")
+            report.lost.append(f"next to nothing can be had of it ({error.what}): {error.why_not}")
+            return report
+        if has_all is None:
             return report
         stopped = StoppedContainer(number, folder, chunks)
-        await stopped.open(state, cut)
+        await stopped.open(state, cut, has_all=has_all)
         try:
+            if stopped.log.damage is not None and cut is None and await _left_out(report, stopped, state):
+                await stopped.shut()
+                await stopped.open(state, has_all=True)
             await _inspect_data(report, stopped)
         finally:
             await stopped.shut()
     return report
 
 
-async def _state_of(report: Report, folder: Path, number: int, chunks: ChunkStore, copy: Path) -> bool:
-    """Have a copy of the container's state, or what a start would make of it; False where it was never used."""
+async def state_to_use(report: Report, folder: Path, number: int, chunks: ChunkStore, copy: Path) -> bool | None:
+    """Have a copy of the container's state, or what can be made in its place; None where it was never used.
+
+    Whether it has all that the log ever said. The report tells what it is.
+
+    Raises:
+        DamagedStateError: nothing can be made.
+    """
     examined = statecheck.examine(folder / rebuild.STATE, number)
     what = rebuild.wrong(folder, examined)
     if not what:
-        await asyncio.to_thread(copy.mkdir, 0o700)
-        await asyncio.to_thread(
-            shutil.copyfile, folder / rebuild.STATE / statecheck.STATE_FILE, copy / statecheck.STATE_FILE
-        )
+        await asyncio.to_thread(_copy, folder / rebuild.STATE, copy)
         report.sound.append("state: as it was left at a clean stop" if examined.sealed else "state: whole")
-        return True
-    source = await rebuild.make(folder, number, chunks, what, copy)
+        return rebuild.has_all(folder, examined)
+    made = statecheck.examine(folder / rebuild.MADE, number)
+    if not rebuild.wrong(folder, made):
+        await asyncio.to_thread(_copy, folder / rebuild.MADE, copy)
+        report.healed.append(
+            f"the state can't be used ({what}): what an interrupted start or repair made takes its place"
+        )
+        return rebuild.has_all(folder, made)
+    try:
+        source = await rebuild.make(folder, number, chunks, what, copy)
+    except DamagedStateError as error:
+        report.state_is_lost = error
+        report.lost.append(f"the state can't be used ({error.what}), and can't be made anew: {error.why_not}")
+        if examined.verdict is statecheck.Verdict.SOUND:  # it is the log that has lost its beginning
+            await asyncio.to_thread(_copy, folder / rebuild.STATE, copy)
+        else:
+            report.lost += await salvage(folder, number, chunks, copy)
+            report.sound.append("`nadi repair` can have back what is whole of the state; lost is what is named below")
+        report.can_be_had_back = True
+        return False
     if not source:
         report.sound.append("never used")
-        return False
+        return None
     report.healed.append(f"the state can't be used ({what}): it is made anew without loss, from {source}")
+    return False
+
+
+def _copy(state: Path, copy: Path) -> None:
+    copy.mkdir(mode=0o700)
+    shutil.copyfile(state / statecheck.STATE_FILE, copy / statecheck.STATE_FILE)
+
+
+async def _left_out(report: Report, stopped: StoppedContainer, state: Path) -> bool:
+    """Try to leave out what can't be read of the log; the state is as it was if that is not to be done."""
+    damage = stopped.log.damage
+    assert damage is not None
+    begins_late = stopped.log.first_sequence > stopped.state.sequence + 1  # ending it would leave nothing
+    report.lost.append(f"the log is damaged at byte {damage.offset:,} of {damage.file}: {damage.what}")
+    with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
+        trial = Path(temporary) / "state"
+        await asyncio.to_thread(_copy, state, trial)
+        try:
+            found = await leave_out(trial, stopped.folder, stopped.number, stopped.chunks)
+        except DamagedStateError as error:
+            report.lost.append(f"what can't be read can't be left out: {error.what}, and {error.why_not}")
+            report.cut = None if begins_late else damage
+            return False
+        if found.unsafe and not begins_late and not report.can_be_had_back:
+            report.lost.append(f"{found.in_words()} can't be left out, for what follows doesn't go without:")
+            report.lost += [f"  {line}" for line in found.unsafe]
+            report.cut = damage
+            return False
+        if found.frames:
+            report.lost.append(f"{found.in_words()} can't be read; the {found.kept:,} after that are kept")
+        report.lost += found.unsafe + found.lost
+        report.leaves_out = True
+        shutil.copyfile(trial / statecheck.STATE_FILE, state / statecheck.STATE_FILE)
     return True
+
+
+async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> Path | None:
+    """Make a state of what there is, leaving out what can't be read of the log, and let it take the place of the one
+    that is there; gives where that is now. It can be interrupted at any moment, and done again.
+
+    Raises:
+        DamagedStateError: nothing can be made.
+        UnavailableError, OSError: the folder, or tier 2, can't be used.
+    """
+    new = folder / rebuild.NEW
+    await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+    try:
+        if await state_to_use(Report(folder.name), folder, number, chunks, new) is None:
+            return None
+        await leave_out(new, folder, number, chunks)
+        return await asyncio.to_thread(rebuild.replace, folder, new)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
 
 
 async def _inspect_snapshots(report: Report, number: int, chunks: ChunkStore) -> None:
@@ -153,10 +239,10 @@ async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
     report.segments = len(stopped.segments())
     report.sound.append(f"log: up to frame {stopped.state.sequence:,}")
     report.sound.append(f"{report.segments:,} segments, {read:,} bytes read and right")
-    damage = stopped.log.damage
-    if damage is not None:
-        report.cut = damage
-        report.lost.append(f"the log is damaged at byte {damage.offset:,} of {damage.file}: {damage.what}")
+    needless = stopped.log.needless
+    if needless is not None and not report.leaves_out:
+        place = f"byte {needless.offset:,} of {needless.file}"
+        report.renewed.append(f"the log is damaged at {place} ({needless.what}): the state has all that it said")
     report.lost += lost_lines(stopped, stopped.log.lost)
     known = stopped.damage.all()
     for damaged in known:

@@ -209,6 +209,11 @@ class Metadata:
         self._env.close()
 
     @property
+    def where(self) -> str:
+        """Its folder, for messages."""
+        return str(self._folder)
+
+    @property
     def checked(self) -> bool:
         """Whether its values have checksums; only an old state on a full disk has none."""
         return self.seeds is not None

@@ -43,8 +43,9 @@ from nadi.segmentstore.tables import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 
+Described = dict[int, list[tuple[str, ChunkDescription]]]  # by segment, with the chunks' names
 Records = dict[str, dict[bytes, bytes]]  # by table and key, without checksums
-LOST_CHUNK = "lost"  # the name of a chunk that there is none of: readers of its bytes are told
+LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that there is none of: readers of its bytes are told
 
 
 async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -> list[str]:
@@ -56,15 +57,19 @@ async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -
         OSError: the folder can't be used.
     """
     state = folder / rebuild.STATE
+    if not (state / STATE_FILE).exists():  # a repair was interrupted: what it had set aside is as good
+        state = rebuild.set_aside(folder) or state
     try:
         records, totals = await asyncio.to_thread(whole_records, state / STATE_FILE, container)
     except (FileNotFoundError, DamagedPagesError) as error:
         raise DamagedStateError(str(state), "it is missing, or damaged all over", str(error)) from error
     if STATE_KEY not in records["state"]:
         raise DamagedStateError(str(state), "its own record is damaged", "it alone tells where the log goes on")
-    found = _Found(records, totals, await _described(chunks, container), {})
+    found = _Found(records, totals, await described_chunks(chunks, container), {})
     await asyncio.to_thread(_note_lengths, found, folder)
     lost = await asyncio.to_thread(_make, new, container, found)
+    if state.name != rebuild.STATE:
+        lost.insert(0, f"there is no state: what follows is of {state.name}, which was set aside before")
     stopped = StoppedContainer(container, folder, chunks)
     try:
         await stopped.open(new)
@@ -80,7 +85,7 @@ class _Found:
 
     records: Records
     totals: Totals
-    described: dict[int, list[tuple[str, ChunkDescription]]]
+    described: Described
     lengths: dict[int, int]
 
     def segments(self) -> set[int]:
@@ -126,9 +131,9 @@ def whole_records(file: Path, container: int) -> tuple[Records, Totals]:
     return found, decode_totals(totals) if totals is not None else {}
 
 
-async def _described(chunks: ChunkStore, container: int) -> dict[int, list[tuple[str, ChunkDescription]]]:
+async def described_chunks(chunks: ChunkStore, container: int) -> Described:
     """What the chunks in tier 2 say of themselves, by segment, those that hold most first."""
-    found: dict[int, list[tuple[str, ChunkDescription]]] = defaultdict(list)
+    found: Described = defaultdict(list)
     for name, size in (await chunks.listed(f"container-{container}")).items():
         tail = bytes(await chunks.read(name, max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))) if size else b""
         described = ChunkDescription.decode(name, tail)

@@ -1,8 +1,9 @@
 """Whether a container's state may be opened: its file is looked at before LMDB maps it.
 
-A clean stop leaves a seal beside the file, `state/seal`, with the file's size and checksum; the next start removes it
-before anything is written. So a file with a seal is as it was left, or it is damaged; one without, of a server that was
-killed, is walked from page to page (`pages`), a larger one by a process of its own.
+A clean stop leaves a seal beside the file, `state/seal`, with the file's size and checksum; it is removed before
+anything is written. So a file with a seal is as it was left, or it is damaged; one without, of a server that was
+killed, is walked from page to page (`pages`), a larger one by a process of its own. A seal also tells, by the epoch of
+the log's owner, whether the state has all that the log ever said: then nothing of the log is needed to start.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from nadi.segmentstore.inspected import Inspected
 from nadi.segmentstore.tier1 import disk
 
 STATE_FILE, SEAL_FILE = "data.mdb", "seal"
-_LINE = re.compile(r"(nadi-state-seal (\d+) ([0-9a-f]{8})) ([0-9a-f]{8})\n")
+_LINE = re.compile(r"(nadi-state-seal (\d+) ([0-9a-f]{8})(?: all-to-epoch (\d+))?) ([0-9a-f]{8})\n")
 _BLOCK_BYTES = MIB
 _OWN_PROCESS_BYTES = 8 * MIB  # a larger file is walked by a process of its own, whose start takes 0.15 s
 
@@ -41,19 +42,23 @@ class Verdict(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Examined:
     """What a look at the file has shown. sequence: of the last frame it reflects, and records by table; both where it
-    was walked."""
+    was walked. epoch: it has all that was in the log when the owner of that epoch left it; 0: that isn't said."""
 
     verdict: Verdict
     what: str = ""
     sealed: bool = False
+    epoch: int = 0
     sequence: int = 0
     records: dict[str, int] = field(default_factory=dict)
 
 
-def seal(folder: Path) -> None:
-    """Vouch for the state in `folder`, which was closed; blocking."""
+def seal(folder: Path, epoch: int = 0) -> None:
+    """Vouch for the state in `folder`, which was closed; blocking.
+
+    epoch: it has all that is in the log, and the log's last owner was that of this epoch; 0: it may lack some.
+    """
     size, crc = _checksum(folder / STATE_FILE)
-    line = f"nadi-state-seal {size} {crc:08x}"
+    line = f"nadi-state-seal {size} {crc:08x}" + (f" all-to-epoch {epoch}" if epoch else "")
     disk.replace_file(folder / SEAL_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
 
 
@@ -78,8 +83,9 @@ def examine(folder: Path, container: int) -> Examined:
         return Examined(Verdict.MISSING, "there is none")
     found = _read_seal(folder)
     if found is not None:
-        if found == _checksum(file):
-            return Examined(Verdict.SOUND, sealed=True)
+        *expected, epoch = found
+        if tuple(expected) == _checksum(file):
+            return Examined(Verdict.SOUND, sealed=True, epoch=epoch)
         return Examined(Verdict.DAMAGED, "it is not as it was left at the last clean stop", sealed=True)
     inspected = inspect_file(file, container)
     if inspected.damage:
@@ -87,16 +93,16 @@ def examine(folder: Path, container: int) -> Examined:
     return Examined(Verdict.SOUND, sequence=inspected.sequence, records=inspected.records)
 
 
-def _read_seal(folder: Path) -> tuple[int, int] | None:
-    """Size and checksum; None where there is no seal, or one that is damaged itself: then the file is walked."""
+def _read_seal(folder: Path) -> tuple[int, int, int] | None:
+    """Size, checksum and epoch; None where there is no seal, or one that is damaged itself: then the file is walked."""
     try:
         text = (folder / SEAL_FILE).read_text("ascii", "replace")
     except FileNotFoundError:
         return None
     match = _LINE.fullmatch(text)
-    if match is None or int(match[4], 16) != crc32c(match[1].encode()):
+    if match is None or int(match[5], 16) != crc32c(match[1].encode()):
         return None
-    return int(match[2]), int(match[3], 16)
+    return int(match[2]), int(match[3], 16), int(match[4] or 0)
 
 
 def _checksum(file: Path) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
@@ -29,10 +29,10 @@ from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.disk import open_for_reading
 from nadi.segmentstore.tier1.fence import read_epoch
-from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_MAGICS, FrameHeader, log_file_number
+from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
 from nadi.segmentstore.tier1.log import Frame, LogAddress
 from nadi.segmentstore.tier1.reading import read_checked
-from nadi.segmentstore.tier1.recovery import LogFile, Replay, read_headers
+from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, Replay, headers_in, read_headers
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
@@ -63,12 +63,30 @@ class Lost:
                     self.deleted.append(operation.segment)
 
 
-class StoppedLog:
-    """The part of a DurableLog that reads. cut: (number of a file, byte): what lies from there on is left out."""
+class ReadableFrame(NamedTuple):
+    """A frame of which at least the head is whole."""
 
-    def __init__(self, folder: Path, cut: tuple[int, int] | None = None) -> None:
-        known = read_epoch(folder) if folder.exists() else None
+    path: Path
+    header: FrameHeader
+    check: FrameCheck
+
+    def head(self) -> bytes:
+        """What stands before the data."""
+        with self.path.open("rb", buffering=0) as stream:
+            return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + self.header.header_bytes)
+
+
+class StoppedLog:
+    """The part of a DurableLog that reads. cut: (number of a file, byte): what lies from there on is left out.
+
+    has_all: the state has all that the log ever said: damage is told in `needless` then, and doesn't end the replay.
+    """
+
+    def __init__(self, folder: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
+        known = read_epoch(folder)
         self.damage: CorruptLogError | None = None
+        self.needless: CorruptLogError | None = None
+        self._has_all = has_all
         self.lost = Lost()
         self.size_bytes = 0
         self._folder = folder
@@ -80,35 +98,57 @@ class StoppedLog:
         try:
             headers = read_headers(folder, known[0] if known else None)
         except CorruptLogError as error:
-            self.damage = error
-            return
+            self._note(error)
+            headers = read_headers(folder, known[0] if known else None, UNKNOWN)
         self._log_id = headers.log_id or b""
         self._files = {file.number: file for file in headers.used}
         self._replay = Replay(headers, self._log_id, cut_at(folder), direct=False)
         self.size_bytes = sum(file.size_bytes for file in headers.used)
 
+    def _note(self, error: CorruptLogError) -> None:
+        if self._has_all:
+            self.needless = error
+        else:
+            self.damage = error
+
     def replay(self, after_sequence: int) -> Iterator[Frame]:
         """The frames that a start would replay, up to damage that refuses it, or to the cut."""
-        if self.damage is not None or not self._folder.exists():
-            return
         sequence = after_sequence
-        try:
-            for frame in self._replay.frames(after_sequence):
-                if self._cut is not None and (frame.address.file, frame.address.offset) >= self._cut:
-                    break
-                yield frame
-                sequence = frame.address.sequence
-        except CorruptLogError as error:
-            self.damage = error
+        if self._folder.exists() and self.damage is None and self.needless is None:
+            try:
+                for frame in self._replay.frames(after_sequence):
+                    if self._cut is not None and (frame.address.file, frame.address.offset) >= self._cut:
+                        break
+                    yield frame
+                    sequence = frame.address.sequence
+            except CorruptLogError as error:
+                self._note(error)
         if self.damage is not None or self._cut is not None:
-            for header, payload in self._whole_frames():
-                if header.sequence > sequence:
-                    self.lost.frames += 1
-                    self.lost.last_sequence = max(self.lost.last_sequence, header.sequence)
-                    self.lost.take(op.decode_frame(payload)[0])
+            for readable in self.readable(sequence):
+                self.lost.frames += 1
+                self.lost.last_sequence = readable.header.sequence
+                self.lost.take(op.decode_frame(readable.head())[0])
 
-    def _whole_frames(self) -> Iterator[tuple[FrameHeader, bytes]]:
-        """Every frame of any file whose head can be read, wherever it stands."""
+    def readable(self, after_sequence: int) -> list[ReadableFrame]:
+        """Every later frame whose head can be read, wherever it stands, in order; a write cut short is none."""
+        found: dict[int, ReadableFrame] = {}
+        for frame in self._whole_frames():
+            sequence = frame.header.sequence
+            if sequence > after_sequence and (
+                sequence not in found or found[sequence].header.epoch < frame.header.epoch
+            ):
+                found[sequence] = frame
+        frames: list[ReadableFrame] = []
+        epoch = 0
+        for _, frame in sorted(found.items()):
+            if frame.header.epoch >= epoch:  # else the late write of an owner that was fenced
+                epoch = frame.header.epoch
+                frames.append(frame)
+        if frames and frames[-1].check.damaged_parts:
+            frames.pop()
+        return frames
+
+    def _whole_frames(self) -> Iterator[ReadableFrame]:
         log_crc = crc32c(self._log_id)
         for path in sorted(self._folder.glob("log-*.nadi")):
             number = log_file_number(path.name)
@@ -119,16 +159,16 @@ class StoppedLog:
                     chunk = os.pread(stream.fileno(), MIB, position)
                     if not chunk:
                         break
-                    for at in range(0, len(chunk), BLOCK_BYTES):
-                        if not chunk.startswith(FRAME_MAGICS, at):
-                            continue
-                        block = memoryview(chunk)[at : at + BLOCK_BYTES]
-                        header = FrameHeader.decode(block, log_crc, number, position + at)
-                        if header is None:
-                            continue
+                    for header in headers_in(chunk, log_crc, number, position):
                         content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
-                        if header.check(content, log_crc).head_is_whole:
-                            yield header, bytes(content[header.header_bytes :][: header.payload_bytes])
+                        check = header.check(content, log_crc)
+                        if check.head_is_whole:
+                            yield ReadableFrame(path, header, check)
+
+    @property
+    def first_sequence(self) -> int:
+        """Of the first frame that any file has; UNKNOWN: none can be told."""
+        return min((file.first_sequence for file in self._files.values()), default=UNKNOWN)
 
     def has(self, address: LogAddress, length: int) -> bool:
         file = self._files.get(address.file)
@@ -159,16 +199,19 @@ class StoppedContainer(Container):
 
     def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
         super().__init__(number, folder, BlockCache(), chunks)
+        self.folder, self.chunks = folder, chunks
         self._reader = SegmentReader(chunks, self.cache)
 
-    async def open(self, state: Path, cut: tuple[int, int] | None = None) -> None:
+    async def open(self, state: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
         """Recover from that state, which is changed as a start would do it, and the container's log.
+
+        has_all: the state has all that the log ever said. Damage that refuses a start is in `log.damage` then.
 
         Raises:
             DamagedStateError: the state is, after all.
         """
         self.metadata = await asyncio.to_thread(Metadata, state, self.number)
-        self.log = StoppedLog(self._folder / "log", cut)
+        self.log = StoppedLog(self._folder / "log", cut, has_all=has_all)
         try:
             self.state: StateMachine = await asyncio.to_thread(self._recover)
             await inventory.take(self, self._chunks)

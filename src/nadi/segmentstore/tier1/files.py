@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import queue
 import secrets
@@ -38,11 +39,12 @@ from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
 from nadi.segmentstore.tier1.reading import read_checked
-from nadi.segmentstore.tier1.recovery import LogFile, Replay, read_headers
+from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
 from nadi.segmentstore.tier1.writer import FrameWriter
 
 _LOG_ID_BYTES = 16
+_logger = logging.getLogger(__name__)
 
 
 class _Append(NamedTuple):
@@ -54,31 +56,35 @@ class _Append(NamedTuple):
 class FileLog:
     """A DurableLog in a folder of its own. Made by `open`; then `replay`, then appends."""
 
-    def __init__(self, folder: Path, file_bytes: int, spare_files: int, name: str) -> None:
+    def __init__(
+        self, folder: Path, file_bytes: int, spare_files: int, name: str, complete: tuple[int, int] | None
+    ) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._name = name
+        self._folder, self._complete_to = folder, complete[0] if complete else None
         direct = disk.supports_direct(folder)
         known = read_epoch(folder)
-        headers = read_headers(folder, known[0] if known else None)
-        if known is None and headers.prepared and not headers.used:
+        headers = self._read_headers(known[0] if known else None)
+        is_unknown = known is None and bool(headers.prepared) and not headers.used
+        if is_unknown:
             what = "neither its header nor the epoch file can be read"
-            raise CorruptLogError(str(headers.prepared[0].path), 0, what)
+            headers = self._tolerate(CorruptLogError(str(headers.prepared[0].path), 0, what))
         log_id = headers.log_id or secrets.token_bytes(_LOG_ID_BYTES)
-        former_epoch = max([known[1] if known else 0, *(file.epoch for file in headers.used)])
+        former_epoch = max(known[1] if known else 0, complete[1] if complete else 0, *(f.epoch for f in headers.used))
         self._fence = Fence.take(folder, log_id, former_epoch + 1)
         try:
-            headers = read_headers(folder, log_id)  # again: only now is the former owner kept out
+            if not is_unknown:
+                headers = self._read_headers(log_id)  # again: only now is the former owner kept out
         except BaseException:
             self._fence.close()
             raise
-        self._log_crc = crc32c(log_id)
+        self._log_id, self._log_crc = log_id, crc32c(log_id)
         self._replay = Replay(headers, log_id, cut_at(folder), direct=direct)
-        self._files = {file.number: file for file in headers.used}  # lowest first
-        self._left_over = [file.path for file in headers.prepared]
+        self._use(headers)
         self._next_sequence = 0  # 0 until replay() has ended
 
         self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
-        self._writer = FrameWriter(log_id, self._fence, self._supply, headers.next_number, self._add_file)
+        self._writer = FrameWriter(log_id, self._fence, self._supply, self._add_file)
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-{name}", daemon=True)
         self._queue: queue.SimpleQueue[_Append | None] = queue.SimpleQueue()
         self._lock = threading.Lock()  # over _files, _kept and _released, which the writer and readers touch
@@ -99,10 +105,13 @@ class FileLog:
         file_bytes: int = LOG_FILE_BYTES,
         spare_files: int = LOG_SPARE_FILES,
         name: str = "log",
+        complete: tuple[int, int] | None = None,
     ) -> Self:
         """Become the owner of the log in `folder`, which is made if it isn't there; blocking.
 
         `name` is for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
+        complete: a frame and an epoch: no later frame was written until the owner of that epoch left, and nothing up
+        to it is needed to start. So damage is no reason to refuse; whoever reads what it hit is told.
 
         Raises:
             CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
@@ -111,7 +120,26 @@ class FileLog:
         """
         assert file_bytes >= 2 * BLOCK_BYTES
         assert file_bytes % BLOCK_BYTES == 0, "files are whole blocks"
-        return cls(folder, file_bytes, spare_files, name)
+        return cls(folder, file_bytes, spare_files, name, complete)
+
+    def _read_headers(self, log_id: bytes | None) -> Headers:
+        try:
+            return read_headers(self._folder, log_id)
+        except CorruptLogError as error:
+            return self._tolerate(error, log_id)
+
+    def _tolerate(self, error: CorruptLogError, log_id: bytes | None = None) -> Headers:
+        """The log's files for a start that needs nothing of them; raises the error if it does."""
+        if self._complete_to is None:
+            raise error
+        message = "%s is damaged at byte %d: %s; nothing of it is needed to start, and whoever reads it is told"
+        _logger.warning(message, error.file, error.offset, error.what)
+        return read_headers(self._folder, log_id, self._complete_to)
+
+    def _use(self, headers: Headers) -> None:
+        self._files = {file.number: file for file in headers.used}  # lowest first
+        self._left_over = [file.path for file in headers.prepared]
+        self._first_number = headers.next_number
 
     @property
     def epoch(self) -> int:
@@ -128,12 +156,21 @@ class FileLog:
 
     def replay(self, after_sequence: int) -> Iterator[Frame]:
         assert self._next_sequence == 0, "replay() is for once, before the first append"
-        yield from self._replay.frames(after_sequence)
-        self._next_sequence = self._replay.next_sequence
+        found = 0
+        try:
+            for frame in self._replay.frames(after_sequence):
+                found += 1
+                yield frame
+            self._next_sequence = self._replay.next_sequence
+        except CorruptLogError as error:
+            if found:
+                raise  # there is more than there can be
+            self._use(self._tolerate(error, self._log_id))
+            self._next_sequence = after_sequence + 1
         self._before_bytes = sum(file.end for file in self._files.values())
         self._supply.start(self._left_over, reuse=bool(self._files))
         self._thread.start()
-        self._writer.prepare()
+        self._writer.prepare(self._first_number)
 
     @property
     def is_full(self) -> bool:

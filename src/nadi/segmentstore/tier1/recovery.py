@@ -15,15 +15,20 @@ torn tail is told from damage:
 * A last file without a header was being prepared; unless it holds a frame header, or another one was prepared after
   it: then it is damaged.
 
+Where the state is known to have all that the log ever said, as after a clean stop, nothing of it is needed to start.
+The same damage is no reason to refuse then, only to tell those who read data that it hit.
+
 A frame whose data is damaged, but not its head, is replayed all the same: the damage is told to whoever reads the data.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,10 +77,14 @@ class Headers:
     next_number: int
 
 
-def read_headers(folder: Path, log_id: bytes | None) -> Headers:
+UNKNOWN = 1 << 62  # as a sequence: later than any
+
+
+def read_headers(folder: Path, log_id: bytes | None, complete_to: int | None = None) -> Headers:
     """Sort out a folder's log files; `log_id` None takes the first header's.
 
-    A damaged header is made up for by the file's first frame, which says the same.
+    A damaged header is made up for by the file's first frame, which says the same. complete_to: no frame after that one
+    was ever written, or it doesn't matter (UNKNOWN): nothing is refused, and whatever may be in use counts as such.
 
     Raises:
         CorruptLogError: the headers are out of order, or the last file in use is missing, or can't be told from one
@@ -102,6 +111,8 @@ def read_headers(folder: Path, log_id: bytes | None) -> Headers:
         files.append(LogFile(number, path, first_sequence, epoch, size_bytes, size_bytes, least_bytes, is_damaged))
         in_use.append(header is not None)
     valid = max((index + 1 for index, used in enumerate(in_use) if used), default=0)
+    if complete_to is not None:
+        return _all_headers(folder, log_id, files, in_use, complete_to)
     used, prepared = files[:valid], files[valid:]
     if valid and len(prepared) > 1:
         raise CorruptLogError(str(prepared[0].path), 0, "its header is damaged, and another file was prepared after it")
@@ -117,6 +128,55 @@ def read_headers(folder: Path, log_id: bytes | None) -> Headers:
             raise CorruptLogError(str(following.path), 0, "its header is older than that of the file before it")
         following = file
     return Headers(folder, log_id, used, prepared, files[valid - 1].number + 1 if valid else 1)
+
+
+def _all_headers(
+    folder: Path, log_id: bytes | None, files: list[LogFile], in_use: list[bool], complete_to: int
+) -> Headers:
+    """Whatever may be in use counts as such, so that it is kept."""
+    prepared: list[LogFile] = []
+    if (
+        any(in_use)
+        and not in_use[-1]
+        and log_id is not None
+        and first_frame(files[-1].path, files[-1].number, log_id) is None
+    ):
+        prepared = [files.pop()]
+    first = complete_to + 1
+    for file, is_known in zip(reversed(files), reversed(in_use[: len(files)]), strict=True):
+        if not is_known:  # taken for later than it is, it isn't released too early
+            file.first_sequence = first
+        first = min(first, file.first_sequence)
+    for file, following in pairwise(files):
+        following.first_sequence = max(file.first_sequence, following.first_sequence)
+    if prepared:
+        next_number = prepared[0].number
+    else:
+        next_number = files[-1].number + 1 if files else 1
+    return Headers(folder, log_id, files, prepared, next_number)
+
+
+def first_frame(path: Path, number: int, log_id: bytes) -> FrameHeader | None:
+    """The header of the first frame in file `number` that can be told."""
+    log_crc = crc32c(log_id)
+    with path.open("rb", buffering=0) as stream:
+        for position in itertools.count(0, MIB):
+            chunk = os.pread(stream.fileno(), MIB, position)
+            if not chunk:
+                return None
+            for header in headers_in(chunk, log_crc, number, position):
+                return header
+    raise AssertionError("a file ends somewhere")
+
+
+def headers_in(chunk: bytes, log_crc: int, number: int, position: int) -> Iterator[FrameHeader]:
+    """All whole frame headers that belong where they stand, of what lies at that position of file `number`."""
+    for offset in range(0, len(chunk), BLOCK_BYTES):
+        if chunk.startswith(FRAME_MAGICS, offset):
+            block = memoryview(chunk)[offset : offset + BLOCK_BYTES]
+            header = FrameHeader.decode(block, log_crc, number, position + offset)
+            if header is not None:
+                yield header
 
 
 class _End(NamedTuple):
@@ -262,13 +322,7 @@ class Replay:
     def _headers_from(self, file: LogFile, position: int) -> Iterator[FrameHeader]:
         """All whole frame headers that belong where they stand, from `position` on."""
         while chunk := bytes(self._window.view(position, MIB)):
-            for offset in range(0, len(chunk), BLOCK_BYTES):
-                if chunk.startswith(FRAME_MAGICS, offset):
-                    place = position + offset
-                    block = memoryview(chunk)[offset : offset + BLOCK_BYTES]
-                    header = FrameHeader.decode(block, self._log_crc, file.number, place)
-                    if header is not None:
-                        yield header
+            yield from headers_in(chunk, self._log_crc, file.number, position)
             position += MIB
 
 

@@ -44,13 +44,12 @@ class FrameWriter:
         log_id: bytes,
         fence: Fence,
         supply: FileSupply,
-        next_number: int,
         on_new_file: Callable[[LogFile], None],
     ) -> None:
         self._log_id, self._fence, self._supply = log_id, fence, supply
         self._log_crc = crc32c(log_id)
         self._on_new_file = on_new_file
-        self._next_number = next_number
+        self._next_number = 0  # known at `prepare`
         self._file: LogFile | None = None
         self._file_bytes = 0
         self._in_kept = False  # whether the current file is the one that was kept aside
@@ -132,9 +131,10 @@ class FrameWriter:
         not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_kept else 0
         return self._file_bytes - self._file.end - not_theirs
 
-    def prepare(self) -> None:
-        """Have the first file made ready."""
-        self._supply.request(self._next_number)
+    def prepare(self, number: int) -> None:
+        """Have the first file made ready, under that number."""
+        self._next_number = number
+        self._supply.request(number)
 
     def close(self) -> None:
         if self._fd >= 0:
