@@ -112,6 +112,12 @@ SCRUB_STATE_RECORDS = 200  # of a container's state looked at in one turn of the
 SCRUB_KEEP_S = 30.0  # its progress is kept this often: so much is read again after a crash
 SCRUB_DAMAGES_TOLD = 100  # in words, of one pass; all are counted
 
+# --- threads -------------------------------------------------------------------------------------
+# Where the loop is busy, a thread that writes the log asks for the interpreter after so long, and again for each of a
+# frame's five or six steps. It must be less than a turn of the loop takes: each turn lets the interpreter go for a
+# moment, which a waiting thread is too slow to take, but for which it begins to wait anew.
+THREAD_SWITCH_S = 0.000_1
+
 # --- tables --------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES = 8 * KIB
 TABLE_FIXED_KEY_MAX_BYTES = 256
