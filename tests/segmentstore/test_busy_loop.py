@@ -1,4 +1,4 @@
-"""Appends while the loop is busy with something else, turn after turn: the log's thread gets the interpreter in time."""
+"""Appends while the loop is busy with something else: the log's thread gets the interpreter in time."""
 
 from __future__ import annotations
 

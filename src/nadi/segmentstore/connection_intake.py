@@ -14,6 +14,7 @@ from nadi.access.budget import Budget
 from nadi.errors import NadiError, ProtocolError
 from nadi.limits import (
     COMMANDS_AT_ONCE,
+    COMMANDS_OF_CROWD,
     FRAME_LEAST_BYTES_S,
     FRAME_TIMEOUT_S,
     MAX_FRAME_RECEIVED_BYTES,
@@ -103,7 +104,8 @@ class Intake:
         self._quiet = 0
         self._decoder.filled(nbytes)
         if not self._is_due:
-            self._run()
+            rota = self._rota
+            rota.count(self._run(COMMANDS_OF_CROWD if rota.is_spent else COMMANDS_AT_ONCE))
 
     def go_on(self) -> None:
         """Something changed: take what is here if there is room now."""
@@ -135,28 +137,28 @@ class Intake:
 
     def _again(self) -> int:
         self._is_due = False
-        return self._run() if self._transport is not None else 0
+        return self._run(COMMANDS_AT_ONCE) if self._transport is not None else 0
 
-    def _run(self) -> int:
-        """Take what may be taken now; how many commands that was."""
+    def _run(self, most: int) -> int:
+        """Take what may be taken now, up to `most` commands; how many that was."""
         try:
-            count = self._take()
+            count = self._take(most)
         except Exception as error:
             self._taker.broken(error)
             return 1
         if self._transport is None or self._transport.is_closing():
             return count
-        is_more = count == COMMANDS_AT_ONCE
+        is_more = count == most
         self._set_reading(not is_more and not self._taker.is_full and self._has_room())
         if is_more and not self._is_due:
             self._is_due = True
             self._rota.add(self._again)
         return count
 
-    def _take(self) -> int:
+    def _take(self, most: int) -> int:
         """Take commands, and say how many; there may be more where it took the most it may."""
         decoder, taker = self._decoder, self._taker
-        for count in range(COMMANDS_AT_ONCE):
+        for count in range(most):
             if taker.is_full or self._transport is None or self._transport.is_closing():
                 return count
             if not self._is_known and not self._may_come():
@@ -168,7 +170,7 @@ class Intake:
                 self._meet(command)
             taker.receive(command)
             self._frame_at = self._loop.time()
-        return COMMANDS_AT_ONCE
+        return most
 
     def _set_reading(self, is_reading: bool) -> None:
         if is_reading != self._is_reading and self._transport is not None:

@@ -132,9 +132,14 @@ class ConnectionReads:
             task.cancel()
 
     def go_on(self) -> None:
-        """Answer what is ready, as far as there is room for replies; a few at once."""
-        if not self._is_due:
-            self._answer_some()
+        """Answer what is ready, as far as there is room for replies; a few at once, where others leave time for it."""
+        if self._is_due or not self._ready:
+            return
+        if self._rota.is_spent:
+            self._is_due = True
+            self._rota.add(self._again)
+        else:
+            self._rota.count(self._answer_some())
 
     def _answer_some(self) -> int:
         """What it did, counted in commands."""

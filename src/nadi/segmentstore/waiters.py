@@ -16,11 +16,12 @@ Waiter = Callable[[], None]
 class Waiters:
     """Of one segment, in the order in which they came."""
 
-    __slots__ = ("_due", "_waiting")
+    __slots__ = ("_due", "_order", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[Waiter, None] = {}
         self._due: dict[Waiter, None] = {}  # woken, and not called yet
+        self._order: list[Waiter] = []  # of these, the next one last; those who left are in it still
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._due)
@@ -35,18 +36,24 @@ class Waiters:
 
     def wake(self) -> None:
         """Call everybody who waits now: the first ones at once, and the others in later turns of the loop."""
-        if self._due:
-            self._due |= self._waiting  # their turns are arranged already
-            self._waiting = {}
+        if not self._waiting:
             return
-        self._due, self._waiting = self._waiting, {}
-        self._call()
+        woken, self._waiting = self._waiting, {}
+        is_arranged = bool(self._due)
+        # a list, for the first key of a dict is found past all that were taken from it: the square of the crowd
+        self._order[:0] = reversed(woken)
+        self._due |= woken
+        if not is_arranged:
+            self._call()
 
     def _call(self) -> None:
-        due = self._due
-        for _ in range(min(len(due), WAKES_A_TURN)):
-            waiter = next(iter(due))
-            del due[waiter]
-            waiter()
+        due, order = self._due, self._order
+        for _ in range(min(len(order), WAKES_A_TURN)):
+            waiter = order.pop()
+            if waiter in due:
+                del due[waiter]
+                waiter()
         if due:
             asyncio.get_running_loop().call_soon(self._call)
+        else:
+            order.clear()
