@@ -33,7 +33,8 @@ class EventAssembler:
         """
         if len(self._head) < HEADER_BYTES:
             return offset
-        return max(offset, self._offset + HEADER_BYTES + max(_LENGTH.unpack_from(self._head)[0], 0))
+        size: int = _LENGTH.unpack_from(self._head)[0]
+        return max(offset, self._offset + HEADER_BYTES + max(size, 0))
 
     def feed(self, data: memoryview) -> list[EventBlock]:
         blocks = []
