@@ -45,10 +45,11 @@ CONNECTION_SESSIONS = 20_000  # writers set up on one connection; official clien
 CONNECTION_COMMANDS_WAITING = 1_000  # that are neither appends nor reads, and are handled one by one
 CONNECTION_READS_WAITING = 1_000  # long polls one connection may hold
 COMMANDS_AT_ONCE = 48  # taken of one connection when they come; with more it waits for its turn
-COMMANDS_A_TURN = 200  # of all connections that wait for theirs, in one turn of the loop: some 20 us each
-READ_REPLY_FIRST_BYTES = 256 * KIB  # a connection's first reply; each that is taken lets the next be twice as large
+COMMANDS_OF_CROWD = 2  # instead, once others had a turn of work: who has little to say does not wait behind them
+COMMANDS_A_TURN = 50  # of all that wait for theirs, in one turn of the loop: some 20 us each, 60 on a busy machine
+READ_REPLY_FIRST_BYTES = 128 * KIB  # a connection's first reply; each that is taken lets the next be twice as large
 READS_AT_ONCE = 4  # small ones, or a large one, answered to one connection before it waits for its turn
-READ_WEIGHT_BYTES = 16 * KIB  # of an answer count as a command does: a turn has two of the largest
+READ_WEIGHT_BYTES = 4 * KIB  # of an answer count as a command does: they are copied, to memory that is new
 WAKES_A_TURN = 100  # of those who wait for a segment's tail, or for room
 PATROL_S = 1.0  # how often connections are looked at for what takes too long
 ACCEPTS_A_TURN = 10  # new connections, some 0.2 ms each
@@ -113,6 +114,12 @@ SCRUB_YIELD_BYTES = 4 * MIB  # and looks for them each time it has read so much
 SCRUB_STATE_RECORDS = 200  # of a container's state looked at in one turn of the loop, which appends wait for
 SCRUB_KEEP_S = 30.0  # its progress is kept this often: so much is read again after a crash
 SCRUB_DAMAGES_TOLD = 100  # in words, of one pass; all are counted
+
+# --- threads -------------------------------------------------------------------------------------
+# Where the loop is busy, a thread that writes the log asks for the interpreter after so long, and again for each of a
+# frame's five or six steps. It must be less than a turn of the loop takes: each turn lets the interpreter go for a
+# moment, which a waiting thread is too slow to take, but for which it begins to wait anew.
+THREAD_SWITCH_S = 0.000_1
 
 # --- tables --------------------------------------------------------------------------------------
 TABLE_KEY_MAX_BYTES = 8 * KIB

@@ -254,7 +254,7 @@ READS = {
 }  # fmt: skip
 WRITES = {
     wire.SetupAppend, wire.UpdateSegmentAttribute, wire.CreateTransientSegment, wire.UpdateTableEntries,
-    wire.RemoveTableKeys, wire.UpdateTableToFreeRoom, wire.Scrub,
+    wire.RemoveTableKeys, wire.Scrub,
 }  # fmt: skip
 MERGES = {wire.MergeSegments, wire.MergeSegmentsBatch}
 CREATES, DELETES = {wire.CreateSegment, wire.CreateTableSegment}, {wire.DeleteSegment, wire.DeleteTableSegment}

@@ -61,6 +61,8 @@ class FakeStore:
         self.connections: set[FakeConnection] = set()
         self.full = False
         self.silent = False  # appends are neither stored nor answered
+        self.refuses_appends = False  # the connection ends by each append
+        self.refuses_writers = False  # or by what comes before it, the writer's setup
         self.hold = False  # appends are stored and not answered
         self.refuses_reads = False  # the connection ends by each read
         self.ignores_reads = False  # reads are not answered
@@ -140,6 +142,9 @@ class FakeConnection(asyncio.Protocol):
             case wire.KeepAlive():
                 self.reply(wire.KeepAlive())
             case wire.SetupAppend(request_id=rid, segment=name, writer_id=writer):
+                if self.store.refuses_writers:
+                    self.drop()
+                    return
                 segment = self.store.segments.get(name)
                 if segment is None:
                     self.reply(wire.NoSuchSegment(rid, name))
@@ -198,6 +203,13 @@ class FakeConnection(asyncio.Protocol):
     def conditional_append(self, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, data: bytes) -> None:
         chaos, writer, rid, number = self.store.chaos, command.writer_id, command.request_id, command.event_number
         name = self.sessions[writer]
+        if self.store.refuses_appends:
+            self.drop()
+        if self.store.refuses_appends or self.store.silent:
+            return
+        if name not in self.store.segments:
+            self.reply(wire.NoSuchSegment(rid, name))
+            return
         segment, last = self.store.segments[name], self.acknowledged[writer]
         if "#transient." not in name and chaos.random.random() < chaos.before:
             self.drop()
@@ -226,6 +238,9 @@ class FakeConnection(asyncio.Protocol):
         store, chaos = self.store, self.store.chaos
         writer, rid = command.writer_id, command.request_id
         name = self.sessions.get(writer)
+        if store.refuses_appends:
+            self.drop()
+            return
         if store.silent or name is None:
             return  # after an error: silence, as for appends that were in the pipe
         segment = store.segments.get(name)

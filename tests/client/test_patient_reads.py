@@ -297,3 +297,26 @@ def test_damage_that_ends_before_what_was_asked_for_is_no_way_on() -> None:
                 await asyncio.wait_for(lied_to.next_block(), SOON_S)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("damage", [(18, 19), (19, 20), (15, 30), (13, 20)])
+def test_damage_that_ends_within_an_event_is_skipped_to_the_events_end(damage: tuple[int, int]) -> None:
+    """As in a large event, of several appends: the server goes on at the next of these."""
+
+    async def run() -> None:
+        async with world(1) as w:
+            await filled(w)
+            w.store.damage = [damage]
+            last = 3 if damage[1] == 30 else 2
+            reader = await w.manager.create_reader("sc", "st", on_damage="skip")
+            found: list[bytes] = []
+            while len(found) < len(EVENTS) + 1 - last:
+                block = await asyncio.wait_for(reader.next_block(), SOON_S)
+                assert block is not None
+                found += list(block[1])
+            assert found == [EVENTS[0], *EVENTS[last:]]
+            assert [(gap.offset, gap.end_offset) for gap in reader.skipped] == [(10, 10 * last)]
+            blocks = w.manager.read_segment_range(SEGMENT, 0, 100, on_damage="skip")
+            assert [event async for block in blocks for event in block] == found
+
+    asyncio.run(run())

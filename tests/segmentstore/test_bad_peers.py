@@ -8,7 +8,9 @@ import itertools
 import logging
 import socket
 import struct
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from nadi.access.tokens import TokenKey
 from nadi.limits import (
     COMMANDS_A_TURN,
     COMMANDS_AT_ONCE,
+    COMMANDS_OF_CROWD,
     CONNECTION_APPENDS_WAITING,
     CONNECTION_REPLIES_BYTES,
     CONNECTION_UNSENT_BYTES,
@@ -30,7 +33,9 @@ from nadi.limits import (
     MIB,
     PEERS_BYTES,
     PEERS_LEAST_BYTES,
+    READ_REPLY_FIRST_BYTES,
     READ_REPLY_MAX_BYTES,
+    READ_WEIGHT_BYTES,
     RECEIVE_BUFFER_LEAST_BYTES,
     UNKNOWN_PEER_FRAME_BYTES,
     WAKES_A_TURN,
@@ -40,6 +45,8 @@ from nadi.segmentstore import connection as connections
 from nadi.segmentstore import connection_intake
 from nadi.segmentstore import store as stores
 from nadi.segmentstore.connection import Connection
+from nadi.segmentstore.connection_reads import ConnectionReads
+from nadi.segmentstore.container import Container
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.waiters import Waiters
@@ -441,9 +448,9 @@ def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch
     async def test(store: SegmentStore, peer: Peer) -> None:
         nonlocal turn
         count = 5_000
-        crowd = [await connect(store.address) for _ in range(10)]
+        crowd = [await connect(store.address) for _ in range(50)]
         for each in crowd:
-            each.send_raw(encode(wire.KeepAlive()) * 500)
+            each.send_raw(encode(wire.KeepAlive()) * 100)
 
         async def turns() -> None:
             nonlocal turn
@@ -453,12 +460,52 @@ def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch
 
         counting = asyncio.create_task(turns())
         for each in crowd:
-            for _ in range(500):
+            for _ in range(100):
                 assert isinstance(await each.receive(), wire.KeepAlive)
             each.close()
         counting.cancel()
         assert sum(taken.values()) >= count
-        assert max(taken.values()) <= COMMANDS_A_TURN + (len(crowd) + 1) * COMMANDS_AT_ONCE
+        most = 2 * (COMMANDS_A_TURN + COMMANDS_AT_ONCE) + len(crowd) * COMMANDS_OF_CROWD
+        assert max(taken.values()) <= most < len(crowd) * COMMANDS_AT_ONCE
+
+    over_store(tmp_path, test)
+
+
+def test_one_turn_answers_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many connections ask in the same turn, each for the first time."""
+    turn = 0
+    replied: dict[int, int] = {}
+    answer = ConnectionReads._answer
+
+    def counted(reads: ConnectionReads, container: Container, command: wire.ReadSegment, length: int) -> int:
+        size = answer(reads, container, command, length)
+        replied[turn] = replied.get(turn, 0) + size
+        return size
+
+    monkeypatch.setattr(ConnectionReads, "_answer", counted)
+
+    async def test(store: SegmentStore, peer: Peer) -> None:
+        nonlocal turn
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([bytes(READ_REPLY_FIRST_BYTES)], 1)
+        crowd = [await connect(store.address) for _ in range(60)]
+        for each in crowd:
+            each.send(wire.ReadSegment(S, 0, READ_REPLY_FIRST_BYTES, "", 1))
+
+        async def turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(turns())
+        for each in crowd:
+            assert len((await each.receive()).data) == READ_REPLY_FIRST_BYTES
+            each.close()
+        counting.cancel()
+        assert sum(replied.values()) == len(crowd) * READ_REPLY_FIRST_BYTES
+        assert max(replied.values()) <= 2 * (COMMANDS_A_TURN * READ_WEIGHT_BYTES + READ_REPLY_FIRST_BYTES)
 
     over_store(tmp_path, test)
 
@@ -477,6 +524,31 @@ def test_many_who_wait_are_called_a_few_in_a_turn() -> None:
         waiters.wake()  # it happened again: who came in between has its turn too
         await until(lambda: not len(waiters))
         assert called == [*range(count - 1), 0]
+
+    asyncio.run(main())
+
+
+def test_to_call_each_of_a_crowd_takes_no_longer_for_a_larger_crowd() -> None:
+    """Not ten times as long for ten times as many: in user time, each size at its best of three."""
+
+    async def each_s(count: int) -> float:
+        waiters, called = Waiters(), 0
+
+        def call() -> None:
+            nonlocal called
+            called += 1
+
+        for _ in range(count):
+            waiters.add(partial(call))
+        begun = time.thread_time()
+        waiters.wake()
+        await until(lambda: not len(waiters))
+        assert called == count
+        return (time.thread_time() - begun) / count
+
+    async def main() -> None:
+        few, many = [min([await each_s(count) for _ in range(3)]) for count in (4_000, 100_000)]
+        assert many < 4 * few, f"{many * 1e6:.1f} us each, of few {few * 1e6:.1f}"
 
     asyncio.run(main())
 

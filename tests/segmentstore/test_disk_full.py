@@ -8,8 +8,10 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import RawIOBase
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from typer.testing import CliRunner
@@ -19,6 +21,7 @@ from nadi.cli.app import app
 from nadi.client import Ack, EventRead, EventWriter, KeyValueTableConfiguration
 from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
 
+T = TypeVar("T")
 DISK_MB = 64
 BALLAST_MB = 24
 EVENT_BYTES = 20_000
@@ -125,7 +128,7 @@ def test_writing_goes_on_once_a_full_disk_has_room(disk: Path, monkeypatch: pyte
         check(read_numbers(manager), [*acknowledged, written])
 
 
-def within(seconds: float, call: Callable[[], object]) -> object:
+def within(seconds: float, call: Callable[[], T]) -> T:
     """What the call gives, which must come in that time."""
     began = time.monotonic()
     try:
@@ -133,6 +136,12 @@ def within(seconds: float, call: Callable[[], object]) -> object:
     finally:
         took = time.monotonic() - began
         assert took < seconds, f"it took {took:.1f} s"
+
+
+def next_event(reader: Any) -> bytes | None:
+    found = within(5, lambda: reader.read_next_event(4))
+    assert isinstance(found, EventRead)
+    return found.event
 
 
 class Waiting:
@@ -225,6 +234,55 @@ def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkey
         within(5, lambda: manager.create_stream("s", "new", 1))
         waiting.stop()
         check(read_numbers(manager), waiting.acknowledged)
+
+
+@pytest.mark.crash
+def test_a_reader_group_reads_on_when_the_room_kept_aside_for_it_is_used_up(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state and conditional updates of tables share it; what frees room has the rest of it."""
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=2097152,chunk_flush_age_s=0.5,checkpoint_interval_s=0.2")
+    with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        manager.create_stream("s", "old", 1)
+        with manager.create_writer("s", "old") as writer:
+            for number in range(50):
+                writer.write_event(b"%d" % number, "key")
+        groups = manager.reader_group_manager("s")
+        groups.create_reader_group("g", ["old"])
+        group = groups.get_reader_group("g")
+        reader = group.create_reader("r")
+        assert next_event(reader) == b"0"
+        config = KeyValueTableConfiguration(partitions=1, primary_key_bytes=1)
+        manager.create_key_value_table("s", "kv", config)
+        table = manager.key_value_table("s", "kv")
+        version = table.put(b"k", b"0")
+        waiting = Waiting(manager, 0)
+        waiting.until_still()
+
+        updates = 0
+        try:
+            while updates < 5_000:
+                put = partial(table.put, b"k", b"%d" % updates, version)
+                version = within(5, put)
+                updates += 1
+        except StorageFullError:
+            pass
+        assert 20 < updates < 5_000, f"{updates} updates: it has an end"
+        for number in range(1, 25):
+            assert next_event(reader) == b"%d" % number
+        with pytest.raises(StorageFullError):
+            within(5, lambda: group.create_reader("late"))
+        within(5, lambda: manager.truncate_stream(manager.stream_info("s", "old").head))  # has room of its own
+
+        (disk / "ballast").unlink()
+        assert waiting.until_it_goes_on() < 5
+        late = within(5, lambda: group.create_reader("late"))
+        for number in range(25, 50):
+            assert next_event(reader) == b"%d" % number
+        late.close()
+        waiting.stop()
 
 
 @pytest.mark.crash

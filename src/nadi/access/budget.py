@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 
 from nadi.limits import PEERS_BYTES, PEERS_LEAST_BYTES, PEERS_LITTLE_BYTES, PEERS_SHARE, WAKES_A_TURN
@@ -48,7 +49,7 @@ class Pool:
         self.held_bytes = 0
         self.peak_bytes = 0
         self.share_bytes = self._share_bytes()  # what one account may hold now
-        self._waiting: dict[Waiter, None] = {}
+        self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # whose first one is found at once
         self._is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -107,8 +108,7 @@ class Pool:
         """Everybody who waits now looks once, a few in a turn of the loop, who waited longest first."""
         self._is_due = False
         for _ in range(min(count, WAKES_A_TURN, len(self._waiting))):
-            waiter = next(iter(self._waiting))
-            del self._waiting[waiter]
+            waiter, _ = self._waiting.popitem(last=False)
             waiter()
             count -= 1
         if count > 0 and self._waiting and self._loop is not None:

@@ -27,7 +27,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.SetupAppend: Act.WRITE,
     wire.UpdateSegmentAttribute: Act.WRITE,
     wire.UpdateTableEntries: Act.WRITE,
-    wire.UpdateTableToFreeRoom: Act.WRITE,
+    wire.UpdateTableToFreeRoom: Act.FREE_ROOM,
     wire.RemoveTableKeys: Act.WRITE,
     wire.CreateTransientSegment: Act.WRITE,  # to its parent
     wire.MergeSegments: Act.WRITE,  # to the target

@@ -66,6 +66,7 @@ class Act(enum.Enum):
     CREATE = "make it"
     READ = "read it"
     WRITE = "add to it, change its attributes and entries"
+    FREE_ROOM = "change its entries on a full disk too"  # the server's alone: nobody else may use up what is kept aside
     TRUNCATE = "drop its begin"
     SEAL = "seal a segment"
     DELETE = "delete a segment"

@@ -26,6 +26,16 @@ class EventAssembler:
     def is_within_event(self) -> bool:
         return bool(self._head)
 
+    def next_event_after(self, offset: int) -> int:
+        """Where to go on if nothing up to `offset` can be read: behind the event that has begun, if that is longer.
+
+        A server knows where appends begin, and an event of several has such places within it.
+        """
+        if len(self._head) < HEADER_BYTES:
+            return offset
+        size: int = _LENGTH.unpack_from(self._head)[0]
+        return max(offset, self._offset + HEADER_BYTES + max(size, 0))
+
     def feed(self, data: memoryview) -> list[EventBlock]:
         blocks = []
         if self._head:

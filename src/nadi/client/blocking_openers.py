@@ -11,6 +11,7 @@ from nadi.client.byte_stream import READ_TIMEOUT_S
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.loop_thread import LoopThread
 from nadi.client.state_synchronizer import StateKind
+from nadi.client.writer import ACK_TIMEOUT_S
 from nadi.model.streamcut import StreamCut
 
 S = TypeVar("S")
@@ -25,12 +26,15 @@ class Structures:
 
     # --- byte streams -----------------------------------------------------------------------
 
-    def create_byte_writer(self, scope: str, stream: str, *, timeout: float | None = None) -> ByteStreamWriter:
+    def create_byte_writer(
+        self, scope: str, stream: str, *, timeout: float | None = None, ack_timeout: float = ACK_TIMEOUT_S
+    ) -> ByteStreamWriter:
         """A file that writes at the present end of a stream of one segment.
 
-        Its calls raise RequestTimeoutError if what was written is not stored within `timeout` seconds.
+        Its calls raise RequestTimeoutError if what was written is not stored within `timeout` seconds; where nothing
+        of it is stored for `ack_timeout` seconds, they all do from then on.
         """
-        core = self._thread.run(self._core.create_byte_writer(scope, stream))
+        core = self._thread.run(self._core.create_byte_writer(scope, stream, ack_timeout=ack_timeout))
         return ByteStreamWriter(self._thread, core, timeout)
 
     def create_byte_reader(

@@ -20,11 +20,13 @@ from nadi.client.conditional_append import ConditionalAppender
 from nadi.client.patience import TimeLimit
 from nadi.client.segment_input import read_bytes
 from nadi.client.stores import SegmentStores
+from nadi.client.writer import ACK_TIMEOUT_S
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     InvalidArgumentError,
     NadiError,
+    RequestTimeoutError,
     StreamSealedError,
 )
 from nadi.limits import (
@@ -46,11 +48,16 @@ _ids = itertools.count()
 
 
 class ByteStreamWriter:
-    """Made by `open_byte_writer`; one user at a time."""
+    """Made by `open_byte_writer`; one user at a time. Where nothing is stored for `ack_timeout_s`, it fails."""
 
-    def __init__(self, stores: SegmentStores, scope: str, stream: str, segment_id: int, offset: int) -> None:
+    def __init__(
+        self, stores: SegmentStores, scope: str, stream: str, segment_id: int, offset: int, ack_timeout_s: float
+    ) -> None:
+        if not ack_timeout_s > 0:
+            raise InvalidArgumentError(f"bytes get more than 0 s to be stored, not {ack_timeout_s}")
         self.scope, self.stream, self.segment_id = scope, stream, segment_id
         self._stores = stores
+        self._ack_timeout_s = ack_timeout_s
         self._appender = ConditionalAppender(stores, segment_name(scope, stream, segment_id))
         self._offset = offset  # up to where everything is stored
         self._pieces: deque[Buffer] = deque()  # not sent yet
@@ -73,7 +80,9 @@ class ByteStreamWriter:
         """Take all of `data`, waiting while too much is not stored yet; its length.
 
         Up to 8 MiB are stored as a whole or not at all, more in parts of so many. A buffer that may change is
-        copied; TypeError for what is no buffer. Raises what kept earlier bytes from being stored.
+        copied; TypeError for what is no buffer. Raises what kept earlier bytes from being stored, and
+        RequestTimeoutError after `timeout` s; also without one a wait in which nothing is stored has an end, as
+        `ack_timeout` says, and with it the writer.
         """
         view = memoryview(data if isinstance(data, bytes) else memoryview(data).tobytes())
         await self._until(lambda: self._pending_bytes <= WRITER_PENDING_BYTES, timeout)
@@ -139,7 +148,24 @@ class ByteStreamWriter:
                 if holds():
                     return
                 self._progress.clear()
+                await self._next_progress()
+
+    async def _next_progress(self) -> None:
+        """Wait until something was stored; that nothing is for too long ends the writer."""
+        name = f"{self.scope}/{self.stream}"
+        try:
+            async with TimeLimit(
+                self._ack_timeout_s,
+                lambda: (
+                    f"none of {self._pending_bytes:,} bytes for {name} were stored for {self._ack_timeout_s} s: "
+                    "see how far it got, then open a new writer"
+                ),
+                lambda: self._appender.trouble or self._stores.waits_for(),
+            ):
                 await self._progress.wait()
+        except RequestTimeoutError as error:
+            self._fail(error)
+            raise
 
     def _send(self) -> None:
         """Send one append, or more where there is much to send; the rest waits for an answer, and is joined."""
@@ -355,7 +381,9 @@ class ByteStreamReader:
         return info
 
 
-async def open_byte_writer(stores: SegmentStores, scope: str, stream: str) -> ByteStreamWriter:
+async def open_byte_writer(
+    stores: SegmentStores, scope: str, stream: str, ack_timeout_s: float = ACK_TIMEOUT_S
+) -> ByteStreamWriter:
     """A writer at the stream's present end."""
     current = await stores.controller.current_segments(scope, stream)
     if not current:
@@ -364,7 +392,7 @@ async def open_byte_writer(stores: SegmentStores, scope: str, stream: str) -> By
     segment = segment_name(scope, stream, segment_id)
     info = await stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
     assert isinstance(info, wire.StreamSegmentInfo)
-    return ByteStreamWriter(stores, scope, stream, segment_id, info.write_offset)
+    return ByteStreamWriter(stores, scope, stream, segment_id, info.write_offset, ack_timeout_s)
 
 
 async def open_byte_reader(

@@ -85,13 +85,14 @@ class ReadAhead:
         client waits for it; `fill` from `reached` goes on.
         """
         self.reached, self._most_bytes = start, most_bytes
+        assembler = EventAssembler(start)
         try:
-            await self._fill(end)
+            await self._fill(assembler, end)
         except DamagedDataError as error:
-            raise DamagedDataError(error.segment, self.reached, error.end_offset, error.reason) from error
+            go_on_at = assembler.next_event_after(error.end_offset)
+            raise DamagedDataError(error.segment, self.reached, go_on_at, error.reason) from error
 
-    async def _fill(self, end: int | None) -> None:
-        assembler = EventAssembler(self.reached)
+    async def _fill(self, assembler: EventAssembler, end: int | None) -> None:
         async with aclosing(
             read_bytes(
                 self._stores,

@@ -480,7 +480,8 @@ async def read_segment_range(
                 reached = assembler.offset
                 break
             except DamagedDataError as found:
-                error = DamagedDataError(segment, assembler.offset, found.end_offset, found.reason)
+                go_on_at = assembler.next_event_after(found.end_offset)
+                error = DamagedDataError(segment, assembler.offset, go_on_at, found.reason)
                 if on_damage == RAISE:
                     raise error from found
                 note_skipped([], error)

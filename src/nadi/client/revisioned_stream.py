@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from nadi.client.assemble import EventAssembler
 from nadi.client.conditional_append import ConditionalAppender
+from nadi.client.patience import TimeLimit
 from nadi.client.segment_input import read_bytes
 from nadi.client.stores import REQUESTS, SegmentStores
 from nadi.errors import EventTooLargeError, InvalidArgumentError, InvalidStreamCutError, NadiError
@@ -107,11 +108,17 @@ class RevisionedStream:
     async def append(self, data: bytes, expected_end: int) -> int:
         """Add a record if the stream ends at `expected_end`, and say where it ends then.
 
-        ConditionFailedError if it ends elsewhere.
+        ConditionFailedError if it ends elsewhere. RequestTimeoutError if it isn't stored within the client's time, as
+        with any request: whether it will be is not known.
         """
         if len(data) > MAX_EVENT_BYTES:
             raise EventTooLargeError(len(data), MAX_EVENT_BYTES)
-        await self._appender.append(data, expected_end)
+        async with TimeLimit(
+            self._stores.timeout_s,
+            lambda: f"a record for {self.name} was not stored within {self._stores.timeout_s} s",
+            lambda: self.trouble,
+        ):
+            await self._appender.append(data, expected_end)
         return expected_end + HEADER_BYTES + len(data)
 
     async def mark(self) -> int | None:

@@ -21,6 +21,7 @@ from nadi.client.revisioned_stream import RevisionedStream, open_revisioned_stre
 from nadi.client.shared_state import Journal, SharedCounter, SharedMap, SharedSet
 from nadi.client.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.stores import SegmentStores
+from nadi.client.writer import ACK_TIMEOUT_S
 from nadi.errors import ClosedError, InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
 
@@ -46,9 +47,12 @@ class Structures:
 
     # --- byte streams -----------------------------------------------------------------------
 
-    async def create_byte_writer(self, scope: str, stream: str) -> ByteStreamWriter:
-        """A writer of plain bytes at the present end of a stream of one segment."""
-        writer = await open_byte_writer(self.stores, scope, stream)
+    async def create_byte_writer(
+        self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S
+    ) -> ByteStreamWriter:
+        """A writer of plain bytes at the present end of a stream of one segment; it fails where nothing of what was
+        written is stored for `ack_timeout` seconds."""
+        writer = await open_byte_writer(self.stores, scope, stream, ack_timeout)
         self._byte_writers = [known for known in self._byte_writers if not known.is_closed]
         self._byte_writers.append(writer)
         return writer

@@ -14,6 +14,7 @@ from nadi.access.budget import Budget
 from nadi.errors import NadiError, ProtocolError
 from nadi.limits import (
     COMMANDS_AT_ONCE,
+    COMMANDS_OF_CROWD,
     CONNECTION_RECEIVED_BYTES,
     FRAME_LEAST_BYTES_S,
     FRAME_TIMEOUT_S,
@@ -106,7 +107,8 @@ class Intake:
         self._quiet = 0
         self._decoder.filled(nbytes)
         if not self._is_due and (self._is_reading or not self._taker.is_full):
-            self._run()
+            rota = self._rota
+            rota.count(self._run(COMMANDS_OF_CROWD if rota.is_spent else COMMANDS_AT_ONCE))
 
     def go_on(self) -> None:
         """Something changed: take what is here if there is room now."""
@@ -140,10 +142,10 @@ class Intake:
         self._is_due = False
         if self._transport is None or self._transport.is_closing() or self._taker.is_full:
             return 0
-        return self._run()
+        return self._run(COMMANDS_AT_ONCE)
 
-    def _run(self) -> int:
-        """Take commands, a bounded number, and say how many."""
+    def _run(self, most: int) -> int:
+        """Take up to `most` commands, and say how many."""
         decoder, taker, transport = self._decoder, self._taker, self._transport
         count = 0
         try:
@@ -153,7 +155,7 @@ class Intake:
                         self._meet(command)
                     taker.receive(command)
                     count += 1
-                    if count % _LOOKED_AT_AFTER == 0 and (count == COMMANDS_AT_ONCE or taker.is_full):
+                    if count == most or (count % _LOOKED_AT_AFTER == 0 and taker.is_full):
                         break
                     if self._transport is None or transport.is_closing():
                         break
@@ -168,7 +170,7 @@ class Intake:
         if has_rest and (count or not self._has_rest):
             self._frame_at = self._loop.time()
         self._has_rest = has_rest
-        is_more = count == COMMANDS_AT_ONCE
+        is_more = count == most
         goes_on = not is_more and not taker.is_full and (not has_rest or self._has_room())
         if goes_on != self._is_reading:
             self._set_reading(goes_on)

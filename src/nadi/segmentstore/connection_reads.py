@@ -122,8 +122,7 @@ class ConnectionReads:
         container = self._container_of(segment)
         container.make_room()
         self._ready.append((command, container))
-        if not self._is_due:
-            self._answer_some()
+        self.go_on()
 
     def close(self) -> None:
         """Nobody waits for them any more."""
@@ -135,9 +134,14 @@ class ConnectionReads:
             task.cancel()
 
     def go_on(self) -> None:
-        """Answer what is ready, as far as there is room for replies; a few at once."""
-        if not self._is_due:
-            self._answer_some()
+        """Answer what is ready, as far as there is room for replies; a few at once, where others leave time for it."""
+        if self._is_due or not self._ready:
+            return
+        if self._rota.is_spent:
+            self._is_due = True
+            self._rota.add(self._again)
+        else:
+            self._rota.count(self._answer_some())
 
     def _answer_some(self) -> int:
         """What it did, counted in commands."""
@@ -192,8 +196,7 @@ class ConnectionReads:
     def _wake(self, wait: _Wait, container: Container) -> None:
         self._waits.discard(wait)
         self._ready.append((wait.command, container))
-        if not self._is_due:
-            self._answer_some()
+        self.go_on()
 
     async def _fetch(self, container: Container, command: wire.ReadSegment, length: int, held: int) -> None:
         segment, offset = command.segment, command.offset

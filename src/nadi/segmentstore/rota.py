@@ -1,5 +1,8 @@
 """Connections that have more to do than one turn allows go on one after another, a bounded amount of work in each turn
 of the loop, however many of them there are. So the loop comes round soon for those who have little to do.
+
+What is done as it comes, past the rota, is counted too: a crowd of connections may come in one turn, and once they
+have used it up each is to do little, or to wait for its turn.
 """
 
 from __future__ import annotations
@@ -19,20 +22,34 @@ class Rota:
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
         self._is_due = False
+        self._done = 0  # commands, since a turn began; it begins when that is too many, or for those who wait
+        self.is_spent = False  # enough was done for one turn of the loop
+
+    def count(self, commands: int) -> None:
+        """So much was done as it came."""
+        self._done += commands
+        if self._done >= COMMANDS_A_TURN:
+            self.is_spent = True
+            self._come_round()
 
     def add(self, work: Work) -> None:
         """Do it in a later turn of the loop, after what was added before."""
         self._waiting.append(work)
+        self._come_round()
+
+    def _come_round(self) -> None:
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        waiting, left = self._waiting, COMMANDS_A_TURN
+        waiting, self._done = self._waiting, 0
+        self.is_spent = False
         for _ in range(len(waiting)):  # what is added meanwhile is for later
-            if left <= 0:
+            self._done += 1 + waiting.popleft()()
+            if self._done >= COMMANDS_A_TURN:
+                self.is_spent = True
                 break
-            left -= 1 + waiting.popleft()()
-        self._is_due = bool(waiting)
-        if waiting:
-            asyncio.get_running_loop().call_soon(self._turn)
+        self._is_due = False
+        if waiting or self.is_spent:
+            self._come_round()

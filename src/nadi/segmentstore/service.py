@@ -155,7 +155,9 @@ class SegmentService:
         }
 
     def handles(self, command: wire.Command) -> bool:
-        return type(command) in self._handlers
+        """Whether a connection may bring it. What uses up the room kept aside comes through the inner door alone, from
+        a controller that frees more: else a peer could take it all, where callers aren't asked who they are."""
+        return type(command) in self._handlers and type(command) is not wire.UpdateTableToFreeRoom
 
     async def handle(self, command: Any) -> wire.Command:
         """The reply to a command; raises UnavailableError when the store can't say."""

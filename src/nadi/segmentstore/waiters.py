@@ -16,11 +16,12 @@ Waiter = Callable[[], None]
 class Waiters:
     """Of one segment, in the order in which they came."""
 
-    __slots__ = ("_due", "_waiting")
+    __slots__ = ("_due", "_order", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[Waiter, None] = {}
         self._due: dict[Waiter, None] = {}  # woken, and not called yet
+        self._order: list[Waiter] = []  # of these, the next one last; those who left are in it still
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._due)
@@ -36,20 +37,25 @@ class Waiters:
     def wake(self) -> None:
         """Call everybody who waits now: the first ones at once, and the others in later turns of the loop."""
         waiting = self._waiting
-        if self._due:
-            self._due |= waiting  # their turns are arranged already
-            self._waiting = {}
-        elif len(waiting) == 1:
+        if not self._due and len(waiting) == 1:
             waiting.popitem()[0]()
         elif waiting:
-            self._due, self._waiting = waiting, {}
-            self._call()
+            self._waiting = {}
+            is_arranged = bool(self._due)
+            # a list, for the first key of a dict is found past all that were taken from it: the square of the crowd
+            self._order[:0] = reversed(waiting)
+            self._due |= waiting
+            if not is_arranged:
+                self._call()
 
     def _call(self) -> None:
-        due = self._due
-        for _ in range(min(len(due), WAKES_A_TURN)):
-            waiter = next(iter(due))
-            del due[waiter]
-            waiter()
+        due, order = self._due, self._order
+        for _ in range(min(len(order), WAKES_A_TURN)):
+            waiter = order.pop()
+            if waiter in due:
+                del due[waiter]
+                waiter()
         if due:
             asyncio.get_running_loop().call_soon(self._call)
+        else:
+            order.clear()

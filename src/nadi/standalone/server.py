@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from nadi.controller.rest.server import RestServer
 from nadi.controller.service import add_controller, rpc_server
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_STORE_PORT
 from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.limits import THREAD_SWITCH_S
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
@@ -183,6 +185,7 @@ def _taken(host: str, port: int, error: Exception) -> str:
 async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.Event | None = None) -> None:
     """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect."""
     raise_file_limit()
+    sys.setswitchinterval(THREAD_SWITCH_S)
     stop = until or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -25,6 +25,7 @@ from nadi.errors import (
     ProtocolError,
     ReaderGroupNotFoundError,
     SegmentNotFoundError,
+    StorageFullError,
     UnavailableError,
 )
 from nadi.limits import TABLE_VALUE_MAX_BYTES
@@ -86,7 +87,7 @@ class SharedState:
                     return changed, result
                 except ConditionFailedError:
                     pass
-                except ClosedError:
+                except (ClosedError, StorageFullError):  # of a full disk: nothing was stored, and that may last
                     raise
                 except UnavailableError as error:  # it may have been stored: look
                     trouble = error

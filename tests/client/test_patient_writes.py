@@ -1,0 +1,177 @@
+"""Writers and a store that ends their connections, keeps silent, or has lost what they write to: each wait has its end.
+
+The events of event writers, what transactions write, and large events are written by one class; so are bytes and
+shared state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from nadi.client.revisioned_stream import open_revisioned_stream
+from nadi.errors import InvalidArgumentError, NadiError, RequestTimeoutError, SegmentNotFoundError, StreamSealedError
+from nadi.limits import MAX_EVENT_BYTES, WRITER_PENDING_BYTES
+
+from .world import World, world
+
+SEGMENT = "sc/st/0.#epoch.0"
+TIMEOUT_S = 0.3  # of the client, and of its writers
+SOON_S = 10.0  # a test that takes longer hangs
+
+Write = Callable[[World], Awaitable[Callable[[], Awaitable[object]]]]
+
+
+async def bytes_flushed(w: World) -> Any:
+    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+
+    async def write() -> None:
+        await writer.write(b"bytes")
+        await writer.flush()
+
+    return write
+
+
+async def bytes_closed(w: World) -> Any:
+    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+
+    async def write() -> None:
+        await writer.write(b"bytes")
+        await writer.close()
+
+    return write
+
+
+async def bytes_that_find_no_room(w: World) -> Any:
+    writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+
+    async def write() -> None:
+        await writer.write(bytes(WRITER_PENDING_BYTES + 1))
+        await writer.write(b"more")
+
+    return write
+
+
+async def event(w: World) -> Any:
+    writer = await w.manager.create_writer("sc", "st", ack_timeout=TIMEOUT_S)
+
+    async def write() -> None:
+        await writer.write_event(b"event", "k")
+
+    return write
+
+
+async def large_event(w: World) -> Any:
+    writer = await w.manager.create_writer("sc", "st", ack_timeout=TIMEOUT_S)
+
+    async def write() -> None:
+        await writer.write_event(bytes(MAX_EVENT_BYTES + 1), "k")
+
+    return write
+
+
+async def record(w: World) -> Any:
+    stream = await open_revisioned_stream(w.manager.stores, "sc", "st")
+
+    async def write() -> None:
+        await stream.append(b"record", 0)
+
+    return write
+
+
+async def shared_state(w: World) -> Any:
+    counter = await w.manager.shared_counter("sc", "st")
+    return counter.add
+
+
+BYTES: list[Write] = [bytes_flushed, bytes_closed, bytes_that_find_no_room]
+EVERY = [*BYTES, event, large_event, record, shared_state]
+
+
+@pytest.mark.parametrize("write", EVERY, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("trouble", ["refuses_writers", "refuses_appends", "silent"])
+def test_a_store_that_never_stores_is_given_up_in_time(write: Write, trouble: str) -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            begun = await write(w)
+            w.controller.timeout_s = TIMEOUT_S
+            setattr(w.store, trouble, True)
+            with pytest.raises(NadiError) as told:
+                await asyncio.wait_for(begun(), SOON_S)
+            if write not in (event, large_event):  # which name what their last try met, where it met something
+                assert isinstance(told.value, RequestTimeoutError), told.value
+                assert f"{TIMEOUT_S} s" in str(told.value)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("write", BYTES, ids=lambda write: write.__name__)
+def test_a_segment_that_is_sealed_or_deleted_meanwhile_is_told(write: Write) -> None:
+    async def run(kind: type[NadiError], lose: Callable[[World], object]) -> None:
+        async with world(1) as w:
+            begun = await write(w)
+            lose(w)
+            with pytest.raises(kind):
+                await asyncio.wait_for(begun(), SOON_S)
+
+    asyncio.run(run(StreamSealedError, lambda w: w.store.seal(SEGMENT)))
+    asyncio.run(run(SegmentNotFoundError, lambda w: w.store.segments.pop(SEGMENT)))
+
+
+def test_a_writer_of_bytes_that_gave_up_stays_so_and_another_goes_on() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+            await writer.write(b"one")
+            await writer.flush()
+            w.store.refuses_appends = True
+            await writer.write(b"two")
+            with pytest.raises(RequestTimeoutError, match=r"none of 3 bytes.*open a new writer"):
+                await asyncio.wait_for(writer.flush(), SOON_S)
+            w.store.refuses_appends = False
+            with pytest.raises(RequestTimeoutError):
+                await writer.write(b"three")
+            with pytest.raises(RequestTimeoutError):
+                await writer.close()
+            other = await w.manager.create_byte_writer("sc", "st")
+            assert other.tell() == 3
+            await other.write(b"three")
+            await other.close()
+            assert bytes(w.store.segments[SEGMENT].data) == b"onethree"
+
+    asyncio.run(run())
+
+
+def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
+    """Longer than the writer's time in all, and never so long without anything stored."""
+
+    async def run() -> None:
+        async with world(1) as w:
+            writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=0.6)
+            started = asyncio.get_running_loop().time()
+            for _ in range(3):
+                w.store.silent = True
+                await writer.write(b"bytes")
+                flushed = asyncio.create_task(writer.flush())
+                await asyncio.sleep(0.25)
+                assert not flushed.done()
+                w.store.silent = False
+                w.store.drop_all()
+                await asyncio.wait_for(flushed, SOON_S)
+            assert asyncio.get_running_loop().time() - started > 0.6
+            assert bytes(w.store.segments[SEGMENT].data) == 3 * b"bytes"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+def test_a_writer_of_bytes_has_some_time(seconds: float) -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            with pytest.raises(InvalidArgumentError, match="more than 0 s"):
+                await w.manager.create_byte_writer("sc", "st", ack_timeout=seconds)
+
+    asyncio.run(run())
