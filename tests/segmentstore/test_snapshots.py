@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import msgspec
@@ -32,9 +33,11 @@ LIMITS = "snapshot_interval_s=0.2,checkpoint_interval_s=0.1,log_file_bytes=65536
 def small_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files with 15 small frames each, so that what is released is gone at once."""
     open_log = FileLog.open
-    monkeypatch.setattr(
-        FileLog, "open", lambda folder, name: open_log(folder, file_bytes=16 * BLOCK_BYTES, spare_files=0, name=name)
-    )
+
+    def open_small(folder: Path, **settings: Any) -> FileLog:
+        return open_log(folder, file_bytes=16 * BLOCK_BYTES, spare_files=0, **settings)
+
+    monkeypatch.setattr(FileLog, "open", open_small)
 
 
 @pytest.fixture

@@ -31,6 +31,10 @@ class BlockCache:
             self._blocks.move_to_end(place)
         return block
 
+    def peek(self, place: Place) -> Buffer | None:
+        """The same for who reads it for the last time."""
+        return self._blocks.get(place)
+
     def put(self, place: Place, block: Buffer) -> None:
         old = self._blocks.pop(place, None)
         if old is not None:

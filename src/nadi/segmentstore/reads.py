@@ -31,6 +31,7 @@ from nadi.wire.fields import Buffer
 
 CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
 READ_AHEAD_BLOCKS = 3
+_EXTENTS_A_TURN = 500  # put together from the cache: some 1 us each
 _DAMAGED_PLACES = 10_000  # remembered
 
 
@@ -259,11 +260,15 @@ class SegmentReader:
         Raises DamagedDataError; NotFoundError if they are the segment's no more.
         """
         parts: list[Buffer] = []
-        for extent in extents:
+        number = f"{container.number}"
+        for count, extent in enumerate(extents, 1):
+            if count % _EXTENTS_A_TURN == 0:
+                await asyncio.sleep(0)
             if extent.frame is not None:
-                block = None if past_cache else self._cached(container, extent, 0, extent.length)
+                place = number, extent.frame.sequence, extent.position
+                block = None if past_cache else self._cache.peek(place)
                 if block is not None:
-                    parts.append(block)
+                    parts.append(block if len(block) == extent.length else memoryview(block)[: extent.length])
                     continue
                 fetched = await self._of_log(container, extent)
             else:

@@ -14,7 +14,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from itertools import islice
+from itertools import accumulate, islice
 
 from nadi.errors import DamagedDataError, NadiError, NotFoundError, StorageFullError
 from nadi.limits import (
@@ -239,6 +239,8 @@ class StorageWriter:
 
     async def _begins(self, extents: list[Extent]) -> list[int]:
         """Where appends begin in the extents put end to end; a small chunk's begin is enough of it."""
+        if not any(extent.chunk for extent in extents):
+            return list(accumulate((extent.length for extent in extents[:-1]), initial=0))
         begins, position = [], 0
         for extent in extents:
             described = None
