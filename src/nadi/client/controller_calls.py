@@ -114,7 +114,7 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     code, details = error.code(), error.details()
     text = f"{rpc}: {details}"
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
-        return StorageFullError(text)
+        return _exhausted(rpc, address, text)
     if code == grpc.StatusCode.UNAVAILABLE:
         return UnavailableError(f"the controller at {address} can't be reached: {details}")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -134,6 +134,15 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     if code == grpc.StatusCode.CANCELLED:
         return ClosedError(f"{rpc} was cancelled")
     return NadiError(f"{text} ({code.name})")
+
+
+def _exhausted(rpc: str, address: str, text: str) -> NadiError:
+    """gRPC has the same code for limits of its own as the controller for a full disk."""
+    if "RPC limit exceeded" in text:
+        return UnavailableError(f"the controller at {address} has as many calls under way as it takes, {rpc} beside")
+    if "larger than max" in text:
+        return InvalidArgumentError(f"{text}: ask for less at once, or name less")
+    return StorageFullError(text)
 
 
 class naming_stream:

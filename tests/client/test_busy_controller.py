@@ -1,0 +1,68 @@
+"""A controller that has as many calls as it takes: the next waits for its turn, and is not told of a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from nadi.client.controller import ControllerClient
+from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.wire.rpc import controller_pb2 as pb
+from tests.segmentstore.test_scrub import until
+
+
+class Slow(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.goes_on = asyncio.Event()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        async def answer(request: bytes, context: Any) -> bytes:
+            await self.goes_on.wait()
+            reply: bytes = pb.ExistsResponse(exists=True).SerializeToString()
+            return reply
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def test_a_call_beyond_those_a_controller_takes_is_tried_again() -> None:
+    async def run() -> None:
+        server, slow = grpc.aio.server(maximum_concurrent_rpcs=1), Slow()
+        server.add_generic_rpc_handlers((slow,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        client = ControllerClient(f"127.0.0.1:{port}", timeout_s=10)
+        try:
+            first, second = (asyncio.create_task(client.scope_exists("s")) for _ in range(2))
+            await until(lambda: client.trouble is not None)
+            assert isinstance(client.trouble, UnavailableError)
+            assert not isinstance(client.trouble, StorageFullError)
+            slow.goes_on.set()
+            assert await first
+            assert await second
+        finally:
+            await client.close()
+            await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_request_that_is_too_large_is_told_so() -> None:
+    async def run() -> None:
+        server = grpc.aio.server(options=[("grpc.max_receive_message_length", 100)])
+        server.add_generic_rpc_handlers((Slow(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        client = ControllerClient(f"127.0.0.1:{port}", timeout_s=10)
+        try:
+            with pytest.raises(InvalidArgumentError, match="larger than max"):
+                await client.scope_exists("s" * 200)
+        finally:
+            await client.close()
+            await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
