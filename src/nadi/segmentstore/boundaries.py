@@ -13,6 +13,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 
+from nadi.errors import DamagedDataError
 from nadi.limits import LOCATE_EXTENTS_BACK, READ_REPLY_MAX_BYTES
 from nadi.wire.fields import Buffer
 
@@ -33,6 +34,21 @@ async def boundary_from(target: int, edges: Sequence[int], read: Read) -> int:
         if found is not None:
             return found
     return edges[bisect_left(edges, target)]
+
+
+async def first_event_at(edges: Sequence[int], read: Read) -> int:
+    """The first of the edges, which are places where appends begin and the last one's end, where an event begins.
+
+    From there events go on to another edge. A large event is appended in pieces, which begin within it. Where the
+    bytes are no events, or not soon, the answer is the first edge.
+    """
+    for first in range(min(len(edges) - 1, LOCATE_EXTENTS_BACK)):
+        try:
+            if await _walk(edges[first], edges[first:], read) is not None:
+                return edges[first]
+        except DamagedDataError:
+            return edges[first]  # whoever reads on is told of that too
+    return edges[0]
 
 
 async def _walk(target: int, edges: Sequence[int], read: Read) -> int | None:

@@ -21,7 +21,8 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import FETCHES_AT_ONCE, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
+from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
+from nadi.segmentstore.boundaries import first_event_at
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
@@ -49,8 +50,16 @@ class SegmentReader:
         """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
 
         Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError, and
-        DamagedDataError where the stored bytes are not those that were appended; up to there they are given.
+        DamagedDataError where the stored bytes are not those that were appended; up to there they are given, and its
+        end is where an event begins.
         """
+        try:
+            return await self._read(container, name, offset, length)
+        except DamagedDataError as error:
+            go_on_at = await self._next_event(container, name, error.end_offset)
+            raise DamagedDataError(name, error.offset, go_on_at, error.reason) from error
+
+    async def _read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
         while True:
             container.make_room()
             record, data = self.at_hand(container, name, offset, length)
@@ -150,6 +159,27 @@ class SegmentReader:
             return None
         container.damage.note(error)
         raise error
+
+    async def _next_event(self, container: Container, name: str, offset: int) -> int:
+        """The first place where an event begins, from that one on, at which an append does."""
+        record, _ = self.at_hand(container, name, offset, 0)
+        end = record.durable_length
+        if offset >= end:
+            return offset
+        edges = [offset]
+        for extent in record.extents[record.extent_index(offset) :]:
+            begins = [extent.offset]
+            if extent.chunk and extent.length > BLOCK_BYTES:
+                description = await self._chunks.describe(extent.chunk, extent.length)
+                begins += (extent.offset + begin for begin in (description.boundaries if description else ()))
+            edges += (begin for begin in begins if edges[-1] < begin < end)
+            if len(edges) > LOCATE_EXTENTS_BACK:
+                break
+
+        async def read(offset: int, length: int) -> Buffer:
+            return (await self._read(container, name, offset, length))[1]
+
+        return await first_event_at([*edges, end], read)
 
     def _start_block(self, extent: Extent, number: int) -> asyncio.Task[_Fetched]:
         """Fetch one block of a chunk into the cache."""

@@ -1,0 +1,44 @@
+"""Damage in an event that was too large for one append: whoever skips it goes on behind the whole event."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.limits import MIB
+
+MARK = b"a mark that stands nowhere else"
+
+
+@pytest.mark.parametrize("at", [0.01, 0.5, 0.95])
+def test_behind_a_damaged_large_event_the_next_one_is_read(tmp_path: Path, at: float) -> None:
+    """The server knows where appends begin, and a large event has several: none of them is where to go on."""
+    large = bytearray(random.Random(1).randbytes(20 * MIB))
+    place = int(at * len(large))
+    large[place : place + len(MARK)] = MARK
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        with manager.create_writer("s", "t") as writer:
+            for event in (b"before", bytes(large), b"after", b"later"):
+                writer.write_event(event, "key").result(60)
+    spoil(tmp_path, MARK)
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        end = manager.stream_info("s", "t").tail
+        read = [event.data for event in manager.read_events("s", "t", end=end, on_damage="skip")]
+    assert read == [b"before", b"after", b"later"]
+
+
+def spoil(folder: Path, what: bytes) -> None:
+    """Flip a bit of it wherever it is stored."""
+    found = 0
+    for path in folder.rglob("*"):
+        if path.is_file() and (at := path.read_bytes().find(what)) >= 0:
+            with path.open("r+b") as file:
+                file.seek(at)
+                file.write(bytes([what[0] ^ 1]))
+            found += 1
+    assert found
