@@ -1,7 +1,8 @@
 """Making a container's state anew, where it is missing or damaged, if that gives exactly what was lost.
 
-Either from the newest snapshot in tier 2, if the log has all frames after it, be its manifests there or not; or from the
-log alone, if that still has its first frame. Where neither is possible the start is refused. It can be interrupted at any moment, and done again:
+Either from the newest snapshot in tier 2, be its manifests there or not, if the log has all frames after it; or from
+the log alone, if that still has its first frame. Where neither is possible the start is refused. It can be interrupted
+at any moment, and done again:
 
     state.new            being made; deleted by whoever finds it
     state.made           whole, durable, and known to go with the log: it takes the place of a state that can't be used

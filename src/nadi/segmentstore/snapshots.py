@@ -226,7 +226,7 @@ async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, l
     Raises:
         UnavailableError: tier 2 can't be read.
     """
-    damaged = []
+    damaged: list[str] = []
     listed = await chunks.listed(folder_of(container))
     for _, names in sorted(_manifests(listed).items(), reverse=True):
         wrong = []
@@ -283,6 +283,12 @@ async def told_by_names(chunks: ChunkStore, container: int) -> list[Manifest]:
         sequence = max([begin, *(sequence for sequence, _ in later)])
         found.append(Manifest(VERSION, container, 0, sequence, tuple(parts), tuple(part for _, part in later)))
     return found
+
+
+def base_sequence(manifest: Manifest) -> int:
+    """The frame that a snapshot's base alone reaches to."""
+    match = _BASE.fullmatch(manifest.base[0].name) if manifest.base else None
+    return int(match[1], 16) if match is not None else 0
 
 
 def number_of(part: Part) -> int:
