@@ -90,9 +90,18 @@ def repaired(folder: Path) -> str:
     return told.output
 
 
-@pytest.mark.parametrize("stop", [True, False], ids=["stopped", "killed"])
+DAMAGES = ["base flipped", "base missing", "delta", "manifests, delta", "manifests, base flipped", "all"]
+QUICK = {("delta", False), ("manifests, base flipped", False), ("all", True)}
+
+
 @pytest.mark.parametrize(
-    "what", ["base flipped", "base missing", "delta", "manifests, delta", "manifests, base flipped", "all"]
+    ("what", "stop"),
+    [
+        pytest.param(what, stop, id=f"{what}-{'stopped' if stop else 'killed'}", marks=marks)
+        for what in DAMAGES
+        for stop in (True, False)
+        for marks in [[] if (what, stop) in QUICK else [pytest.mark.slow]]
+    ],
 )
 def test_events_that_are_whole_are_had_back(folder: Path, what: str, stop: bool) -> None:
     """It ended with 1, and nothing could be had, though chunks and log were whole."""
