@@ -113,7 +113,8 @@ def test_events_that_are_whole_are_had_back(folder: Path, what: str, stop: bool)
     damage_snapshots(folder, what)
     lose_states(folder)
     told = repaired(folder)
-    assert "entries of tables are gone" in told
+    if what in ("base missing", "delta", "all"):  # of a flipped one what is before that is whole
+        assert "entries of tables are gone" in told
     assert bytes_kept(folder) >= expected
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("after")

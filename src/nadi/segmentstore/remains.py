@@ -167,7 +167,7 @@ async def _read_anyhow(chunks: ChunkStore, part: Part, position: int = 0) -> byt
         return b""
 
 
-_STEP_BYTES = 4096  # of packed data: what is before damage is had, to within that
+_STEP_BYTES = 64  # of packed data: what is before damage is had, to within that
 
 
 def _unpacked(stored: bytes) -> tuple[bytes, bool]:
