@@ -29,8 +29,9 @@ def main(what: str, folder: Path, step: int) -> None:
     left = [step]
 
     def counted(real: Callable[..., object]) -> Callable[..., object]:
-        def call(path: Path, *arguments: object, **options: object) -> object:
-            if path.name.startswith("state") or path.name == "container-0":
+        def call(path: Path | str, *arguments: object, **options: object) -> object:
+            name = Path(path).name
+            if name.startswith("state") or name == "container-0":
                 if left[0] <= 0:
                     os._exit(DIED)
                 left[0] -= 1

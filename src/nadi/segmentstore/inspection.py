@@ -228,6 +228,11 @@ async def _inspect_snapshots(report: Report, number: int, chunks: ChunkStore) ->
             await snapshots.read_part(chunks, part)
     except SnapshotError as error:
         damaged.append(str(error))
+    if manifest is not None:
+        listed = await chunks.listed(snapshots.folder_of(number))
+        for name, what in (await snapshots.wrong_manifests(chunks, manifest)).items():
+            if name in listed:  # earlier versions stored it once
+                report.renewed.append(f"one of the two manifests of the state's snapshot: {what}")
     if damaged:
         report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
     elif manifest is not None:

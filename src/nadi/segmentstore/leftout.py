@@ -24,7 +24,7 @@ from nadi.segmentstore import operations as op
 from nadi.segmentstore import rebuild, statecheck
 from nadi.segmentstore.metadata import Metadata
 from nadi.segmentstore.records import Extent, FrameRef, SegmentRecord
-from nadi.segmentstore.salvage import LOST_CHUNK, Described, described_chunks
+from nadi.segmentstore.remains import LOST_CHUNK, Described, described_chunks
 from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.stopped import ReadableFrame, StoppedLog, in_words
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES

@@ -490,6 +490,20 @@ def decode_sequence(state: bytes) -> int:
     return _decode_state(state).sequence
 
 
+def encode_state(sequence: int, next_segment: int) -> bytes:
+    """A state's own record, where no more is known."""
+    return _encode(ContainerState(sequence, next_segment))
+
+
+def freed(state: bytes, next_segment: int, in_use: set[str]) -> bytes:
+    """A state's own record, with these chunks neither planned nor garbage, and new segments from that number on."""
+    own = _decode_state(state)
+    own.next_segment = max(own.next_segment, next_segment)
+    own.planned = [chunk for chunk in own.planned if chunk not in in_use]
+    own.garbage = [chunk for chunk in own.garbage if chunk not in in_use]
+    return _encode(own)
+
+
 def derived(records: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, dict[bytes, bytes]]:
     """The tables of a state that follow from the others: names, positions, and which segments are in the log."""
     names = {bounded_key(_decode_segment(raw).name.encode()): key for key, raw in records["segments"].items()}

@@ -1,7 +1,8 @@
 """Making a container's state anew, where it is missing or damaged, if that gives exactly what was lost.
 
-Either from the newest snapshot in tier 2, if the log has all frames after it; or from the log alone, if that still has
-its first frame. Where neither is possible the start is refused. It can be interrupted at any moment, and done again:
+Either from the newest snapshot in tier 2, be its manifests there or not, if the log has all frames after it; or from
+the log alone, if that still has its first frame. Where neither is possible the start is refused. It can be interrupted
+at any moment, and done again:
 
     state.new            being made; deleted by whoever finds it
     state.made           whole, durable, and known to go with the log: it takes the place of a state that can't be used
@@ -193,18 +194,26 @@ async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new:
     """
     first = first_logged(folder, without_gap=True)
     manifest, damaged = await snapshots.newest(chunks, container)
-    if first is None and manifest is None and not damaged and not await _was_used(folder, container, chunks):
+    stored = [manifest] if manifest is not None else []
+    stored += await snapshots.told_by_names(chunks, container)  # whether one is complete, its own totals tell
+    never_used = first is None and not damaged and not any(found.sequence for found in stored)
+    never_used = never_used and not await _was_used(folder, container, chunks)
+    for found in stored:
+        reaches = first is not None and first <= found.sequence + 1
+        if reaches or (first is None and not found.sequence):  # the latter was never used
+            await asyncio.to_thread(new.mkdir, 0o700)
+            try:
+                await _restore(chunks, found, new)
+                return f"the snapshot of frame {found.sequence:,} in tier 2 and the log"
+            except SnapshotError as error:
+                await asyncio.to_thread(shutil.rmtree, new)
+                if found is manifest:
+                    damaged.append(str(error))
+                    manifest = None
+                elif not damaged:
+                    damaged.append(f"its manifests are missing, and {error}")
+    if never_used:
         return ""
-    reaches = first is not None and manifest is not None and first <= manifest.sequence + 1
-    if manifest is not None and (reaches or (first is None and not manifest.sequence)):  # the latter was never used
-        await asyncio.to_thread(new.mkdir, 0o700)
-        try:
-            await _restore(chunks, manifest, new)
-            return f"the snapshot of frame {manifest.sequence:,} in tier 2 and the log"
-        except SnapshotError as error:
-            await asyncio.to_thread(shutil.rmtree, new)
-            damaged.append(str(error))
-            manifest = None
     if first == 1:
         await asyncio.to_thread(new.mkdir, 0o700)
         return "its log, which goes back to its first frame"

@@ -1,185 +1,237 @@
-"""The last resort for a state that is damaged and can't be made anew: what is whole of it, and what chunks say.
+"""The last resort for a state that is damaged or gone and can't be made anew: one of what there is.
 
-Each record has a checksum, and LMDB leaks no pages: so whatever lies whole on a leaf page that the free list doesn't
-name was in the state. What is missing is made up for where something else tells it: a chunk's own description says
-whose bytes it has, a table's entries how long the table is. What nothing tells is named, and reads of it fail.
-Attributes that are gone, writers' numbers, mean that a writer which repeats itself may store an event twice.
+In this order, of what goes with the log first: what is whole of the state's file, of one that was set aside before, of
+the snapshot; and last, what chunks and the log alone tell. What is missing is made up for where something else tells
+it: a chunk's own description says whose bytes it has, a table's entries how long the table is, the log which segments
+there were and how long. Bytes that nothing names are kept under a made-up name. What is lost is named, and reads of it
+fail. Attributes that are gone, writers' numbers, mean that a writer which repeats itself may store an event twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shutil
+import tempfile
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import lmdb
-from crc32c import crc32c
 
 from nadi.errors import DamagedStateError
 from nadi.limits import STATE_MAP_BYTES
-from nadi.segmentstore import operations as op
-from nadi.segmentstore import pages, rebuild
-from nadi.segmentstore.checked import (
-    COUNTED,
-    CRC_BYTES,
-    STATE_KEY,
-    TABLES,
-    TOTALS_KEY,
-    WHOLE,
-    Totals,
-    decode_totals,
-    seed_of,
-)
+from nadi.segmentstore import rebuild, remains
+from nadi.segmentstore.checked import COUNTED, STATE_KEY, TABLES, seed_of
 from nadi.segmentstore.commit import Commit
-from nadi.segmentstore.metadata import Metadata, decode_sequence, derived
-from nadi.segmentstore.pages import PAGE_BYTES, DamagedPagesError
+from nadi.segmentstore.leftout import leave_out
+from nadi.segmentstore.metadata import Metadata, derived, encode_state, freed
+from nadi.segmentstore.pages import DamagedPagesError
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
+from nadi.segmentstore.remains import LOST_CHUNK, Described, LogTells, Records, Remains, segments_of, with_any
 from nadi.segmentstore.statecheck import STATE_FILE
-from nadi.segmentstore.stopped import StoppedContainer, StoppedLog, in_words
+from nadi.segmentstore.stopped import StoppedContainer, in_words
 from nadi.segmentstore.tables import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 
-Described = dict[int, list[tuple[str, ChunkDescription]]]  # by segment, with the chunks' names
-Records = dict[str, dict[bytes, bytes]]  # by table and key, without checksums
-LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that there is none of: readers of its bytes are told
-
 
 async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -> list[str]:
-    """Make a state in a new folder of what can be had of a container's damaged one; tells what is lost, line by line.
+    """Make a state in a new folder of what can be had of a container's lost one; tells what is lost, line by line.
 
     Raises:
-        DamagedStateError: next to nothing can be: even its own record is gone, or what there is doesn't fit the log.
+        DamagedStateError: nothing can be: no chunk, and no frame of the log, says anything; or it contradicts itself.
         UnavailableError: tier 2 can't be read.
         OSError: the folder can't be used.
     """
-    state = folder / rebuild.STATE
-    if not (state / STATE_FILE).exists():  # a repair was interrupted: what it had set aside is as good
-        state = rebuild.set_aside(folder) or state
-    try:
-        records, totals = await asyncio.to_thread(whole_records, state / STATE_FILE, container)
-    except (FileNotFoundError, DamagedPagesError) as error:
-        raise DamagedStateError(str(state), "it is missing, or damaged all over", str(error)) from error
-    if STATE_KEY not in records["state"]:
-        raise DamagedStateError(str(state), "its own record is damaged", "it alone tells where the log goes on")
-    found = _Found(records, totals, await described_chunks(chunks, container), {})
-    await asyncio.to_thread(_note_lengths, found, folder)
-    lost = await asyncio.to_thread(_make, new, container, found)
-    if state.name != rebuild.STATE:
-        lost.insert(0, f"there is no state: what follows is of {state.name}, which was set aside before")
-    stopped = StoppedContainer(container, folder, chunks)
-    try:
-        await stopped.open(new)
-    except AssertionError as error:
-        raise DamagedStateError(str(state), "what is whole of it doesn't fit the log", str(error)) from error
-    await stopped.shut()
-    return lost
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What there is to make a state of. lengths: of segments, where the log tells how long they were."""
-
-    records: Records
-    totals: Totals
-    described: Described
-    lengths: dict[int, int]
-
-    def segments(self) -> set[int]:
-        """Those that were not deleted; chunks of others may still be there."""
-        return {int.from_bytes(key, "big") for key in self._alive()}
-
-    def _alive(self) -> set[bytes]:
-        ids = {key[:8] for table in ("segments", "extents", "entries") for key in self.records[table]}
-        return {key for key in ids | set(self.records["names"].values()) if len(key) == 8}
-
-    def with_any(self, *tables: str) -> set[int]:
-        """The segments that have anything in these tables."""
-        return {int.from_bytes(key[:8], "big") for table in tables for key in self.records[table]}
-
-
-def _note_lengths(found: _Found, folder: Path) -> None:
-    """The log's first append to a segment behind the state says how long it was."""
-    sequence = decode_sequence(found.records["state"][STATE_KEY])
-    for frame in StoppedLog(folder / "log").replay(sequence):
-        for operation in op.decode_frame(frame.payload)[0]:
-            if isinstance(operation, op.Append):
-                found.lengths.setdefault(operation.segment, operation.offset)
-
-
-# --- what is whole -----------------------------------------------------------------------------------
-
-
-def whole_records(file: Path, container: int) -> tuple[Records, Totals]:
-    """The records that can be relied on, and what the totals say there should be; blocking."""
-    seeds = {table: seed_of(container, table) for table in TABLES}
-    found: Records = {table: {} for table in TABLES}
-    with file.open("rb") as stream:
-        free = pages.free_pages(stream.fileno())
-        for number in range(2, os.fstat(stream.fileno()).st_size // PAGE_BYTES):
-            if number in free:
+    told: list[str] = []
+    described = await remains.described_chunks(chunks, container)
+    there = set(await chunks.listed(f"container-{container}"))
+    first = await asyncio.to_thread(rebuild.first_logged, folder) or 0
+    with tempfile.TemporaryDirectory(prefix="nadi-salvage-") as scratch:
+        late: list[Remains] = []
+        async for found in _states(folder, container, chunks, Path(scratch), told):
+            if first > found.sequence + 1:
+                late.append(found)
+                told.append(f"{found.source} ends with frame {found.sequence:,}, and the log begins with {first:,}")
                 continue
-            for key, value in pages.records_on(stream.fileno(), number):
-                for table, seed in seeds.items():
-                    if len(value) >= CRC_BYTES and crc32c(value, crc32c(key, seed)) == WHOLE:
-                        found[table][key] = value[:-CRC_BYTES]
-                        break
-    totals = found["state"].pop(TOTALS_KEY, None)
-    return found, decode_totals(totals) if totals is not None else {}
+            lost = await _tried(found, folder, container, chunks, described, there, new, told)
+            if lost is not None:
+                return lost
+    for found in [*sorted(late, key=lambda found: -found.sequence), await _alone(folder, described)]:
+        lost = await _tried(found, folder, container, chunks, described, there, new, told)
+        if lost is not None:
+            return lost
+    raise DamagedStateError(str(folder / rebuild.STATE), "it can't be had from anything", "; ".join(told))
 
 
-async def described_chunks(chunks: ChunkStore, container: int) -> Described:
-    """What the chunks in tier 2 say of themselves, by segment, those that hold most first."""
-    found: Described = defaultdict(list)
-    for name, size in (await chunks.listed(f"container-{container}")).items():
-        tail = bytes(await chunks.read(name, max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))) if size else b""
-        described = ChunkDescription.decode(name, tail)
-        if described is not None:
-            found[described.segment_id].append((name, described))
-    for some in found.values():
-        some.sort(key=lambda pair: (pair[1].offset, -pair[1].length))
-    return found
+async def _states(
+    folder: Path, container: int, chunks: ChunkStore, scratch: Path, told: list[str]
+) -> AsyncIterator[Remains]:
+    """What is whole of states, wherever there is one; what can't be used is told."""
+    aside = rebuild.set_aside(folder)
+    for state in (folder / rebuild.STATE, *([aside] if aside is not None else [])):
+        try:
+            found = await asyncio.to_thread(remains.whole_records, state / STATE_FILE, container)
+        except FileNotFoundError:
+            told.append(f"{state.name} is missing")
+        except DamagedPagesError as error:
+            told.append(f"{state.name} is damaged all over: {error}")
+        else:
+            if STATE_KEY in found[0]["state"]:
+                yield Remains(f"what is whole of {state.name}", *found)
+            else:
+                told.append(f"{state.name} has lost its own record, which tells where the log goes on")
+    snapshot = await remains.of_snapshot(chunks, container, scratch / "base")
+    if snapshot is None:
+        told.append("there is no snapshot of it in tier 2")
+    else:
+        yield snapshot
 
 
-_TAIL_BYTES = 64 * 1024  # holds any description: a few bytes for each MiB of its chunk
+async def _alone(folder: Path, described: Described) -> Remains:
+    """What chunks and the log tell without any state: the log goes on with its first frame."""
+    log = await asyncio.to_thread(remains.of_log, folder, 0)
+    records = remains.no_records()
+    if described or log.first_sequence:
+        # so that a frame is missing before the first: what is wanting there is made up for, as behind any gap
+        records["state"][STATE_KEY] = encode_state(max(0, log.first_sequence - 2), 1)
+    told = [
+        "no state of any kind is left: which segments were sealed, truncated or deleted, all their attributes, the "
+        "entries of tables that the log doesn't have, and what was merged, are lost"
+    ]
+    return Remains("what chunks and the log tell", records, {}, told)
+
+
+async def _tried(
+    found: Remains,
+    folder: Path,
+    container: int,
+    chunks: ChunkStore,
+    described: Described,
+    there: set[str],
+    new: Path,
+    told: list[str],
+) -> list[str] | None:
+    """Make a state of that, and see that it goes with the log; what is lost then, or None, and why is told."""
+    if STATE_KEY not in found.records["state"]:
+        return None
+    log = await asyncio.to_thread(remains.of_log, folder, found.sequence)
+    try:
+        lost = await asyncio.to_thread(_make, new, container, found, described, there, log)
+        stopped = StoppedContainer(container, folder, chunks)
+        await stopped.open(new)
+        damaged = stopped.log.damage is not None
+        await stopped.shut()
+        if damaged:
+            with tempfile.TemporaryDirectory(prefix="nadi-salvage-") as temporary:
+                trial = Path(temporary) / "state"
+                await asyncio.to_thread(shutil.copytree, new, trial)
+                await leave_out(trial, folder, container, chunks)
+    except (AssertionError, DamagedStateError) as error:
+        told.append(f"{found.source} doesn't fit the log: {error}")
+        await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+        return None
+    return [f"what follows is of {found.source}" + (f" ({'; '.join(told)})" if told else ""), *found.told, *lost]
 
 
 # --- putting it together -----------------------------------------------------------------------------
 
 
-def _make(new: Path, container: int, found: _Found) -> list[str]:
+def _make(new: Path, container: int, found: Remains, described: Described, there: set[str], log: LogTells) -> list[str]:
+    """there: the names of all chunks."""
     records, lost = found.records, []
     for table, meaning in _MEANING.items():
         missing = found.totals.get(table, (0, 0))[0] - len(records[table])
         if missing > 0:
             lost.append(f"{missing:,} records of {meaning} are gone; which ones can't be told")
-    known = {key: name for name, key in records["names"].items()}
+    if not found.totals or found.may_be_stale or found.totals["entries"][0] > len(records["entries"]):
+        lost.append(_ENTRIES_TELL)
+    names = {key: name.decode(errors="replace") for name, key in records["names"].items()}
     for table, rows in derived(records).items():
         records[table] |= rows
+    last_id = max([log.last_id, *described, *segments_of(records)], default=0)
     _write(new, container, records)
-    tables, with_data = found.with_any("entries"), found.with_any("entries", "extents")
+    tables = with_any(records, "entries") | {segment for segment, is_table in log.before.items() if is_table}
     metadata = Metadata(new, container)
+    in_use: set[str] = set()
     try:
-        for segment in sorted(found.segments()):
+        taken = dict.fromkeys(log.created.values(), 0) | {
+            record.name: segment for segment in metadata.segments() if (record := metadata.load(segment, {}))
+        }
+        for segment in sorted(segments_of(records) | set(log.before) | _revived(found, described, log), reverse=True):
             record = metadata.load(segment, {})
-            described = found.described.get(segment, [])
+            parts = [part for part in described.get(segment, []) if part[0] not in log.no_use]
             if record is None:
-                name = described[0][1].segment if described else known.get(segment.to_bytes(8, "big"), b"").decode()
-                if not name or not (described or segment in with_data):
+                name = parts[0][1].segment if parts else names.get(segment.to_bytes(8, "big"), "")
+                if name and taken.setdefault(name, segment) != segment:
+                    lost.append(f"{in_words(name)}, number {segment}: a later one has its name; its chunks stay unused")
+                    name = ""
+                has_any = bool(parts) or segment in log.before or segment in with_any(records, "entries", "extents")
+                if not has_any:
                     told = in_words(name) if name else f"segment number {segment}"
                     lost.append(f"{told}: all of it; its record is gone, and nothing else tells of it")
                     continue
-                record = _record_anew(metadata, segment, name, is_table=segment in tables)
-                ends = [record.length, *(part.offset + part.length for _, part in described)]
-                record.length = found.lengths.get(segment, max(ends))
-                lost.append(f"{in_words(name)}: its record was made anew; whether it was sealed or truncated is lost")
-            lost += _complete(metadata, record, described)
+                record = _record_anew(metadata, segment, name or _made_up(container, segment), segment in tables)
+                ends = [record.length, *(part.offset + part.length for _, part in parts)]
+                record.length = 0 if segment in tables else log.lengths.get(segment, max(ends))
+                if name:
+                    lost.append(
+                        f"{in_words(name)}: its record was made anew; whether it was sealed or truncated is lost"
+                    )
+                else:
+                    lost.append(f"segment number {segment}: its name is lost; what there is, is kept as {record.name}")
+            elif record.kind != Kind.TABLE:
+                record.length = max(record.length, log.lengths.get(segment, 0))
+            if found.may_be_stale:
+                _forget_gone(record, there, log)
+            in_use |= _complete(metadata, record, parts)
+        own = freed(records["state"][STATE_KEY], last_id + 1, in_use)
+        metadata.commit([("state", STATE_KEY, own)])
     finally:
         metadata.close()
     return lost
+
+
+_ENTRIES_TELL = (
+    "entries of tables are gone, or are older ones: the controller's own may be among them, and clients can't find a "
+    "stream that those told of, although the bytes of its segments are kept"
+)
+
+
+def _made_up(container: int, segment: int) -> str:
+    return f"nameless-{container}-{segment}"
+
+
+def _revived(found: Remains, described: Described, log: LogTells) -> set[int]:
+    """The segments that only chunks tell of, if the state has lost records of segments."""
+    if found.totals and found.totals["segments"][0] <= len(found.records["segments"]) and not found.may_be_stale:
+        return set()  # their chunks are garbage, or were merged into others
+    return {
+        segment
+        for segment, parts in described.items()
+        if segment not in log.created and any(name not in log.no_use for name, _ in parts)
+    }
+
+
+def _forget_gone(record: SegmentRecord, there: set[str], log: LogTells) -> None:
+    """Of extents that may be older ones, those whose bytes are gone, or that others have too."""
+
+    def is_there(extent: Extent) -> bool:
+        return extent.chunk in there if extent.frame is None else extent.frame.sequence >= log.first_sequence > 0
+
+    kept: list[Extent] = []  # in order
+    for extent in sorted(record.extents, key=lambda extent: -extent.length):
+        place = bisect_right(kept, extent.offset, key=lambda other: other.offset)
+        overlaps = (place > 0 and kept[place - 1].end > extent.offset) or (
+            place < len(kept) and kept[place].offset < extent.end
+        )
+        if is_there(extent) and not overlaps:
+            kept.insert(place, extent)
+        else:
+            record.changed_extents[extent.offset] = None
+    record.extents[:] = kept
+    record.log_bytes = sum(extent.length for extent in kept if extent.frame is not None)
 
 
 _MEANING = {
@@ -203,7 +255,7 @@ def _write(new: Path, container: int, records: Records) -> None:
             commit.finish()
 
 
-def _record_anew(metadata: Metadata, segment: int, name: str, *, is_table: bool) -> SegmentRecord:
+def _record_anew(metadata: Metadata, segment: int, name: str, is_table: bool) -> SegmentRecord:
     record = SegmentRecord(segment, name, Kind.TABLE if is_table else Kind.STREAM, 0)
     metadata.commit(metadata.record_changes(record))
     made = metadata.load(segment, {})
@@ -213,9 +265,10 @@ def _record_anew(metadata: Metadata, segment: int, name: str, *, is_table: bool)
     return made
 
 
-def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[str, ChunkDescription]]) -> list[str]:
-    """Let the segment's extents cover it: by what chunks say they have of it, and by what says that it is lost."""
-    lost = []
+def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[str, ChunkDescription]]) -> set[str]:
+    """Let the segment's extents cover it: by what chunks say they have of it, and by what says that it is lost; gives
+    the chunks that were taken for it."""
+    taken = set()
     if record.kind == Kind.TABLE:
         entries = list(metadata.entries_from(record.id, b""))
         record.entry_count = len(entries)
@@ -227,11 +280,10 @@ def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[s
                 extent = Extent(offset, length, None, 0, name, checksums)
                 record.extents.append(extent)
                 record.changed_extents[offset] = extent
-                if name == LOST_CHUNK:
-                    lost.append(f"{in_words(record.name)}: bytes {offset:,} to {offset + length:,}")
+                taken.add(name)
     changes = metadata.record_changes(record)
     metadata.commit(changes, extents=[(record.id, record.changed_extents)])
-    return lost
+    return taken
 
 
 def _gaps(record: SegmentRecord) -> Iterator[tuple[int, int]]:
@@ -249,12 +301,20 @@ def _filling(
     begin: int, end: int, described: list[tuple[str, ChunkDescription]]
 ) -> Iterator[tuple[int, int, str, bytes]]:
     """Chunks that lie in a gap one behind the other, and what is lost between: offset, length, name, checksums."""
+    edges = sorted({place for _, part in described for place in (part.offset, part.offset + part.length)})
+
+    def lost(begin: int, end: int) -> Iterator[tuple[int, int, str, bytes]]:
+        """In pieces, any of which the log may say is in a chunk."""
+        places = [begin, *(place for place in edges if begin < place < end), end]
+        for place, until in pairwise(places):
+            yield place, until - place, LOST_CHUNK, b""
+
     position = begin
     for name, part in described:
         if part.offset >= position and part.offset + part.length <= end:
             if part.offset > position:
-                yield position, part.offset - position, LOST_CHUNK, b""
+                yield from lost(position, part.offset)
             yield part.offset, part.length, name, part.checksums
             position = part.offset + part.length
     if position < end:
-        yield position, end - position, LOST_CHUNK, b""
+        yield from lost(position, end)

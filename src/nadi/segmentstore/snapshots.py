@@ -3,19 +3,24 @@
     snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
     snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
     snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to
+    snapshots/container-N/manifest-<number>-copy   the same, so that no damage of one object costs the snapshot
 
-Objects are written once, under names of their own; the manifest, written last, makes them a snapshot, and the one with
-the highest number that is whole counts. Its checksums are those of the objects as they are stored.
+Objects are written under names of their own; the manifest, written last, makes them a snapshot, and the one with the
+highest number that is whole, in one of its places, counts. Its checksums are those of the objects as they are stored.
+Earlier versions stored it once. Where it is gone in both places, the names of bases and deltas, which have the frames
+that they reach to, say what belongs together; whether that is all, the state's own totals tell.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
 import struct
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import lmdb
@@ -30,6 +35,8 @@ from nadi.segmentstore.commit import Changes
 from nadi.segmentstore.statecheck import STATE_FILE, inspect_file
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+
+log = logging.getLogger(__name__)
 
 _CRC = struct.Struct("<I")
 _BLOCK = struct.Struct("<I")
@@ -46,7 +53,7 @@ class SnapshotError(NadiError):
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
-    """One stored object."""
+    """One stored object. crc: of its bytes; NO_CRC where nothing tells it, and what it holds must speak for itself."""
 
     name: str
     size_bytes: int
@@ -69,6 +76,10 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
 
 
 VERSION = 1
+NO_CRC = -1
+_MANIFEST = re.compile(r".*/manifest-(\d+)(-copy)?")
+_BASE = re.compile(r".*/base-([0-9a-f]{16})-[0-9a-f]{32}-(\d+)")
+_DELTA = re.compile(r".*/delta-([0-9a-f]{16})-[0-9a-f]{32}")
 _Block = list[tuple[int, bytes, bytes | None]]  # (number of the table, key, value)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
@@ -82,6 +93,12 @@ def folder_of(container: int) -> str:
 
 def manifest_name(container: int, number: int) -> str:
     return f"{folder_of(container)}/manifest-{number:016d}"
+
+
+def manifest_names(container: int, number: int) -> tuple[str, str]:
+    """Where a manifest is stored."""
+    name = manifest_name(container, number)
+    return name, f"{name}-copy"
 
 
 def base_name(container: int, sequence: int) -> str:
@@ -144,11 +161,55 @@ async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
     return Part(name, len(data), crc32c(data))
 
 
-async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> str:
-    """Make the snapshot count; gives the manifest's name."""
-    name = manifest_name(manifest.container, manifest.number)
-    await chunks.put(name, [_stored_form(manifest)])
-    return name
+async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> None:
+    """Make the snapshot count: it does once the first of the two is durable.
+
+    Raises:
+        UnavailableError, StorageFullError: it isn't.
+    """
+    first, second = manifest_names(manifest.container, manifest.number)
+    await chunks.put(first, [_stored_form(manifest)])
+    try:
+        await chunks.put(second, [_stored_form(manifest)])
+    except NadiError as error:  # `renew_manifest` tries again, or the next one has two
+        log.warning("%s could not be stored, so its snapshot hangs by one object: %s", second, error)
+
+
+async def renew_manifest(chunks: ChunkStore, manifest: Manifest) -> list[str]:
+    """See that a manifest is stored in both its places, and store it anew where it isn't; tells what was wrong.
+
+    Raises:
+        SnapshotError: it is in neither, and can't be stored.
+        UnavailableError: tier 2 can't be read.
+    """
+    wrong = await wrong_manifests(chunks, manifest)
+    for name, what in wrong.items():
+        try:
+            await chunks.put(name, [_stored_form(manifest)])
+        except NadiError as error:
+            if len(wrong) == len(manifest_names(manifest.container, manifest.number)):
+                raise SnapshotError(f"{what}, and it can't be stored anew: {error}", name) from error
+            log.warning("%s, and can't be stored anew: %s", what, error)
+    return list(wrong.values())
+
+
+async def wrong_manifests(chunks: ChunkStore, manifest: Manifest) -> dict[str, str]:
+    """What is wrong with a manifest as it is stored, by the name of the object.
+
+    Raises:
+        UnavailableError: tier 2 can't be read.
+    """
+    wrong = {}
+    expected = _stored_form(manifest)
+    listed = await chunks.listed(folder_of(manifest.container))
+    for name in manifest_names(manifest.container, manifest.number):
+        try:
+            size_bytes = max(listed.get(name, 0), len(expected))  # a longer one isn't what was stored
+            if await _read(chunks, name, size_bytes) != expected:
+                wrong[name] = f"{name} is damaged"
+        except SnapshotError as error:
+            wrong[name] = str(error)
+    return wrong
 
 
 def _stored_form(manifest: Manifest) -> bytes:
@@ -165,33 +226,80 @@ async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, l
     Raises:
         UnavailableError: tier 2 can't be read.
     """
-    damaged = []
+    damaged: list[str] = []
     listed = await chunks.listed(folder_of(container))
-    for name in sorted((name for name in listed if "/manifest-" in name), reverse=True):
-        try:
-            raw = bytes(await chunks.read(name, 0, listed[name])) if listed[name] > _CRC.size else b"\0" * _CRC.size
-        except NotFoundError:
-            damaged.append(f"{name} is gone")
-            continue
-        except DiskReadError as error:
-            damaged.append(str(error))
-            continue
-        manifest = _whole_manifest(raw, container)
-        if manifest is not None:
-            return manifest, damaged
-        damaged.append(f"{name} is damaged")
+    for _, names in sorted(_manifests(listed).items(), reverse=True):
+        wrong = []
+        for name in sorted(names):
+            try:
+                raw = await _read(chunks, name, listed[name]) if listed[name] else b""
+            except SnapshotError as error:
+                wrong.append(str(error))
+                continue
+            manifest = _whole_manifest(raw, container)
+            if manifest is not None:
+                return manifest, damaged
+            wrong.append(f"{name} is damaged")
+        damaged += wrong
     return None, damaged
+
+
+def _manifests(names: Iterable[str]) -> dict[int, list[str]]:
+    """Those of manifests among the names, by number."""
+    found: dict[int, list[str]] = {}
+    for name in names:
+        match = _MANIFEST.fullmatch(name)
+        if match is not None:
+            found.setdefault(int(match[1]), []).append(name)
+    return found
 
 
 async def last_number(chunks: ChunkStore, container: int) -> int:
     """The highest number that a manifest has, whole or not; 0 where there is none."""
-    names = [name for name in await chunks.listed(folder_of(container)) if "/manifest-" in name]
-    return max((int(digits) for name in names if (digits := name.rpartition("-")[2]).isdigit()), default=0)
+    return max(_manifests(await chunks.listed(folder_of(container))), default=0)
+
+
+async def told_by_names(chunks: ChunkStore, container: int) -> list[Manifest]:
+    """The snapshots that objects' names tell of, the newest base first; whether one is complete isn't said.
+
+    Raises:
+        UnavailableError: tier 2 can't be read.
+    """
+    listed = await chunks.listed(folder_of(container))
+    bases: dict[str, list[Part]] = {}
+    deltas: list[tuple[int, Part]] = []
+    for name in sorted(listed):
+        part = Part(name, listed[name], NO_CRC)
+        if _BASE.fullmatch(name) is not None:
+            bases.setdefault(name.rpartition("-")[0], []).append(part)
+        elif (match := _DELTA.fullmatch(name)) is not None:
+            deltas.append((int(match[1], 16), part))
+    found = []
+    for parts in reversed(bases.values()):
+        match = _BASE.fullmatch(parts[0].name)
+        assert match is not None
+        begin = int(match[1], 16)
+        later = [(sequence, part) for sequence, part in deltas if sequence > begin]
+        sequence = max([begin, *(sequence for sequence, _ in later)])
+        found.append(Manifest(VERSION, container, 0, sequence, tuple(parts), tuple(part for _, part in later)))
+    return found
+
+
+def base_sequence(manifest: Manifest) -> int:
+    """The frame that a snapshot's base alone reaches to."""
+    match = _BASE.fullmatch(manifest.base[0].name) if manifest.base else None
+    return int(match[1], 16) if match is not None else 0
+
+
+def number_of(part: Part) -> int:
+    """Which part of its base it is."""
+    match = _BASE.fullmatch(part.name)
+    return int(match[2]) if match is not None else 0
 
 
 def _whole_manifest(raw: bytes, container: int) -> Manifest | None:
     body = raw[: -_CRC.size]
-    if _CRC.pack(crc32c(body)) != raw[-_CRC.size :]:
+    if not body or _CRC.pack(crc32c(body)) != raw[-_CRC.size :]:
         return None
     try:
         manifest = _decode_manifest(body)
@@ -214,19 +322,10 @@ async def read_part(chunks: ChunkStore, part: Part) -> bytes:
         UnavailableError: tier 2 can't be read.
     """
     data = await _read(chunks, part.name, part.size_bytes)
-    if len(data) != part.size_bytes or await asyncio.to_thread(crc32c, data) != part.crc:
+    crc = part.crc if part.crc == NO_CRC else await asyncio.to_thread(crc32c, data)
+    if len(data) != part.size_bytes or crc != part.crc:
         raise SnapshotError(f"{part.name} is damaged", part.name)
     return data
-
-
-async def check_manifest(chunks: ChunkStore, manifest: Manifest) -> None:
-    """See that a manifest is stored as it is.
-
-    Raises: as `read_part`.
-    """
-    name, expected = manifest_name(manifest.container, manifest.number), _stored_form(manifest)
-    if await _read(chunks, name, len(expected)) != expected:
-        raise SnapshotError(f"{name} is damaged", name)
 
 
 async def _read(chunks: ChunkStore, name: str, size_bytes: int) -> bytes:
@@ -288,7 +387,8 @@ def _apply(folder: Path, stored: bytes) -> None:
 def _check(file: Path, manifest: Manifest) -> None:
     inspected = inspect_file(file, manifest.container)
     if inspected.damage:
-        raise SnapshotError(f"snapshot {manifest.number} of container {manifest.container}: {inspected.damage}")
+        which = manifest.number or f"of frame {manifest.sequence:,}"
+        raise SnapshotError(f"snapshot {which} of container {manifest.container}: {inspected.damage}")
 
 
 def parts_of(file: Path) -> Iterator[bytes]:

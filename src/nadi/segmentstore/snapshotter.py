@@ -112,7 +112,7 @@ class Snapshotter:
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
         """Read the snapshot as it is stored; says what is wrong with it, or "". `pause` is called after so many bytes.
 
-        A damaged one is given up.
+        A damaged one is given up; a damaged manifest is stored anew.
 
         Raises:
             UnavailableError: tier 2 can't be read.
@@ -124,7 +124,7 @@ class Snapshotter:
             for part in manifest.parts:
                 await snapshots.read_part(self._chunks, part)
                 await pause(part.size_bytes)
-            await snapshots.check_manifest(self._chunks, manifest)
+            await self._renew_manifest(manifest)
         except SnapshotError as error:
             newest = self._manifest
             if newest is manifest or error.name in {part.name for part in newest.parts}:
@@ -134,6 +134,17 @@ class Snapshotter:
             self._is_known = True
             self.on_stored()
         return self.damage
+
+    async def _renew_manifest(self, manifest: Manifest) -> None:
+        """What it says is known here, so damage of it costs no more than to store it anew."""
+        if self._manifest is not manifest:
+            return
+        wrong = await snapshots.renew_manifest(self._chunks, manifest)
+        if self._manifest is not manifest:  # replaced meanwhile, and deleted
+            await self._delete_all(snapshots.manifest_names(self._container, manifest.number))
+        elif wrong:
+            self.renewed = "; ".join(wrong)
+            log.warning("container %d: the manifest of its snapshot was stored anew: %s", self._container, self.renewed)
 
     async def _get_to_know(self) -> None:
         """Of the snapshot that was found at the start."""
@@ -269,7 +280,11 @@ class Snapshotter:
     async def _put_manifest(self, sequence: int, base: tuple[Part, ...], deltas: tuple[Part, ...]) -> Manifest:
         number = await self._next_number()
         manifest = Manifest(snapshots.VERSION, self._container, number, sequence, base, deltas)
-        await snapshots.put_manifest(self._chunks, manifest)
+        try:
+            await snapshots.put_manifest(self._chunks, manifest)
+        except NadiError:  # it may be there, though not durably, and what it names is not to stay
+            await self._delete_all(snapshots.manifest_names(self._container, number))
+            raise
         return manifest
 
     async def _next_number(self) -> int:
@@ -280,10 +295,11 @@ class Snapshotter:
 
     async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
         if former is not None and former.base == manifest.base:
-            await self._chunks.delete(snapshots.manifest_name(self._container, former.number))
+            for name in snapshots.manifest_names(self._container, former.number):
+                await self._chunks.delete(name)
             return
         needed = {part.name for part in manifest.parts}
-        needed.add(snapshots.manifest_name(self._container, manifest.number))
+        needed.update(snapshots.manifest_names(self._container, manifest.number))
         for name in await self._chunks.listed(snapshots.folder_of(self._container)):
             if name not in needed:
                 await self._chunks.delete(name)

@@ -285,6 +285,7 @@ class StateMachine:
         first, last = span
         for extent in record.extents[first:last]:
             self._release(record, extent)
+        self.garbage.pop(operation.chunk, None)  # a state that was made anew may have had it before the log told
         chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk, operation.checksums)
         record.extents[first:last] = [chunk]
         record.changed_extents[operation.offset] = chunk
