@@ -388,6 +388,7 @@ class Container:
         self.log_full = self.log.size_bytes > LOG_MAX_BYTES
         self._prepare(frame, answers)
         if not frame.empty:
+            await self._break_seal()
             parts, extents = frame.finish()
             ref.address, checksums = await self.log.append(parts)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
@@ -597,9 +598,7 @@ class Container:
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
         moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
         changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
-        if self._may_be_sealed:  # the first write since the start; up to it the seal holds
-            await loop.run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
-            self._may_be_sealed = False
+        await self._break_seal()
         while True:
             try:
                 await loop.run_in_executor(None, metadata.commit, *changes)
@@ -611,6 +610,12 @@ class Container:
                     raise
             else:
                 return
+
+    async def _break_seal(self) -> None:
+        """Before anything is written since the start, to the log or to the state: up to then what was sealed holds."""
+        if self._may_be_sealed:
+            await asyncio.get_running_loop().run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
+            self._may_be_sealed = False
 
     def _is_no_room(self, error: Exception) -> bool:
         if isinstance(error, (lmdb.DiskError, StorageFullError)):

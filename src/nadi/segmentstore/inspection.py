@@ -118,7 +118,12 @@ async def inspect_container(
         if has_all is None:
             return report
         stopped = StoppedContainer(number, folder, chunks)
-        await stopped.open(state, cut, has_all=has_all)
+        try:
+            await stopped.open(state, cut, has_all=has_all)
+        except DamagedStateError as error:
+            report.is_refused = True
+            report.lost.append(f"{error.what}: {error.why_not}; put back the one that belongs here")
+            return report
         try:
             if stopped.log.damage is not None and cut is None and await _left_out(report, stopped, state):
                 await stopped.shut()
@@ -139,6 +144,15 @@ async def state_to_use(report: Report, folder: Path, number: int, chunks: ChunkS
     """
     examined = statecheck.examine(folder / rebuild.STATE, number)
     what = rebuild.wrong(folder, examined)
+    older = "" if what else await rebuild.older_than_snapshot(number, chunks, examined)
+    if older:
+        try:
+            source = await rebuild.make(folder, number, chunks, older, copy)
+        except DamagedStateError:
+            pass  # a snapshot that can't be used is told as such
+        else:
+            report.healed.append(f"the state is an older one ({older}): it is made anew, from {source}")
+            return False
     if not what:
         await asyncio.to_thread(_copy, folder / rebuild.STATE, copy)
         report.sound.append("state: as it was left at a clean stop" if examined.sealed else "state: whole")

@@ -23,8 +23,6 @@ import lmdb
 
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
 from nadi.segmentstore import reserve, snapshots, statecheck
-from nadi.segmentstore.checked import CRC_BYTES, STATE_KEY
-from nadi.segmentstore.metadata import decode_sequence
 from nadi.segmentstore.snapshots import Manifest, SnapshotError
 from nadi.segmentstore.statecheck import Examined, Verdict
 from nadi.segmentstore.tier1 import disk
@@ -129,9 +127,26 @@ async def sound_state(folder: Path, container: int, chunks: ChunkStore, fits: Fi
         examined = await asyncio.to_thread(statecheck.examine, folder / STATE, container)
         what = wrong(folder, examined)
     await asyncio.to_thread(_clear, folder)
-    if not what:
-        return SoundState(said, examined.epoch if has_all(folder, examined) else 0)
-    return SoundState(await anew(folder, container, chunks, what, fits))
+    if what:
+        return SoundState(await anew(folder, container, chunks, what, fits))
+    older = await older_than_snapshot(container, chunks, examined)
+    if older:
+        try:
+            return SoundState(await anew(folder, container, chunks, older, fits))
+        except DamagedStateError as error:
+            log.warning("container %d: %s, but that can't be used: %s", container, older, error.why_not)
+    return SoundState(said, examined.epoch if has_all(folder, examined) else 0)
+
+
+async def older_than_snapshot(container: int, chunks: ChunkStore, examined: Examined) -> str:
+    """Whether a sound state is one of before its newest snapshot, which is made of a state: then it was put back."""
+    try:
+        manifest, _ = await snapshots.newest(chunks, container)
+    except UnavailableError:
+        return ""  # whoever needs it is told
+    if manifest is None or manifest.sequence <= examined.sequence:
+        return ""
+    return f"it ends with frame {examined.sequence:,}, and its snapshot in tier 2 with {manifest.sequence:,}"
 
 
 def _clear(folder: Path) -> None:
@@ -149,21 +164,11 @@ def wrong(folder: Path, examined: Examined) -> str:
         return examined.what
     if has_all(folder, examined):
         return ""
-    sequence = _sealed_sequence(folder / STATE) if examined.sealed else examined.sequence
+    sequence = examined.sequence
     first = first_logged(folder)
     if first is None or first <= sequence + 1:
         return ""
     return f"it ends with frame {sequence:,}, and the log begins with {first:,}"
-
-
-def _sealed_sequence(folder: Path) -> int:
-    """The last frame that a sealed state reflects: the seal vouches for the file, so it may be mapped."""
-    with (
-        lmdb.open(str(folder), readonly=True, lock=False, max_dbs=1) as env,
-        env.begin(db=env.open_db(b"state", create=False)) as txn,
-    ):
-        raw = bytes(txn.get(STATE_KEY) or b"")
-    return decode_sequence(raw[:-CRC_BYTES]) if raw else 0
 
 
 async def anew(folder: Path, container: int, chunks: ChunkStore, what: str, fits: Fits) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from nadi.errors import DamagedStateError
 from nadi.limits import CHUNK_FLUSH_BYTES
 from nadi.segmentstore import moments
 from nadi.segmentstore import operations as op
@@ -73,8 +74,12 @@ class StateMachine:
 
     def must(self, segment: int) -> SegmentRecord:
         record = self.by_id(segment)
-        assert record is not None, f"an operation speaks of segment {segment}, which does not exist"
+        if record is None:
+            raise self._strange(f"the log speaks of segment {segment}, which the state has not")
         return record
+
+    def _strange(self, what: str) -> DamagedStateError:
+        return DamagedStateError(self.metadata.where, what, "state and log aren't of one container and one time")
 
     def attribute(self, record: SegmentRecord, attribute: bytes) -> int | None:
         value = record.attributes.get(attribute)
@@ -187,7 +192,9 @@ class StateMachine:
 
     def _replay_append(self, operation: op.Append, frame: FrameRef, data_at: int, checksum: bytes) -> None:
         record = self.must(operation.segment)
-        assert operation.offset == record.length, "an append of the log does not continue its segment"
+        if operation.offset != record.length:
+            place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
+            raise self._strange(f"the log appends at {place}")
         moments.note(record, operation.at_ms)
         if operation.length:
             position = data_at + operation.position

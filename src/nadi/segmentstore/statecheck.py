@@ -17,12 +17,16 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import lmdb
 import msgspec
 from crc32c import crc32c
 
 from nadi.errors import UnavailableError
 from nadi.limits import MIB, STATE_CHECK_S
+from nadi.segmentstore.checked import STATE_KEY
+from nadi.segmentstore.commit import is_checked, plain
 from nadi.segmentstore.inspected import Inspected
+from nadi.segmentstore.metadata import decode_sequence
 from nadi.segmentstore.tier1 import disk
 
 STATE_FILE, SEAL_FILE = "data.mdb", "seal"
@@ -41,8 +45,8 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a look at the file has shown. sequence: of the last frame it reflects, and records by table; both where it
-    was walked. epoch: it has all that was in the log when the owner of that epoch left it; 0: that isn't said."""
+    """What a look at the file has shown. sequence: of the last frame it reflects. records: by table, where it was
+    walked. epoch: it has all that was in the log when the owner of that epoch left it; 0: that isn't said."""
 
     verdict: Verdict
     what: str = ""
@@ -85,7 +89,10 @@ def examine(folder: Path, container: int) -> Examined:
     if found is not None:
         *expected, epoch = found
         if tuple(expected) == _checksum(file):
-            return Examined(Verdict.SOUND, sealed=True, epoch=epoch)
+            sequence = _sealed_sequence(folder, container)
+            if sequence is None:
+                return Examined(Verdict.DAMAGED, "its own record is not one of this container", sealed=True)
+            return Examined(Verdict.SOUND, sealed=True, epoch=epoch, sequence=sequence)
         return Examined(Verdict.DAMAGED, "it is not as it was left at the last clean stop", sealed=True)
     inspected = inspect_file(file, container)
     if inspected.damage:
@@ -103,6 +110,22 @@ def _read_seal(folder: Path) -> tuple[int, int, int] | None:
     if match is None or int(match[5], 16) != crc32c(match[1].encode()):
         return None
     return int(match[2]), int(match[3], 16), int(match[4] or 0)
+
+
+def _sealed_sequence(folder: Path, container: int) -> int | None:
+    """The last frame that a sealed state reflects: the seal vouches for the file, so it may be mapped. None: what it
+    says is not said of this container."""
+    with (
+        lmdb.open(str(folder), readonly=True, lock=False, max_dbs=1) as env,
+        env.begin(db=env.open_db(b"state", create=False)) as txn,
+    ):
+        raw = bytes(txn.get(STATE_KEY) or b"")
+    if not raw:
+        return 0
+    try:
+        return decode_sequence(plain(raw) if is_checked(raw, container) else raw)  # that of an earlier version has none
+    except msgspec.DecodeError:
+        return None
 
 
 def _checksum(file: Path) -> tuple[int, int]:

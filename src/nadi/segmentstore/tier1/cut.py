@@ -19,6 +19,7 @@ from crc32c import crc32c
 
 from nadi.errors import InvalidArgumentError
 from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.latest import forget
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_number
 
 CUT_FILE = "cut"
@@ -52,6 +53,7 @@ def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = N
     whole = offset <= BLOCK_BYTES  # nothing but its header, or not even that, would be left
     suffix = f".damaged-{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     done = []
+    forget(folder)
     later = sorted((n, p) for p in folder.iterdir() if (n := log_file_number(p.name)) is not None and n >= number)
     for later_number, later_path in reversed(later):  # the highest first: never a gap in the numbers
         aside = _free_name(later_path, suffix)

@@ -36,6 +36,7 @@ from crc32c import crc32c
 
 from nadi.errors import CorruptLogError
 from nadi.limits import MIB
+from nadi.segmentstore.tier1.latest import latest
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
     FRAME_MAGICS,
@@ -114,6 +115,11 @@ def read_headers(folder: Path, log_id: bytes | None, complete_to: int | None = N
     if complete_to is not None:
         return _all_headers(folder, log_id, files, in_use, complete_to)
     used, prepared = files[:valid], files[valid:]
+    last = latest(folder, log_id)
+    if last > (used[-1].number if used else 0):
+        path = folder / log_file_name(last)
+        what = "neither its header nor its first frame can be read" if path.exists() else "this file is missing"
+        raise CorruptLogError(str(path), 0, f"{what}, and it was the last in use")
     if valid and len(prepared) > 1:
         raise CorruptLogError(str(prepared[0].path), 0, "its header is damaged, and another file was prepared after it")
     if valid and prepared and prepared[0].number != used[-1].number + 1:  # the one between was in use

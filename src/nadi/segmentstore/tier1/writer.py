@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from crc32c import crc32c
 
 from nadi.limits import MIB
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.fence import Fence
+from nadi.segmentstore.tier1.latest import note
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
     FRAME_HEADER_BYTES,
@@ -25,7 +27,7 @@ from nadi.segmentstore.tier1.layout import (
 )
 from nadi.segmentstore.tier1.log import Appended, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
-from nadi.segmentstore.tier1.supply import FileSupply
+from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
 
 _STAGING_BYTES = 5 * MIB  # a full frame (limits.FRAME_MAX_BYTES) and what may be added to it
 _LARGE_BYTES = 64 * MIB  # more than the largest frame
@@ -152,6 +154,7 @@ class FrameWriter:
         block[:] = header.encode()
         disk.write_all(self._fd, memoryview(block), 0)
         os.fdatasync(self._fd)
+        self._note_latest(prepared.path.parent)
         self._next_number += 1
         self._supply.request(self._next_number)
         self._file = LogFile(
@@ -159,6 +162,13 @@ class FrameWriter:
         )
         self._on_new_file(self._file)
         return self._file
+
+    def _note_latest(self, folder: Path) -> None:
+        try:
+            note(folder, self._log_id, self._next_number)
+        except OSError as error:
+            if not is_no_room(error):
+                raise  # else it is noted with the next file: what can be done on a full disk comes first
 
     def _stage(self, parts: Sequence[bytes], parts_bytes: int, size: int) -> memoryview:
         """The frame in aligned memory, its header still to be filled in."""
