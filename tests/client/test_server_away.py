@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -101,3 +103,21 @@ def _again(read: Callable[[], Any]) -> Any:
         except RequestTimeoutError:
             continue
     raise AssertionError("it does not go on")
+
+
+def test_a_server_that_stands_still_is_noticed_within_the_clients_time(away: Away) -> None:
+    """A read at the tail waits for no answer; that no word comes at all tells."""
+    manager = away.manager
+    manager.create_scope("still")
+    manager.create_stream("still", "t", 1)
+    with manager.create_reader("still", "t") as reader:
+        with pytest.raises(RequestTimeoutError, match="nothing to read"):
+            reader.next_block(0.5)
+        os.kill(away.server.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            with pytest.raises(UnavailableError):
+                reader.next_block(60)
+            assert time.monotonic() - began < 10 * TIMEOUT_S
+        finally:
+            os.kill(away.server.pid, signal.SIGCONT)

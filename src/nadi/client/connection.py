@@ -40,7 +40,8 @@ from nadi.wire.outgoing import Outgoing
 HIGH_VERSION, LOW_VERSION = 17, 5
 TOKEN_EXPIRED = 1  # in AuthTokenCheckFailed
 _KEEP_ALIVE_S = 10.0
-_QUIET_TICKS = 4  # keep-alives without any answer, after which the peer counts as gone
+_SILENCE_S = 50.0  # without any answer, after which the peer counts as gone
+_QUIET_TICKS = 4  # of the timer in that time, but for the first keep-alives are sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,10 @@ def error_of(reply: wire.Command) -> NadiError | None:
 class SegmentStoreConnection(asyncio.BufferedProtocol):
     """Open with `SegmentStoreConnection.open`; not for use from other threads than its loop's."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, silence_s: float = _SILENCE_S) -> None:
+        """silence_s: after so long without a word the peer counts as gone."""
         self.endpoint = endpoint
+        self._tick_s = min(_KEEP_ALIVE_S, silence_s / (_QUIET_TICKS + 1))
         self._loop = asyncio.get_running_loop()
         # room for one whole read reply and the head of the next, so that big frames are not moved
         self._decoder = Decoder(READ_REPLY_MAX_BYTES + RECEIVE_BUFFER_BYTES)
@@ -123,14 +126,16 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(
-        cls, endpoint: Endpoint, timeout_s: float, tls: ssl.SSLContext | None = None
+        cls, endpoint: Endpoint, timeout_s: float, tls: ssl.SSLContext | None = None, silence_s: float = _SILENCE_S
     ) -> SegmentStoreConnection:
         """Connect and shake hands; UnavailableError if that fails or takes too long."""
         loop = asyncio.get_running_loop()
         protocol: SegmentStoreConnection | None = None
         try:
             async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(lambda: cls(endpoint), endpoint.host, endpoint.port, ssl=tls)
+                _, protocol = await loop.create_connection(
+                    lambda: cls(endpoint, silence_s), endpoint.host, endpoint.port, ssl=tls
+                )
                 await protocol._hello
         except TimeoutError:
             if protocol is not None:
@@ -150,7 +155,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
         self._outgoing = Outgoing(self._transport)
         self.send(wire.Hello(HIGH_VERSION, LOW_VERSION))
-        self._timer = self._loop.call_later(_KEEP_ALIVE_S, self._tick)
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.get_buffer(sizehint)
@@ -250,7 +255,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             self._hello.set_result(None)
 
     def _tick(self) -> None:
-        self._timer = self._loop.call_later(_KEEP_ALIVE_S, self._tick)
+        self._timer = self._loop.call_later(self._tick_s, self._tick)
         self._quiet += 1
         if self._quiet > _QUIET_TICKS:
             self.lose(UnavailableError(f"segment store {self.endpoint} has gone silent"))

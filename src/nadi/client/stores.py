@@ -67,7 +67,9 @@ class SegmentStores:
         slot = (endpoint, purpose)
         task = self._connections.get(slot)
         if task is None or (task.done() and not _usable(task)):
-            task = asyncio.create_task(SegmentStoreConnection.open(endpoint, _CONNECT_TIMEOUT_S, self._tls))
+            task = asyncio.create_task(
+                SegmentStoreConnection.open(endpoint, _CONNECT_TIMEOUT_S, self._tls, max(self.timeout_s, 1.0))
+            )
             self._connections[slot] = task
         try:
             connection = await asyncio.shield(task)
