@@ -137,6 +137,37 @@ def test_it_comes_once_a_week(tmp_path: Path) -> None:
     uvloop.run(run())
 
 
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_clock_that_was_ahead_costs_no_more_than_a_week(tmp_path: Path, *, is_restarted: bool) -> None:
+    """The last pass ended in the year after next, by a clock that was set right since."""
+
+    async def run() -> None:
+        clock = Clock()
+        now_ms, clock.now_ms = clock.now_ms, clock.now_ms + 400 * WEEK_MS // 7
+        async with open_store(tmp_path, now_ms=clock) as (store, peer):
+            await fill(store, peer, chunks=0)
+            store.scrub.begin()
+            first = await ended(store)
+            clock.now_ms = now_ms
+            if not is_restarted:
+                await until(lambda: first.ended_ms == now_ms)
+                clock.now_ms += WEEK_MS
+                await until(lambda: store.scrub.running is None and store.scrub.last is not first)
+                return
+        async with open_store(tmp_path, now_ms=clock):
+            await asyncio.sleep(0.05)
+        clock.now_ms += WEEK_MS - 1
+        async with open_store(tmp_path, now_ms=clock) as (store, _):  # a week from when it was set right
+            await asyncio.sleep(0.05)
+            last = store.scrub.last
+            assert last is not None
+            assert (last.asked, last.ended_ms) == (True, now_ms)
+            clock.now_ms += 1
+            assert not (await ended(store, after=last)).asked
+
+    uvloop.run(run())
+
+
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 100_000)
 

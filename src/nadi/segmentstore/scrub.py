@@ -144,8 +144,7 @@ class Scrub:
     async def _until_due(self) -> None:
         while self.running is None:
             self._asked.clear()
-            since = self.last.ended_ms if self.last is not None else self._kept.since_ms
-            left_s = SCRUB_EVERY_S - (self._now_ms() - since) / 1000
+            left_s = SCRUB_EVERY_S - (self._now_ms() - self._since_ms()) / 1000
             if left_s <= 0:
                 self._kept.running, self._kept.place = ScrubPass(self._now_ms()), _Place()
                 return
@@ -154,6 +153,19 @@ class Scrub:
                     await self._asked.wait()
             except TimeoutError:
                 pass
+
+    def _since_ms(self) -> int:
+        """When the last pass ended, or the folder was first served: now, from now on, if the clock was ahead then."""
+        now_ms, last = self._now_ms(), self.last
+        since_ms = last.ended_ms if last is not None else self._kept.since_ms
+        ahead_ms = since_ms - now_ms
+        if ahead_ms <= 0:
+            return since_ms
+        if last is not None:
+            last.begun_ms, last.ended_ms = last.begun_ms - ahead_ms, now_ms
+        self._kept.since_ms = min(self._kept.since_ms, now_ms)
+        self._keep()  # else each restart would begin a week of its own
+        return now_ms
 
     async def _pass(self) -> None:
         """Go on with the pass under way to its end; one that is begun meanwhile takes its place."""
@@ -347,7 +359,6 @@ class Scrub:
         self._kept = kept
         if kept.place.container > len(self._containers) or kept.place.table > len(TABLES):
             self._kept.place = _Place()
-        self._kept.since_ms = min(kept.since_ms, self._now_ms())
 
     def _keep(self) -> None:
         self._write(msgspec.json.encode(self._kept))
