@@ -19,10 +19,12 @@ from nadi.naming import SCRUB_SEGMENT
 from nadi.segmentstore import scrub as scrubs
 from nadi.segmentstore import statecheck
 from nadi.segmentstore.inspected import Inspected
+from nadi.segmentstore.inspection import inspect_folder
 from nadi.segmentstore.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2 import writer as writers
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire import commands as wire
 
 from .harness import Peer, open_store
@@ -137,6 +139,37 @@ def test_it_comes_once_a_week(tmp_path: Path) -> None:
     uvloop.run(run())
 
 
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_clock_that_was_ahead_costs_no_more_than_a_week(tmp_path: Path, *, is_restarted: bool) -> None:
+    """The last pass ended in the year after next, by a clock that was set right since."""
+
+    async def run() -> None:
+        clock = Clock()
+        now_ms, clock.now_ms = clock.now_ms, clock.now_ms + 400 * WEEK_MS // 7
+        async with open_store(tmp_path, now_ms=clock) as (store, peer):
+            await fill(store, peer, chunks=0)
+            store.scrub.begin()
+            first = await ended(store)
+            clock.now_ms = now_ms
+            if not is_restarted:
+                await until(lambda: first.ended_ms == now_ms)
+                clock.now_ms += WEEK_MS
+                await until(lambda: store.scrub.running is None and store.scrub.last is not first)
+                return
+        async with open_store(tmp_path, now_ms=clock):
+            await asyncio.sleep(0.05)
+        clock.now_ms += WEEK_MS - 1
+        async with open_store(tmp_path, now_ms=clock) as (store, _):  # a week from when it was set right
+            await asyncio.sleep(0.05)
+            last = store.scrub.last
+            assert last is not None
+            assert (last.asked, last.ended_ms) == (True, now_ms)
+            clock.now_ms += 1
+            assert not (await ended(store, after=last)).asked
+
+    uvloop.run(run())
+
+
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 100_000)
 
@@ -151,9 +184,9 @@ def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Monk
         async with open_store(tmp_path) as (store, _):
             original = store._reader.verify
 
-            async def verify(container: Any, record: Any, extent: Any) -> None:
+            async def verify(container: Any, record: Any, extent: Any) -> bool:
                 verified.append(record.name)
-                await original(container, record, extent)
+                return await original(container, record, extent)
 
             monkeypatch.setattr(store._reader, "verify", verify)
             found = await ended(store)
@@ -211,7 +244,7 @@ def test_what_is_deleted_truncated_and_compacted_meanwhile_is_not_damage(tmp_pat
             original = store._reader.verify
             done: list[str] = []
 
-            async def verify(container: Any, record: Any, extent: Any) -> None:
+            async def verify(container: Any, record: Any, extent: Any) -> bool:
                 if not done:
                     done.append(record.name)
                     others = [segment for segment in SEGMENTS if segment != record.name]
@@ -223,7 +256,7 @@ def test_what_is_deleted_truncated_and_compacted_meanwhile_is_not_damage(tmp_pat
                     for path in chunks_of(tmp_path):
                         if str(path.relative_to(tmp_path / "tier2")) in container.state.garbage:
                             path.unlink()
-                await original(container, record, extent)
+                return await original(container, record, extent)
 
             store._reader.verify = verify  # type: ignore[method-assign]
             store.scrub.begin()
@@ -264,10 +297,10 @@ def test_a_place_that_the_disk_cannot_read_does_not_end_it(tmp_path: Path) -> No
             original = store._reader.verify
             failing = SEGMENTS[2]
 
-            async def verify(container: Any, record: Any, extent: Any) -> None:
+            async def verify(container: Any, record: Any, extent: Any) -> bool:
                 if record.name == failing:
                     raise OSError(5, "Input/output error")
-                await original(container, record, extent)
+                return await original(container, record, extent)
 
             store._reader.verify = verify  # type: ignore[method-assign]
             store.scrub.begin()
@@ -324,15 +357,17 @@ def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what: str) 
             whole = await ended(store)
             assert whole.damages == 0
             assert whole.snapshot_bytes > 0
-            (rotten,) = (tmp_path / "tier2").rglob(f"{what}-*")
+            rotten = next((tmp_path / "tier2").rglob(f"{what}-*"))
             rotten.write_bytes(b"?" + rotten.read_bytes()[1:])
             store.scrub.begin()
             found = await ended(store, after=whole)
-            assert found.damages == 1
-            assert rotten.name in found.damaged[0]
+            has_copy = what == "manifest"  # it is stored twice
+            assert (found.damages, found.renewals) == (not has_copy, has_copy)
+            assert rotten.name in (found.damaged or found.renewed)[0]
             await until(lambda: rotten.name in container.snapshots.renewed)
             store.scrub.begin()
-            assert (await ended(store, after=found)).damages == 0
+            again = await ended(store, after=found)
+            assert (again.damages, again.renewals) == (0, 0)
 
     uvloop.run(run())
 
@@ -385,6 +420,52 @@ def test_chunks_without_checksums_get_them(tmp_path: Path, monkeypatch: pytest.M
                 file.write(b"?")
             store.scrub.begin()
             assert (await ended(store, after=store.scrub.last)).damages == 1
+
+    uvloop.run(run())
+
+
+@pytest.mark.parametrize("what", ["flipped", "cut off"])
+def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None:
+    def rot(chunk: Path) -> int:
+        """The length of the data, which stays as it is."""
+        data = bytearray(chunk.read_bytes())
+        described = ChunkDescription.decode(str(chunk.relative_to(tmp_path / "tier2")), data)
+        assert described is not None
+        data[-5] ^= 1
+        chunk.write_bytes(data if what == "flipped" else data[: described.length])
+        return described.length
+
+    async def inspected(folder: Path) -> tuple[list[str], list[str]]:
+        _, report = await inspect_folder(folder)
+        return report.renewed, report.lost
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await fill(store, peer)
+        rotten = chunks_of(tmp_path)[1::6]
+        assert await inspected(tmp_path) == ([], [])
+        rotten_bytes = sum(map(rot, rotten))
+        (told,), lost = await inspected(tmp_path)
+        assert "data right: 2, " in told
+        assert str(rotten[0].relative_to(tmp_path / "tier2")) in told
+        assert lost == []
+        async with open_store(tmp_path, 1) as (store, peer):
+            store.scrub.begin()
+            found = await ended(store)
+            assert (found.damages, found.renewals, len(found.renewed)) == (0, 2, 2)
+            assert found.rewritten_bytes == rotten_bytes
+            for chunk, text in zip(rotten, found.renewed, strict=True):
+                assert chunk.name in text
+                assert str(chunk.relative_to(tmp_path / "tier2")) in store.containers[0].state.garbage
+            assert store.containers[0].damaged == []
+            for container in store.containers:
+                sequence = container.state.sequence
+                await until(lambda c=container, s=sequence: c.metadata.state().sequence >= s)  # type: ignore[misc]
+            store.scrub.begin()
+            again = await ended(store, after=found)
+            assert (again.damages, again.renewals, again.rewritten_bytes) == (0, 0, 0)
+            assert await peer.read_all(SEGMENTS[0]) == frame_events([bytes(1_000)]) * 3
+        assert await inspected(tmp_path) == ([], [])
 
     uvloop.run(run())
 

@@ -75,11 +75,15 @@ def _tell(report: ScrubReport, *, status: bool) -> None:
         + (f"damaged places: {last.damages:,}" if last.damages else "nothing is damaged")
     )
     if last.rewritten_bytes:
-        say(f"  chunks of an earlier version have checksums now: {last.rewritten_bytes:,} bytes were stored anew")
+        say(f"  chunks without checksums, or a whole description: {last.rewritten_bytes:,} bytes were stored anew")
     for text in last.damaged:
         say(f"  {text}")
     if last.damages > len(last.damaged):
         say(f"  and {last.damages - len(last.damaged):,} more: the server's log has all")
+    for text in last.renewed:
+        say(f"  nothing is lost: {text}")
+    if last.renewals > len(last.renewed):
+        say(f"  nor by {last.renewals - len(last.renewed):,} more: the server's log has all")
 
 
 def _read(one: ScrubPass, data: str) -> str:

@@ -10,8 +10,10 @@ class ScrubPass(msgspec.Struct, omit_defaults=True):
 
     asked: somebody waits for it; else it is the weekly one. read_bytes: of segments' data so far, of total_bytes.
     records, state_bytes, snapshot_bytes: of the states, and of their snapshots, so far. rewritten_bytes: of chunks of
-    earlier versions, which had no checksums, and were stored anew with them.
+    earlier versions, which had no checksums, and of those whose description was damaged: they were stored anew.
     damages: how many damaged places were found; `damaged` tells the first of them in words.
+    renewals: how many places were found damaged of which nothing is lost, for there is another copy of what they said;
+    `renewed` tells the first of them.
     """
 
     begun_ms: int
@@ -25,6 +27,8 @@ class ScrubPass(msgspec.Struct, omit_defaults=True):
     rewritten_bytes: int = 0
     damages: int = 0
     damaged: list[str] = []
+    renewals: int = 0
+    renewed: list[str] = []
 
 
 class ScrubReport(msgspec.Struct, omit_defaults=True):

@@ -262,6 +262,11 @@ async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
     if needless is not None and not report.leaves_out:
         place = f"byte {needless.offset:,} of {needless.file}"
         report.renewed.append(f"the log is damaged at {place} ({needless.what}): the state has all that it said")
+    if stopped.undescribed:
+        report.renewed.append(
+            f"chunks whose description is damaged, and all data right: {stopped.undescribed:,}, "
+            f"{stopped.first_undescribed} the first: the next scrub stores them anew"
+        )
     report.lost += lost_lines(stopped, stopped.log.lost)
     known = stopped.damage.all()
     for damaged in known:

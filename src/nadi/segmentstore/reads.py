@@ -274,12 +274,18 @@ class SegmentReader:
                 end = min(end, description.go_on_at(last + 1))
         return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
-    async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> None:
-        """Read an extent where it lies, past the cache; DamagedDataError if it is not what was stored."""
+    async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
+        """Read an extent where it lies, past the cache; DamagedDataError if it is not what was stored.
+
+        False: all data is right, but the chunk's description, which stands behind it, is damaged or missing.
+        """
         try:
             await self.read_exactly(container, record, [extent], past_cache=True)
+            if not extent.chunk or not extent.checksums:  # chunks without checksums never had a description
+                return True
+            return await self._chunks.description(extent.chunk, extent.length) is not None
         except NotFoundError:
-            return  # moved, compacted or truncated meanwhile
+            return True  # moved, compacted or truncated meanwhile
 
     async def read_exactly(
         self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False

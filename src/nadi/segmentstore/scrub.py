@@ -3,7 +3,8 @@
 One task of the store goes over the containers: first their states, the file and then its records, and the snapshots of
 these; then the bytes of their segments, extent by extent, wherever each lies, past the cache. Whatever reads them
 checks them; what is wrong is counted, told in words, and logged. A damaged state is made anew from its snapshot and the
-log, a damaged snapshot from the state. Chunks of earlier versions, which have no checksums, are stored anew with them.
+log, a damaged snapshot from the state. Chunks of earlier versions, which have no checksums, are stored anew with them,
+and so are chunks whose description is damaged.
 
 It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds of
 it. `begin` starts a pass now, at a quicker pace, for somebody who waits.
@@ -144,8 +145,7 @@ class Scrub:
     async def _until_due(self) -> None:
         while self.running is None:
             self._asked.clear()
-            since = self.last.ended_ms if self.last is not None else self._kept.since_ms
-            left_s = SCRUB_EVERY_S - (self._now_ms() - since) / 1000
+            left_s = SCRUB_EVERY_S - (self._now_ms() - self._since_ms()) / 1000
             if left_s <= 0:
                 self._kept.running, self._kept.place = ScrubPass(self._now_ms()), _Place()
                 return
@@ -154,6 +154,19 @@ class Scrub:
                     await self._asked.wait()
             except TimeoutError:
                 pass
+
+    def _since_ms(self) -> int:
+        """When the last pass ended, or the folder was first served: now, from now on, if the clock was ahead then."""
+        now_ms, last = self._now_ms(), self.last
+        since_ms = last.ended_ms if last is not None else self._kept.since_ms
+        ahead_ms = since_ms - now_ms
+        if ahead_ms <= 0:
+            return since_ms
+        if last is not None:
+            last.begun_ms, last.ended_ms = last.begun_ms - ahead_ms, now_ms
+        self._kept.since_ms = min(self._kept.since_ms, now_ms)
+        self._keep()  # else each restart would begin a week of its own
+        return now_ms
 
     async def _pass(self) -> None:
         """Go on with the pass under way to its end; one that is begun meanwhile takes its place."""
@@ -214,10 +227,15 @@ class Scrub:
             read_bytes += size_bytes
             await self._pause(size_bytes, found)
 
-        damage = await container.snapshots.verify(pause)
+        snapshots = container.snapshots
+        before = snapshots.renewed
+        damage = await snapshots.verify(pause)
         found.snapshot_bytes += read_bytes
         if damage:
             self._note(found, f"the snapshot of container {container.number}, in place of which one is made: {damage}")
+        elif snapshots.renewed != before:
+            text = f"one manifest of the snapshot of container {container.number} was stored anew: {snapshots.renewed}"
+            self._note_renewal(found, text)
 
     def _read_records(self, container: Container, place: _Place, found: ScrubPass) -> int:
         """Some records, or a table's end; their size."""
@@ -271,14 +289,13 @@ class Scrub:
                 if extent.frame is not None and extent.frame.address is None:
                     return  # under way into the log
                 try:
-                    await self._reader.verify(container, record, extent)
+                    is_described = await self._reader.verify(container, record, extent)
                 except DamagedDataError as error:
                     self._note(found, str(error))
                 except OSError as error:
                     self._note(found, f"bytes {extent.offset:,} to {extent.end:,} of segment {record.name}: {error}")
                 else:
-                    if extent.chunk and not extent.checksums and await self._rewrite(container, record, extent):
-                        found.rewritten_bytes += extent.length
+                    await self._renew(container, record, extent, found, is_described=is_described)
                 found.read_bytes += extent.length
                 if self.running is not found:
                     return
@@ -293,19 +310,38 @@ class Scrub:
             state.residents.release(record)
             container.make_room()
 
-    async def _rewrite(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
+    async def _renew(
+        self, container: Container, record: SegmentRecord, extent: Extent, found: ScrubPass, *, is_described: bool
+    ) -> None:
+        """Store a chunk anew that lacks checksums, or a whole description."""
+        if not extent.chunk or (extent.checksums and is_described):
+            return
         writer = self._writers[self._containers.index(container)]
+        outcome = "is stored anew"
         try:
-            return await writer.rewrite(record, extent)
+            if await writer.rewrite(record, extent):
+                found.rewritten_bytes += extent.length
+            else:
+                outcome = "is the segment's no more, or waits for the next pass"
         except StorageFullError as error:
-            log.info("a chunk without checksums stays as it is until the next pass: %s", error)
-            return False
+            outcome = f"stays as it is until the next pass: {error}"
+            if not extent.checksums:
+                log.info("chunk %s without checksums %s", extent.chunk, outcome)
+        if extent.checksums:
+            what = f"the description of chunk {extent.chunk} is damaged or missing, and all its data right"
+            self._note_renewal(found, f"{what}; the chunk {outcome}")
 
     def _note(self, found: ScrubPass, text: str) -> None:
         log.error("the scrub found damage: %s", text)
         found.damages += 1
         if len(found.damaged) < SCRUB_DAMAGES_TOLD:
             found.damaged.append(text)
+
+    def _note_renewal(self, found: ScrubPass, text: str) -> None:
+        log.warning("the scrub found damage by which nothing is lost: %s", text)
+        found.renewals += 1
+        if len(found.renewed) < SCRUB_DAMAGES_TOLD:
+            found.renewed.append(text)
 
     @staticmethod
     def _up(container: Container) -> Container:
@@ -347,7 +383,6 @@ class Scrub:
         self._kept = kept
         if kept.place.container > len(self._containers) or kept.place.table > len(TABLES):
             self._kept.place = _Place()
-        self._kept.since_ms = min(kept.since_ms, self._now_ms())
 
     def _keep(self) -> None:
         self._write(msgspec.json.encode(self._kept))

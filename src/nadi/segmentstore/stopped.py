@@ -201,6 +201,8 @@ class StoppedContainer(Container):
         super().__init__(number, folder, BlockCache(), chunks)
         self.folder, self.chunks = folder, chunks
         self._reader = SegmentReader(chunks, self.cache)
+        self.undescribed = 0
+        self.first_undescribed = ""  # the chunk's name
 
     async def open(self, state: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
         """Recover from that state, which is changed as a start would do it, and the container's log.
@@ -220,15 +222,19 @@ class StoppedContainer(Container):
             raise
 
     async def read_all(self) -> int:
-        """Read every byte of every segment; what is damaged is in `damage` then. Gives how many could be read."""
+        """Read every byte of every segment; what is damaged is in `damage` then, and in `undescribed` how many chunks
+        with whole data have no whole description. Gives how many bytes could be read.
+        """
         count = 0
         for segment in await asyncio.to_thread(self.segments):
             record = self.state.by_id(segment)
             for extent in list(record.extents) if record is not None else []:
                 assert record is not None
                 try:
-                    parts = await self._reader.read_exactly(self, record, [extent], past_cache=True)
-                    count += sum(map(len, parts))
+                    if not await self._reader.verify(self, record, extent):
+                        self.undescribed += 1
+                        self.first_undescribed = self.first_undescribed or extent.chunk
+                    count += extent.length
                 except DamagedDataError as error:
                     self.damage.note(error)
                 except NadiError as error:

@@ -88,11 +88,25 @@ class ChunkStore:
     async def describe(self, name: str, length: int) -> ChunkDescription | None:
         """What a chunk with so many bytes of data says of itself; None if it doesn't, or can't be read."""
         try:
-            tail = await obstore.get_async(self._store, name, options={"range": {"offset": length}})
-            return ChunkDescription.decode(name, memoryview(await tail.bytes_async()))
-        except Exception as error:  # whatever is wrong, it is told by who reads the data
+            return await self.description(name, length)
+        except (NotFoundError, UnavailableError) as error:  # it is told by who reads the data
             log.debug("chunk %s has no description: %s", name, error)
             return None
+
+    async def description(self, name: str, length: int) -> ChunkDescription | None:
+        """What stands behind so many bytes of data in a chunk; None if that is damaged, or nothing.
+
+        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't tell.
+        """
+        try:
+            tail = await obstore.get_async(self._store, name, options={"range": {"offset": length}})
+            return ChunkDescription.decode(name, memoryview(await tail.bytes_async()))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"chunk {name} is not in tier 2") from error
+        except Exception as error:
+            if "(os error 5)" in str(error) or await self._size(name) <= length:
+                return None
+            raise UnavailableError(f"chunk {name} can't be read: {error}") from error
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """The sizes of all objects whose names begin with a folder; blocking."""
