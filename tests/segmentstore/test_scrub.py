@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -21,7 +22,9 @@ from nadi.segmentstore import statecheck
 from nadi.segmentstore.inspected import Inspected
 from nadi.segmentstore.inspection import inspect_folder
 from nadi.segmentstore.records import Extent
+from nadi.segmentstore.stopped import StoppedLog
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2 import writer as writers
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
@@ -368,6 +371,80 @@ def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what: str) 
             store.scrub.begin()
             again = await ended(store, after=found)
             assert (again.damages, again.renewals) == (0, 0)
+
+    uvloop.run(run())
+
+
+@pytest.mark.parametrize("what", ["head", "header", "table"])
+def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Frames behind the newest snapshot: the state in use has what they said, one made anew would not."""
+    monkeypatch.setattr("nadi.segmentstore.snapshotter.SNAPSHOT_INTERVAL_S", 10_000.0)
+    payloads = [bytes([number]) * 3_000 for number in range(9)]
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            (container,) = store.containers
+            await until(lambda: container.snapshots._manifest is not None)  # the next would come in hours
+            await peer.create(SEGMENTS[0])
+            await peer.setup(SEGMENTS[0])
+            for number, payload in enumerate(payloads):
+                await peer.append([payload], number)
+            await until(lambda: container._checkpointed_sequence == container.state.sequence)
+            known = container.snapshots.sequence
+            frames = StoppedLog(tmp_path / "container-0/log").readable(known)
+            assert len(frames) >= len(payloads)
+            store.scrub.begin()
+            whole = await ended(store)
+            assert whole.damages == 0
+            header = frames[-4].header
+            within = header.header_bytes
+            place = {"head": within + 8, "header": 20, "table": within + header.payload_bytes + 5}[what]
+            with frames[-4].path.open("r+b", buffering=0) as file:
+                file.seek(header.offset + place)
+                (byte,) = file.read(1)
+                file.seek(header.offset + place)
+                file.write(bytes([byte ^ 16]))
+            store.scrub.begin()
+            found = await ended(store, after=whole)
+            assert found.damages == 1
+            assert f"{header.sequence:,}" in found.damaged[0]
+            assert str(frames[-4].path) in found.damaged[0]
+            await until(lambda: container.snapshots.sequence >= header.sequence)
+            store.scrub.begin()
+            assert (await ended(store, after=found)).damages == 0
+        shutil.rmtree(tmp_path / "container-0/state")
+        async with open_store(tmp_path, 1) as (_, peer):
+            assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
+
+    uvloop.run(run())
+
+
+def test_frames_are_read_while_the_log_is_written_and_released(tmp_path: Path) -> None:
+    async def run() -> None:
+        log = FileLog.open(tmp_path, file_bytes=64 * 1024)
+        assert list(log.replay(0)) == []
+        written = asyncio.Event()
+
+        async def write() -> None:
+            for number in range(400):
+                await log.append([b"head" * 50, bytes(9_000)])
+                if number % 20 == 19:
+                    log.truncate(number - 10)
+                await asyncio.sleep(0)
+            written.set()
+
+        writing = asyncio.create_task(write())
+        looks = 0
+        while not written.is_set():
+            await asyncio.sleep(0)
+            async for heads in log.read_heads(0):
+                assert heads.damages == ()
+                looks += 1
+        await writing
+        assert looks > 20
+        await log.close()
 
     uvloop.run(run())
 

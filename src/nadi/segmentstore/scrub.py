@@ -3,7 +3,8 @@
 One task of the store goes over the containers: first their states, the file and then its records, and the snapshots of
 these; then the bytes of their segments, extent by extent, wherever each lies, past the cache. Whatever reads them
 checks them; what is wrong is counted, told in words, and logged. A damaged state is made anew from its snapshot and the
-log, a damaged snapshot from the state. Chunks of earlier versions, which have no checksums, are stored anew with them,
+log, a damaged snapshot from the state; where what that needs of the log is damaged, a new snapshot makes it needless,
+for the state in use has what it said. Chunks of earlier versions, which have no checksums, are stored anew with them,
 and so are chunks whose description is damaged.
 
 It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds of
@@ -203,6 +204,9 @@ class Scrub:
                 size += self._read_records(self._up(container), place, found)
             else:
                 await self._snapshot(container, found)
+                await self._log(self._up(container), found)
+                if self.running is not found:
+                    return
                 place.container, place.table, place.key = place.container + 1, 0, b""
                 if place.container >= len(self._containers):
                     self._kept.place = place = _Place(is_data=True)
@@ -236,6 +240,18 @@ class Scrub:
         elif snapshots.renewed != before:
             text = f"one manifest of the snapshot of container {container.number} was stored anew: {snapshots.renewed}"
             self._note_renewal(found, text)
+
+    async def _log(self, container: Container, found: ScrubPass) -> None:
+        """What a state made of the snapshot needs of the log. Its data is read with the segments."""
+        async for heads in container.log.read_heads(container.snapshots.sequence):
+            for error in heads.damages:
+                text = f"the log of container {container.number}, in place of which a snapshot is made"
+                self._note(found, f"{text}: {error.what}, at byte {error.offset:,} of {error.file}")
+            if heads.damages:
+                container.snapshots.hasten()
+            await self._pause(heads.read_bytes, found)
+            if self.running is not found:
+                return
 
     def _read_records(self, container: Container, place: _Place, found: ScrubPass) -> int:
         """Some records, or a table's end; their size."""

@@ -24,25 +24,26 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, TypeVar
 
 from crc32c import crc32c
 
 from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFullError, UnavailableError
-from nadi.limits import LOG_FILE_BYTES, LOG_SPARE_FILES
+from nadi.limits import LOG_FILE_BYTES, LOG_SPARE_FILES, MIB
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
-from nadi.segmentstore.tier1.reading import read_checked
+from nadi.segmentstore.tier1.reading import HeadsRead, read_checked, read_heads
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
 from nadi.segmentstore.tier1.writer import FrameWriter
 
+T = TypeVar("T")
 _LOG_ID_BYTES = 16
 _logger = logging.getLogger(__name__)
 
@@ -210,8 +211,43 @@ class FileLog:
 
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
         file = self._pin(address)  # here, before a truncate() can come between
-        reading = asyncio.get_running_loop().run_in_executor(None, self._read, file, address, offset, length, checksum)
-        return await asyncio.shield(reading)  # so that it runs, and lets go of the file, in any case
+        return await self._reading(file, lambda: read_checked(file, self._log_crc, address, offset, length, checksum))
+
+    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
+        """See whether what a replay after that frame needs is still there, of all frames there are now, piece by piece.
+
+        What is released meanwhile is passed by.
+
+        Raises:
+            UnavailableError: the disk fails.
+        """
+        last_sequence = self.last_sequence
+        with self._lock:
+            files = list(self._files.values())
+        for file, following in zip(files, [*files[1:], None], strict=False):
+            stop = following.first_sequence if following is not None else last_sequence + 1
+            place = BLOCK_BYTES, file.first_sequence
+            while after_sequence + 1 < stop and place[1] < stop:
+                with self._lock:
+                    if self._files.get(file.number) is not file:
+                        break
+                try:
+                    found = await self._heads_of(file, place, stop, after_sequence)
+                except NotFoundError:
+                    what = f"the file is missing, with frames {place[1]:,} to {stop - 1:,}"
+                    found = HeadsRead(place[0], stop, 0, (CorruptLogError(str(file.path), 0, what),))
+                yield found
+                place = found.position, found.sequence
+
+    async def _heads_of(self, file: LogFile, place: tuple[int, int], stop: int, after_sequence: int) -> HeadsRead:
+        position, sequence = place
+        pinned = self._pin(LogAddress(sequence, file.number, position))
+        try:
+            return await self._reading(
+                pinned, lambda: read_heads(pinned, self._log_crc, place, stop, after_sequence, MIB)
+            )
+        except OSError as error:
+            raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
 
     def has(self, address: LogAddress, length: int) -> bool:
         with self._lock:
@@ -304,10 +340,15 @@ class FileLog:
             file.readers += 1
             return file
 
-    def _read(self, file: LogFile, address: LogAddress, offset: int, length: int, checksum: bytes) -> bytes:
+    async def _reading(self, file: LogFile, read: Callable[[], T]) -> T:
+        """Have a pinned file read in a thread."""
+        reading = asyncio.get_running_loop().run_in_executor(None, self._read, file, read)
+        return await asyncio.shield(reading)  # so that it runs, and lets go of the file, in any case
+
+    def _read(self, file: LogFile, read: Callable[[], T]) -> T:
         """In a thread: a disk may take its time, and so does the checksum of many bytes."""
         try:
-            return read_checked(file, self._log_crc, address, offset, length, checksum)
+            return read()
         finally:
             with self._lock:
                 file.readers -= 1

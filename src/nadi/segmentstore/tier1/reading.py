@@ -1,14 +1,19 @@
-"""Reading parts of frames by their address: what comes back are the bytes that were appended, or an error."""
+"""Reading parts of frames by their address: what comes back are the bytes that were appended, or an error.
+
+And reading all that a replay needs of frames, while the log is written, to see whether it is still there.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+from typing import NamedTuple
 
 from nadi.errors import CorruptLogError
+from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FrameHeader, checksum_at, pack_checksum
 from nadi.segmentstore.tier1.log import LogAddress
-from nadi.segmentstore.tier1.recovery import LogFile
+from nadi.segmentstore.tier1.recovery import LogFile, headers_in
 
 
 def read_checked(
@@ -48,3 +53,84 @@ def _of_whole_frame(file: LogFile, log_crc: int, address: LogAddress, offset: in
     data = bytes(frame[address.offset - begin + offset :][:length])
     assert len(data) == length, "a read stays inside its frame"
     return data
+
+
+class HeadsRead(NamedTuple):
+    """Of one file: `sequence` is the next frame, at `position`; `damages` says what a replay would miss before it."""
+
+    position: int
+    sequence: int
+    read_bytes: int
+    damages: tuple[CorruptLogError, ...]
+
+
+def read_heads(
+    file: LogFile, log_crc: int, place: tuple[int, int], stop: int, after_sequence: int, most_bytes: int
+) -> HeadsRead:
+    """Look at what a replay after `after_sequence` needs of frames: their headers, heads, and tables of checksums.
+
+    place: a frame's position and sequence. It ends before frame `stop`, and after `most_bytes` or a little more; the
+    data is passed by. `file` is open for reading; blocking.
+
+    Raises:
+        OSError: reading failed, for another reason than that the disk can't read a place.
+    """
+    position, sequence = place
+    read_bytes = 0
+    damages: list[CorruptLogError] = []
+    while sequence < stop and read_bytes < most_bytes:
+        block = memoryview(_what_is_there(file, position, BLOCK_BYTES))
+        read_bytes += BLOCK_BYTES
+        header = FrameHeader.decode(block, log_crc, file.number, position)
+        if header is None or (header.sequence, header.epoch) != (sequence, file.epoch):
+            header, looked_at_bytes = _later(file, log_crc, position + BLOCK_BYTES, sequence, stop)
+            read_bytes += looked_at_bytes
+            end = header.sequence if header is not None else stop
+            if end > after_sequence + 1:
+                first = max(sequence, after_sequence + 1)
+                what = f"frames {first:,} to {end - 1:,} can't be read: the header of the first is damaged"
+                damages.append(CorruptLogError(str(file.path), position, what))
+            if header is None:
+                return HeadsRead(position, stop, read_bytes, tuple(damages))
+            position, sequence = header.offset, header.sequence
+            continue
+        if sequence > after_sequence:
+            size = header.header_bytes + header.head_bytes
+            if size > len(block):
+                block = memoryview(_what_is_there(file, position, size))
+                read_bytes += size
+            if not header.check(block[:size], log_crc).head_is_whole:
+                what = f"the head of frame {sequence:,} can't be read, or has a wrong checksum"
+                damages.append(CorruptLogError(str(file.path), position, what))
+            elif header.parts:
+                begin = header.header_bytes + header.payload_bytes
+                table = _what_is_there(file, position + begin, header.content_bytes - begin)
+                read_bytes += len(table)
+                if checksum_at(table, log_crc, file.number, position + begin) != header.table_crc:
+                    what = f"the checksums of the data of frame {sequence:,} can't be read, or are wrong"
+                    damages.append(CorruptLogError(str(file.path), position + begin, what))
+        position += header.frame_bytes
+        sequence += 1
+    return HeadsRead(position, sequence, read_bytes, tuple(damages))
+
+
+def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int) -> tuple[FrameHeader | None, int]:
+    """The first header from `position` on of a frame between the two; and how many bytes were looked at."""
+    begin = position
+    while position < file.end:
+        chunk = _what_is_there(file, position, MIB)
+        for header in headers_in(chunk, log_crc, file.number, position):
+            if header.epoch == file.epoch and sequence < header.sequence < stop:
+                return header, position + len(chunk) - begin
+        position += MIB
+    return None, position - begin
+
+
+def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
+    """Nothing where the disk can't read it."""
+    try:
+        return os.pread(file.read_fd, length, position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
