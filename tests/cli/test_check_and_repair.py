@@ -145,6 +145,29 @@ def test_one_frame_that_can_not_be_read_costs_no_other(folder: Path, place: int)
     assert len(list(log.parent.parent.glob("state.damaged-*"))) == 1, "and there is nothing to do about it"
 
 
+def test_a_file_without_its_header_and_first_frame_has_lost_no_more(tmp_path: Path) -> None:
+    """It passed for one that was only prepared, and all that it holds was named as lost."""
+    folder = tmp_path / "data"
+    with nadi.embedded(folder, containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        with manager.create_writer("s", "t") as writer:
+            for number in range(20):
+                writer.write_event(b"late-%02d" % number, "key").result(30)
+        server.kill()
+    log = max(path for path in folder.glob("container-0/log/log-*.nadi") if b"late-19" in path.read_bytes())
+    for later in folder.glob("container-0/log/log-*.nadi"):
+        if later.name > log.name:  # prepared, and not used
+            later.unlink()
+    with log.open("r+b") as stream:
+        stream.write(bytes(2 * 4096))
+    told = command("repair", folder, "--yes")
+    assert told.exit_code == 1
+    assert set(re.findall(r"bytes [\d,]+ to [\d,]+ can't be read", told.output)) == {"bytes 0 to 15 can't be read"}
+    assert "285 bytes read and right" in told.output, told.output
+
+
 def events_of_log(log: Path, at: int) -> int:
     """Where in its segment the frame at that place of a log appends."""
     from nadi.segmentstore.operations import Append, decode_frame
