@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError
-from nadi.segmentstore import rebuild, snapshots, statecheck
+from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError, StorageFullError
+from nadi.segmentstore import rebuild, reserve, snapshots, statecheck
 from nadi.segmentstore.datafolder import FORMAT, container_folders, find_format
 from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.salvage import salvage
@@ -208,8 +208,23 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> Pat
 
     Raises:
         DamagedStateError: nothing can be made.
+        StorageFullError: there is no room, even with what is kept aside; nothing was changed.
         UnavailableError, OSError: the folder, or tier 2, can't be used.
     """
+    try:
+        with reserve.in_words(folder):
+            return await _make_and_replace(folder, number, chunks)
+    except StorageFullError:
+        if not reserve.release(folder):
+            raise
+    try:
+        with reserve.in_words(folder):
+            return await _make_and_replace(folder, number, chunks)
+    finally:
+        reserve.take(folder)
+
+
+async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore) -> Path | None:
     new = folder / rebuild.NEW
     await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
     try:
