@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 import nadi
 from nadi.cli.app import app
 from nadi.errors import DamagedDataError, DataFolderError
+from nadi.segmentstore import pages
+from nadi.segmentstore.checked import STATE_KEY
 from tests.segmentstore.state_tables import lose_states, records_of, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
 
@@ -234,6 +236,42 @@ def test_without_a_snapshot_what_is_whole_of_a_state_is_kept(folder: Path, table
     assert list(chosen[0].glob("state.damaged-*"))
     if table != "entries":  # which may be of the controller's own
         assert events_of(folder) == expected
+
+
+def pages_of(state: Path, what: str) -> list[int]:
+    """Pages of a state that hold no segment's records."""
+    data = (state / "data.mdb").read_bytes()
+    with (state / "data.mdb").open("rb") as stream:
+        meta = pages.read_meta(stream.fileno())
+        used = pages.used_pages(stream.fileno())
+    own = STATE_KEY + records_of(state)["state"][STATE_KEY]
+    branches = [number for number in used.sure if data[number * 4096 + 10] == 1]
+    return {
+        "head": [meta.transaction % 2],
+        "free list": [meta.free.root],
+        "own record": [number for number in used.sure if own in data[number * 4096 :][:4096]],
+        "free list, branches": [meta.free.root, *branches],
+    }[what]
+
+
+@pytest.mark.parametrize("what", ["head", "free list", "own record", "free list, branches"])
+def test_one_damaged_page_of_a_state_costs_no_other(folder: Path, what: str) -> None:
+    """All was given up, and made up for by what chunks and the log tell."""
+    recovered(folder)
+    expected = events_of(folder)
+    shutil.rmtree(folder / "tier2/snapshots")
+    for number in range(2):
+        state = folder / f"container-{number}/state"
+        data = bytearray((state / "data.mdb").read_bytes())
+        for page in pages_of(state, what):
+            data[page * 4096 : (page + 1) * 4096] = bytes(4096)
+        (state / "data.mdb").write_bytes(data)
+    told = command("check", folder)
+    assert told.output.count("what follows is of what is whole of state") == 2, told.output
+    assert ("some records may be older ones" in told.output) == (what == "free list, branches"), told.output
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    assert events_of(folder) == expected
 
 
 def test_what_is_no_data_folder(tmp_path: Path) -> None:
