@@ -274,6 +274,21 @@ def test_one_damaged_page_of_a_state_costs_no_other(folder: Path, what: str) -> 
     assert events_of(folder) == expected
 
 
+def test_a_missing_snapshot_is_told_and_nothing_is_called_lost(folder: Path) -> None:
+    recovered(folder)
+    shutil.rmtree(folder / "tier2/snapshots/container-0")
+    told = command("check", folder)
+    assert told.exit_code == 1
+    assert told.output.count("renews the state's snapshot is missing") == 1, told.output
+    assert "damaged, and nothing is lost" in told.output
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    assert "a server can be started" in repaired.output
+    assert "what is LOST" not in repaired.output
+    recovered(folder)
+    assert command("check", folder).exit_code == 0, "a server has made it"
+
+
 def test_what_is_no_data_folder(tmp_path: Path) -> None:
     assert command("check", tmp_path / "none").exit_code == 1
     assert not (tmp_path / "none").exists()

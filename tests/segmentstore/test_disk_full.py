@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -20,6 +21,7 @@ import nadi
 from nadi.cli.app import app
 from nadi.client import Ack, EventRead, EventWriter, KeyValueTableConfiguration
 from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
+from nadi.segmentstore.tier2.chunks import ChunkStore
 
 T = TypeVar("T")
 DISK_MB = 64
@@ -455,6 +457,17 @@ def test_a_repair_on_a_full_disk(disk: Path, pages: int, has_reserve: bool, monk
         tail = manager.stream_info("s", "t").tail
         found = [int(read.data[:8]) for read in manager.read_events("s", "t", end=tail, on_damage="skip")]
     assert found == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+@pytest.mark.crash
+def test_a_full_tier_2_is_told_in_a_line(disk: Path) -> None:
+    chunks = ChunkStore.in_folder(disk / "tier2")
+    fill(disk, 1)
+    with pytest.raises(StorageFullError, match="free space there") as raised:
+        asyncio.run(chunks.put("container-0/x", [bytes(1 << 20)]))
+    assert "\n" not in str(raised.value)
+    assert "{" not in str(raised.value)
+    assert "No space left" in str(raised.value)
 
 
 @pytest.mark.crash

@@ -106,7 +106,7 @@ async def inspect_container(
 ) -> Report:
     """Look at one container. cut: as if its log ended there: (number of the file, byte)."""
     report = Report(folder.name)
-    await _inspect_snapshots(report, number, chunks)
+    await _inspect_snapshots(report, folder, number, chunks)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
         state = Path(temporary) / "state"
         try:
@@ -236,7 +236,7 @@ async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore) -> Pa
         await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
 
 
-async def _inspect_snapshots(report: Report, number: int, chunks: ChunkStore) -> None:
+async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: ChunkStore) -> None:
     manifest, damaged = await snapshots.newest(chunks, number)
     try:
         for part in manifest.parts if manifest is not None else ():
@@ -250,6 +250,10 @@ async def _inspect_snapshots(report: Report, number: int, chunks: ChunkStore) ->
                 report.renewed.append(f"one of the two manifests of the state's snapshot: {what}")
     if damaged:
         report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
+    elif manifest is None and (await asyncio.to_thread(rebuild.first_logged, folder) or 0) > 1:
+        report.renewed.append(
+            "the state's snapshot is missing: a server makes one anew, and till then the log keeps what it has"
+        )
     elif manifest is not None:
         report.sound.append(f"snapshot of the state: up to frame {manifest.sequence:,}")
 
