@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 import nadi
 from nadi.cli.app import app
 from nadi.errors import DamagedDataError, DataFolderError
+from nadi.segmentstore import pages
+from nadi.segmentstore.checked import STATE_KEY
 from tests.segmentstore.state_tables import lose_states, records_of, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
 
@@ -145,6 +147,29 @@ def test_one_frame_that_can_not_be_read_costs_no_other(folder: Path, place: int)
     assert len(list(log.parent.parent.glob("state.damaged-*"))) == 1, "and there is nothing to do about it"
 
 
+def test_a_file_without_its_header_and_first_frame_has_lost_no_more(tmp_path: Path) -> None:
+    """It passed for one that was only prepared, and all that it holds was named as lost."""
+    folder = tmp_path / "data"
+    with nadi.embedded(folder, containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        with manager.create_writer("s", "t") as writer:
+            for number in range(20):
+                writer.write_event(b"late-%02d" % number, "key").result(30)
+        server.kill()
+    log = max(path for path in folder.glob("container-0/log/log-*.nadi") if b"late-19" in path.read_bytes())
+    for later in folder.glob("container-0/log/log-*.nadi"):
+        if later.name > log.name:  # prepared, and not used
+            later.unlink()
+    with log.open("r+b") as stream:
+        stream.write(bytes(2 * 4096))
+    told = command("repair", folder, "--yes")
+    assert told.exit_code == 1
+    assert set(re.findall(r"bytes [\d,]+ to [\d,]+ can't be read", told.output)) == {"bytes 0 to 15 can't be read"}
+    assert "285 bytes read and right" in told.output, told.output
+
+
 def events_of_log(log: Path, at: int) -> int:
     """Where in its segment the frame at that place of a log appends."""
     from nadi.segmentstore.operations import Append, decode_frame
@@ -211,6 +236,57 @@ def test_without_a_snapshot_what_is_whole_of_a_state_is_kept(folder: Path, table
     assert list(chosen[0].glob("state.damaged-*"))
     if table != "entries":  # which may be of the controller's own
         assert events_of(folder) == expected
+
+
+def pages_of(state: Path, what: str) -> list[int]:
+    """Pages of a state that hold no segment's records."""
+    data = (state / "data.mdb").read_bytes()
+    with (state / "data.mdb").open("rb") as stream:
+        meta = pages.read_meta(stream.fileno())
+        used = pages.used_pages(stream.fileno())
+    own = STATE_KEY + records_of(state)["state"][STATE_KEY]
+    branches = [number for number in used.sure if data[number * 4096 + 10] == 1]
+    return {
+        "head": [meta.transaction % 2],
+        "free list": [meta.free.root],
+        "own record": [number for number in used.sure if own in data[number * 4096 :][:4096]],
+        "free list, branches": [meta.free.root, *branches],
+    }[what]
+
+
+@pytest.mark.parametrize("what", ["head", "free list", "own record", "free list, branches"])
+def test_one_damaged_page_of_a_state_costs_no_other(folder: Path, what: str) -> None:
+    """All was given up, and made up for by what chunks and the log tell."""
+    recovered(folder)
+    expected = events_of(folder)
+    shutil.rmtree(folder / "tier2/snapshots")
+    for number in range(2):
+        state = folder / f"container-{number}/state"
+        data = bytearray((state / "data.mdb").read_bytes())
+        for page in pages_of(state, what):
+            data[page * 4096 : (page + 1) * 4096] = bytes(4096)
+        (state / "data.mdb").write_bytes(data)
+    told = command("check", folder)
+    assert told.output.count("what follows is of what is whole of state") == 2, told.output
+    assert ("some records may be older ones" in told.output) == (what == "free list, branches"), told.output
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    assert events_of(folder) == expected
+
+
+def test_a_missing_snapshot_is_told_and_nothing_is_called_lost(folder: Path) -> None:
+    recovered(folder)
+    shutil.rmtree(folder / "tier2/snapshots/container-0")
+    told = command("check", folder)
+    assert told.exit_code == 1
+    assert told.output.count("renews the state's snapshot is missing") == 1, told.output
+    assert "damaged, and nothing is lost" in told.output
+    repaired = command("repair", folder, "--yes")
+    assert repaired.exit_code == 0, repaired.output
+    assert "a server can be started" in repaired.output
+    assert "what is LOST" not in repaired.output
+    recovered(folder)
+    assert command("check", folder).exit_code == 0, "a server has made it"
 
 
 def test_what_is_no_data_folder(tmp_path: Path) -> None:

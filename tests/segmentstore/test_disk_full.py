@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
@@ -20,6 +21,7 @@ import nadi
 from nadi.cli.app import app
 from nadi.client import Ack, EventRead, EventWriter, KeyValueTableConfiguration
 from nadi.errors import ClosedError, NadiError, StorageFullError, UnavailableError
+from nadi.segmentstore.tier2.chunks import ChunkStore
 
 T = TypeVar("T")
 DISK_MB = 64
@@ -414,6 +416,58 @@ def test_a_lost_state_on_a_full_disk(disk: Path, pages: int, monkeypatch: pytest
     with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
         assert read_numbers(manager) == [1]
     assert len(list(container.glob("state.damaged-*"))) == 1
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("pages", "has_reserve"), [(0, True), (13, True), (8, False), (13, False)])
+def test_a_repair_on_a_full_disk(disk: Path, pages: int, has_reserve: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept aside helps; else it says what to do, nothing stays, and the next repair does it."""
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=1048576,checkpoint_interval_s=3600")
+    with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 1)
+        with manager.create_writer("s", "t") as writer:
+            for number in range(9):
+                writer.write_event(event(number), "key").result(60)
+        server.kill()
+    container = disk / "data/container-0"
+    log = next(path for path in container.glob("log/log-*.nadi") if b"%08d" % 4 in path.read_bytes())
+    with log.open("r+b") as stream:
+        at = log.read_bytes().index(b"%08d" % 4) // PAGE_BYTES * PAGE_BYTES
+        stream.seek(at)
+        stream.write(bytes(PAGE_BYTES))
+    before = (container / "state/data.mdb").read_bytes()
+    if not has_reserve:
+        (container / "reserve").unlink()
+    fill(disk, pages)
+    told = CliRunner().invoke(app, ["repair", str(disk / "data"), "--yes"])
+    assert told.exit_code == 1
+    assert isinstance(told.exception, SystemExit), told.exception
+    assert bool(list(container.glob("state.damaged-*"))) == has_reserve
+    if has_reserve:
+        assert "a server can be started" in told.output
+    else:
+        assert "free space on its disk" in told.output, told.output
+        assert (container / "state/data.mdb").read_bytes() == before
+    assert not (container / "state.new").exists()
+    assert not (container / "state.made").exists()
+    (disk / "ballast").unlink()
+    CliRunner().invoke(app, ["repair", str(disk / "data"), "--yes"])
+    with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
+        tail = manager.stream_info("s", "t").tail
+        found = [int(read.data[:8]) for read in manager.read_events("s", "t", end=tail, on_damage="skip")]
+    assert found == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+@pytest.mark.crash
+def test_a_full_tier_2_is_told_in_a_line(disk: Path) -> None:
+    chunks = ChunkStore.in_folder(disk / "tier2")
+    fill(disk, 1)
+    with pytest.raises(StorageFullError, match="free space there") as raised:
+        asyncio.run(chunks.put("container-0/x", [bytes(1 << 20)]))
+    assert "\n" not in str(raised.value)
+    assert "{" not in str(raised.value)
+    assert "No space left" in str(raised.value)
 
 
 @pytest.mark.crash

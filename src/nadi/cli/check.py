@@ -47,11 +47,14 @@ def locked(data: Path, *, changes: bool) -> FolderLock:
 def inspected(data: Path) -> list[Report]:
     """What a look at the folder shows; ends the command where it can't be read."""
     import asyncio
+    import tempfile
 
+    from nadi.segmentstore import reserve
     from nadi.segmentstore.inspection import inspect_folder
 
     try:
-        return asyncio.run(inspect_folder(data))
+        with reserve.in_words(Path(tempfile.gettempdir())):  # states are copied there
+            return asyncio.run(inspect_folder(data))
     except (NadiError, OSError) as error:
         raise failure(error) from None
 

@@ -57,7 +57,8 @@ def _repair(data: Path, *, yes: bool) -> None:
     finally:
         lock.release()
     if all(report.can_be_served for report in reports):
-        say("a server can be started; readers of what is LOST are told so")
+        is_lost = any(report.lost for report in reports)
+        say("a server can be started" + ("; readers of what is LOST are told so" if is_lost else ""))
     else:
         say("no server can be started as it is: put back from a copy what is LOST")
     if any(report.lost for report in reports):
@@ -86,6 +87,7 @@ def _plan(reports: list[Report]) -> list[str]:
 def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
 
+    from nadi.segmentstore import reserve
     from nadi.segmentstore.datafolder import container_folders, read_format
     from nadi.segmentstore.inspection import repair_container
     from nadi.segmentstore.tier1.cut import cut
@@ -98,7 +100,8 @@ def _do(data: Path, reports: list[Report]) -> None:
         for report in reports[1:]:
             number, folder = by_name[report.name]
             if report.cut is not None:
-                say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
+                with reserve.in_words(folder):
+                    say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
             if report.healed or report.leaves_out or report.can_be_had_back:
                 aside = asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
                 kept = f"; the former one is kept as {aside.name}" if aside is not None else ""
@@ -109,7 +112,9 @@ def _do(data: Path, reports: list[Report]) -> None:
 
 def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     import asyncio
+    import tempfile
 
+    from nadi.segmentstore import reserve
     from nadi.segmentstore.inspection import cut_of, inspect_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -122,7 +127,8 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     try:
         chunks = ChunkStore.in_folder(folder.parent / "tier2")
         try:
-            report = asyncio.run(inspect_container(folder, int(number), chunks, cut_of(file, at)))
+            with reserve.in_words(Path(tempfile.gettempdir())):
+                report = asyncio.run(inspect_container(folder, int(number), chunks, cut_of(file, at)))
         except (NadiError, OSError) as error:
             raise failure(error) from None
         tell([report])
@@ -132,7 +138,8 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
         if not yes:
             typer.confirm(f"End the log at byte {at:,} of {file.name}, and give up what is LOST above?", abort=True)
         try:
-            say(cut(file.parent, file.name, at))
+            with reserve.in_words(folder):
+                say(cut(file.parent, file.name, at))
         except (NadiError, OSError, ValueError) as error:
             raise failure(error) from None
     finally:

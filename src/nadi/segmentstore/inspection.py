@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError
-from nadi.segmentstore import rebuild, snapshots, statecheck
+from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError, StorageFullError
+from nadi.segmentstore import rebuild, reserve, snapshots, statecheck
 from nadi.segmentstore.datafolder import FORMAT, container_folders, find_format
 from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.salvage import salvage
@@ -106,7 +106,7 @@ async def inspect_container(
 ) -> Report:
     """Look at one container. cut: as if its log ended there: (number of the file, byte)."""
     report = Report(folder.name)
-    await _inspect_snapshots(report, number, chunks)
+    await _inspect_snapshots(report, folder, number, chunks)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
         state = Path(temporary) / "state"
         try:
@@ -222,8 +222,23 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> Pat
 
     Raises:
         DamagedStateError: nothing can be made.
+        StorageFullError: there is no room, even with what is kept aside; nothing was changed.
         UnavailableError, OSError: the folder, or tier 2, can't be used.
     """
+    try:
+        with reserve.in_words(folder):
+            return await _make_and_replace(folder, number, chunks)
+    except StorageFullError:
+        if not reserve.release(folder):
+            raise
+    try:
+        with reserve.in_words(folder):
+            return await _make_and_replace(folder, number, chunks)
+    finally:
+        reserve.take(folder)
+
+
+async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore) -> Path | None:
     new = folder / rebuild.NEW
     await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
     try:
@@ -235,7 +250,7 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> Pat
         await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
 
 
-async def _inspect_snapshots(report: Report, number: int, chunks: ChunkStore) -> None:
+async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: ChunkStore) -> None:
     manifest, damaged = await snapshots.newest(chunks, number)
     try:
         for part in manifest.parts if manifest is not None else ():
@@ -249,6 +264,10 @@ async def _inspect_snapshots(report: Report, number: int, chunks: ChunkStore) ->
                 report.renewed.append(f"one of the two manifests of the state's snapshot: {what}")
     if damaged:
         report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
+    elif manifest is None and (await asyncio.to_thread(rebuild.first_logged, folder) or 0) > 1:
+        report.renewed.append(
+            "the state's snapshot is missing: a server makes one anew, and till then the log keeps what it has"
+        )
     elif manifest is not None:
         report.sound.append(f"snapshot of the state: up to frame {manifest.sequence:,}")
 

@@ -87,7 +87,7 @@ class _Stored(msgspec.Struct, array_like=True, gc=False):
     entered_offset: int = 0
 
 
-_decode_segment = msgspec.msgpack.Decoder(_Stored).decode
+decode_segment = msgspec.msgpack.Decoder(_Stored).decode
 _decode_state = msgspec.msgpack.Decoder(ContainerState).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -366,7 +366,7 @@ class Metadata:
         raw = self._get("segments", _ID.pack(segment))
         if raw is None:
             return None
-        stored = _decode_segment(raw)
+        stored = decode_segment(raw)
         record = SegmentRecord(segment, stored.name, stored.kind, stored.created_ms)
         for field in _Stored.__struct_fields__[3:]:
             setattr(record, field, getattr(stored, field))
@@ -506,7 +506,7 @@ def freed(state: bytes, next_segment: int, in_use: set[str]) -> bytes:
 
 def derived(records: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, dict[bytes, bytes]]:
     """The tables of a state that follow from the others: names, positions, and which segments are in the log."""
-    names = {bounded_key(_decode_segment(raw).name.encode()): key for key, raw in records["segments"].items()}
+    names = {bounded_key(decode_segment(raw).name.encode()): key for key, raw in records["segments"].items()}
     positions = {}
     for place, raw in records["entries"].items():
         key, version, _ = _unpack_entry(raw)

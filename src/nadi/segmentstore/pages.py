@@ -94,30 +94,31 @@ def read_meta(file: int) -> Meta:
     Raises:
         DamagedPagesError: it may not: no such file, or a short one.
     """
-    metas = []
-    for number in range(2):
-        page = os.pread(file, PAGE_BYTES, number * PAGE_BYTES)
-        if len(page) < PAGE_BYTES:
-            raise DamagedPagesError("the file is shorter than its head")
-        found, _, flags, _, _ = _PAGE.unpack_from(page)
-        magic, version, address, _ = _META_HEAD.unpack_from(page, _HEAD_BYTES)
-        trees = _HEAD_BYTES + _META_HEAD.size
-        pad = _TREE_HEAD.unpack_from(page, trees)[0]
-        free, main = (Tree.decode(page[at : at + _TREE_HEAD.size]) for at in (trees, trees + _TREE_HEAD.size))
-        last_page, transaction = _META_TAIL.unpack_from(page, trees + 2 * _TREE_HEAD.size)
-        # in a compact copy both have number 0
-        if flags != _META or magic != _MAGIC or version != _VERSION or found > 1:
-            raise DamagedPagesError(f"meta page {number} is none")
-        if pad != PAGE_BYTES or address or free.flags != _INTEGER_KEYS or main.flags:
-            raise DamagedPagesError(f"meta page {number} says what no state says")
-        metas.append(Meta(last_page, transaction, free, main))
-    newest = max(metas, key=lambda meta: meta.transaction)
+    newest = max((_meta_page(file, number) for number in range(2)), key=lambda meta: meta.transaction)
     size = os.fstat(file).st_size
     if newest.last_page >= 1 << 40 or size < (newest.last_page + 1) * PAGE_BYTES:
         raise DamagedPagesError(
             f"the file has {size:,} bytes and needs {(newest.last_page + 1) * PAGE_BYTES:,}: it was cut short"
         )
     return newest
+
+
+def _meta_page(file: int, number: int) -> Meta:
+    page = os.pread(file, PAGE_BYTES, number * PAGE_BYTES)
+    if len(page) < PAGE_BYTES:
+        raise DamagedPagesError("the file is shorter than its head")
+    found, _, flags, _, _ = _PAGE.unpack_from(page)
+    magic, version, address, _ = _META_HEAD.unpack_from(page, _HEAD_BYTES)
+    trees = _HEAD_BYTES + _META_HEAD.size
+    pad = _TREE_HEAD.unpack_from(page, trees)[0]
+    free, main = (Tree.decode(page[at : at + _TREE_HEAD.size]) for at in (trees, trees + _TREE_HEAD.size))
+    last_page, transaction = _META_TAIL.unpack_from(page, trees + 2 * _TREE_HEAD.size)
+    # in a compact copy both have number 0
+    if flags != _META or magic != _MAGIC or version != _VERSION or found > 1:
+        raise DamagedPagesError(f"meta page {number} is none")
+    if pad != PAGE_BYTES or address or free.flags != _INTEGER_KEYS or main.flags:
+        raise DamagedPagesError(f"meta page {number} says what no state says")
+    return Meta(last_page, transaction, free, main)
 
 
 class _Leaf(NamedTuple):
@@ -426,16 +427,98 @@ def _sequence_of(state: bytes) -> int:
 # --- for the last resort -----------------------------------------------------------------------------
 
 
-def free_pages(file: int) -> set[int]:
-    """The pages of an open file that hold nothing any more.
+class UsedPages(NamedTuple):
+    """Which pages of a file are in use. rest: of which that can't be told; what they hold may be older.
+
+    damage: why it had to be found out in another way than by the list of free pages.
+    """
+
+    sure: set[int]
+    rest: set[int]
+    damage: str = ""
+
+
+def used_pages(file: int) -> UsedPages:
+    """The pages of an open file that may hold records: all but free ones, or else those that its tables reach.
 
     Raises:
         DamagedPagesError: that can't be told.
     """
-    meta = read_meta(file)
+    try:
+        meta = read_meta(file)
+    except DamagedPagesError:
+        meta = _any_meta(file)
+    pages = set(range(2, meta.last_page + 1))
+    try:
+        walked = _File(file, meta.last_page)
+        _check_free(walked, meta.free)
+    except DamagedPagesError as error:
+        reached, is_all = _reached(file, meta)
+        rest = set() if is_all else pages - reached - _known_free(file, meta)
+        return UsedPages(reached, rest, str(error))
+    return UsedPages(pages - set(np.flatnonzero(walked.used).tolist()), set())
+
+
+def _any_meta(file: int) -> Meta:
+    """The newest meta page that is one. Pages of the transaction before the last are not used again by that one, so its
+    tables are whole too. What a file that was cut short doesn't have is left out."""
+    metas, damage = [], ""
+    for number in range(2):
+        try:
+            metas.append(_meta_page(file, number))
+        except DamagedPagesError as error:
+            damage = str(error)
+    if not metas:
+        raise DamagedPagesError(damage)
+    newest = max(metas, key=lambda meta: meta.transaction)
+    return newest._replace(last_page=min(newest.last_page, os.fstat(file).st_size // PAGE_BYTES - 1))
+
+
+def _reached(file: int, meta: Meta) -> tuple[set[int], bool]:
+    """The leaf pages to which the tables of the newest transaction lead, and whether those are all."""
     walked = _File(file, meta.last_page)
-    _check_free(walked, meta.free)
-    return set(np.flatnonzero(walked.used).tolist())
+    found, is_all = _leaves_anyhow(walked, meta.main)
+    heads = {
+        key: Tree.decode(value)
+        for number in found
+        for key, value in records_on(file, number)
+        if key.decode(errors="replace") in TABLES and len(value) == _TREE_HEAD.size
+    }
+    is_all = is_all and len(heads) == len(TABLES)
+    for tree in heads.values():
+        leaves, are_all = _leaves_anyhow(walked, tree)
+        found |= leaves
+        is_all = is_all and are_all
+    return found, is_all
+
+
+def _leaves_anyhow(file: _File, tree: Tree) -> tuple[set[int], bool]:
+    """The numbers of a tree's leaf pages to which whole pages lead, and whether those are all."""
+    if tree.root == _NO_PAGE:
+        return set(), True
+    if not 1 <= tree.depth <= _DEEPEST:
+        return set(), False
+    level, is_all = [_Leaf(tree.root, None, None)], True
+    for _ in range(tree.depth - 1):
+        below: list[_Leaf] = []
+        for branch in level:
+            try:
+                below += list(_children(file, branch))
+            except DamagedPagesError:
+                is_all = False
+        level = below
+    inside = {leaf.page for leaf in level if 2 <= leaf.page < len(file.used)}
+    return inside, is_all and len(inside) == len(level)
+
+
+def _known_free(file: int, meta: Meta) -> set[int]:
+    """What can be read of the list of free pages."""
+    free: set[int] = set()
+    for number in _leaves_anyhow(_File(file, meta.last_page), meta.free)[0]:
+        for _, raw in records_on(file, number):
+            count, *pages = struct.unpack(f"<{len(raw) // 8}Q", raw[: len(raw) // 8 * 8]) or (0,)
+            free.update(pages[:count])
+    return free
 
 
 def records_on(file: int, number: int) -> Iterator[tuple[bytes, bytes]]:

@@ -1,9 +1,10 @@
 """What remains of a container whose state can't be used: for `salvage`, which makes a state of it.
 
 From a state's file, or a base of the snapshot, each record that is whole: it has a checksum of its own, and LMDB leaks
-no pages, so whatever lies whole on a leaf page that the free list doesn't name was in the state. From deltas what they
-changed. From chunks their descriptions. From the log what it says of segments: which it creates, which must have been
-there before, and how long they were then.
+no pages, so whatever lies whole on a leaf page that the free list doesn't name was in the state. Without that list it
+is what the tables lead to, and where they are damaged too, whatever there is, which may be older then. From deltas what
+they changed. From chunks their descriptions. From the log what it says of segments: which it creates, which must have
+been there before, and how long they were then; and where a state ended that has lost its own record.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +23,10 @@ from nadi.limits import MIB, SNAPSHOT_PART_BYTES
 from nadi.segmentstore import operations as op
 from nadi.segmentstore import pages, snapshots
 from nadi.segmentstore.checked import CRC_BYTES, STATE_KEY, TABLES, TOTALS_KEY, WHOLE, Totals, decode_totals, seed_of
-from nadi.segmentstore.metadata import decode_sequence, encode_state
+from nadi.segmentstore.metadata import decode_segment, decode_sequence, encode_state
 from nadi.segmentstore.pages import PAGE_BYTES
 from nadi.segmentstore.snapshots import NO_CRC, Manifest, Part, SnapshotError
+from nadi.segmentstore.statecheck import STATE_FILE
 from nadi.segmentstore.stopped import StoppedLog
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.segmentstore.tier2.description import ChunkDescription
@@ -59,28 +62,55 @@ def no_records() -> Records:
 # --- of a state's file -------------------------------------------------------------------------------
 
 
-def whole_records(file: Path, container: int, *, is_compact: bool = False) -> tuple[Records, Totals]:
-    """The records that can be relied on, and what the totals say there should be; blocking.
-
-    is_compact: a copy without free pages, of which parts may be missing.
+def of_state(folder: Path, container: int) -> Remains:
+    """What can be relied on of the state in a folder; blocking. Its own record may be missing.
 
     Raises:
         DamagedPagesError: which pages were in use can't be told.
         OSError: the file can't be read.
     """
+    told = []
+    with (folder / STATE_FILE).open("rb") as stream:
+        used = pages.used_pages(stream.fileno())
+        records = _whole_on(stream.fileno(), container, used.rest)
+        records["state"].clear()  # an older one would tell another end
+        for table, rows in _whole_on(stream.fileno(), container, used.sure).items():
+            records[table] |= rows
+    if used.damage:
+        told.append(
+            f"{folder.name} has lost which of its pages are free ({used.damage}): "
+            + ("some records may be older ones, or deleted ones" if used.rest else "all those in use are found")
+        )
+    totals = _taken_totals(records)
+    return Remains(f"what is whole of {folder.name}", records, totals, told, bool(used.rest))
+
+
+def _whole_on(file: int, container: int, numbers: Iterable[int]) -> Records:
+    """The whole records on these pages of an open file."""
     seeds = {table: seed_of(container, table) for table in TABLES}
     found = no_records()
-    with file.open("rb") as stream:
-        free = set() if is_compact else pages.free_pages(stream.fileno())
-        for number in range(2, os.fstat(stream.fileno()).st_size // PAGE_BYTES):
-            if number in free:
-                continue
-            for key, value in pages.records_on(stream.fileno(), number):
-                for table, seed in seeds.items():
-                    if len(value) >= CRC_BYTES and crc32c(value, crc32c(key, seed)) == WHOLE:
-                        found[table][key] = value[:-CRC_BYTES]
-                        break
-    return found, _taken_totals(found)
+    for number in sorted(numbers):
+        for key, value in pages.records_on(file, number):
+            for table, seed in seeds.items():
+                if len(value) >= CRC_BYTES and crc32c(value, crc32c(key, seed)) == WHOLE:
+                    raw, other = value[:-CRC_BYTES], found[table].get(key)
+                    if other is None or _age(table, raw) >= _age(table, other):
+                        found[table][key] = raw
+                    break
+    return found
+
+
+def _age(table: str, raw: bytes) -> tuple[int, ...]:
+    """Larger for the later of two records of one key, as far as they tell: only what may be free has two."""
+    match table:
+        case "segments":
+            stored = decode_segment(raw)
+            return stored.length, stored.table_length, stored.start_offset, stored.sealed, stored.modified_ms
+        case "extents":  # from the log into a chunk, and there into a larger one
+            return int.from_bytes(raw[8:16], "big") == 0, int.from_bytes(raw[:8], "big")
+        case "entries" | "attributes":  # versions, and writers' numbers, grow
+            return (int.from_bytes(raw[:8], "big", signed=True),)
+    return ()
 
 
 def _taken_totals(records: Records) -> Totals:
@@ -106,7 +136,10 @@ async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Rema
         manifest = by_names[0]
         told.append("the snapshot has no manifest: what belongs to it is told by names, so more may be missing")
     told += await _lay_out(chunks, manifest, scratch)
-    records, totals = whole_records(scratch, container, is_compact=True)
+    with scratch.open("rb") as stream:  # a base has no free pages
+        count = os.fstat(stream.fileno()).st_size // PAGE_BYTES
+        records = _whole_on(stream.fileno(), container, range(2, count))
+    totals = _taken_totals(records)
     if totals:
         records["state"][TOTALS_KEY] = b""  # from here on a record as any other
     seeds = {table: seed_of(container, table) for table in TABLES}
@@ -216,7 +249,7 @@ class LogTells:
 
     created: there. before: that must have been there before, and what they are: tables, or not. lengths: of those that
     were, where an append tells. last_id: the highest number. no_use: chunks that were planned, and hold nothing that
-    isn't elsewhere. first_sequence: of the first frame that can be read, 0 if there is none.
+    isn't elsewhere. first_sequence: of the first frame at all that can be read, 0 if there is none.
     """
 
     created: dict[int, str] = field(default_factory=dict)
@@ -262,10 +295,64 @@ class LogTells:
 def of_log(folder: Path, after_sequence: int) -> LogTells:
     """What the container's log says behind that frame; blocking."""
     tells, merged = LogTells(), set[int]()
-    for frame in StoppedLog(folder / "log").readable(after_sequence):
+    for frame in StoppedLog(folder / "log").readable(0):
         tells.first_sequence = tells.first_sequence or frame.header.sequence
-        tells._take(op.decode_frame(frame.head())[0], merged)
+        if frame.header.sequence > after_sequence:
+            tells._take(op.decode_frame(frame.head())[0], merged)
     return tells
+
+
+def end_told_by_log(folder: Path, records: Records) -> int:
+    """The last frame that a state reflects which has lost its own record: what its others have of the log's, or lack,
+    says so; blocking."""
+    segments = {int.from_bytes(key, "big"): decode_segment(raw) for key, raw in records["segments"].items()}
+    in_log: dict[int, set[int]] = defaultdict(set)  # by segment: the frames that have bytes of it
+    for key, raw in records["extents"].items():
+        in_log[int.from_bytes(key[:8], "big")].add(int.from_bytes(raw[8:16], "big"))
+    frames = StoppedLog(folder / "log").readable(0)
+    last = max([frames[0].header.sequence - 1 if frames else 0, *(max(some) for some in in_log.values())])
+    created: dict[int, int] = {}
+    appended: dict[int, set[int]] = defaultdict(set)
+
+    def is_gone(segment: int) -> bool | None:
+        """None: it may have been created later."""
+        if segment in segments:
+            return False
+        return True if created.get(segment, 0) <= last else None
+
+    def has(operation: op.AnyOperation, sequence: int) -> bool | None:
+        """As far as anything tells; True too if it can't be applied any more."""
+        match operation:
+            case op.Create():
+                created[operation.segment] = sequence
+                return operation.segment in segments or None
+            case op.Append() if operation.segment in segments:
+                return operation.offset < segments[operation.segment].length if operation.length else None
+            case op.Append():
+                appended[operation.segment].add(sequence)
+            case op.Merge():
+                moved = appended[operation.source]
+                appended[operation.target] |= moved
+                return True if moved & in_log[operation.target] else is_gone(operation.source)
+            case op.Delete():
+                return is_gone(operation.segment)
+            case op.TableUpdate() if operation.entries and operation.segment in segments:
+                return operation.entries[0][1] < segments[operation.segment].table_length
+            case op.Seal() if operation.segment in segments:
+                return segments[operation.segment].sealed
+            case op.ChunkStored():
+                place = operation.segment.to_bytes(8, "big") + operation.offset.to_bytes(8, "big")
+                return operation.chunk.encode() in records["extents"].get(place, b"") or None
+        return None
+
+    for frame in frames:
+        sequence = frame.header.sequence
+        said = [has(operation, sequence) for operation in op.decode_frame(frame.head())[0]]
+        if sequence > last and False in said:
+            break
+        if True in said:
+            last = max(last, sequence)
+    return last
 
 
 # --- in any of them ----------------------------------------------------------------------------------

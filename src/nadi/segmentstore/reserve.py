@@ -7,11 +7,16 @@ checkpoint would fail without it, and takes it again as soon as there is some.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
+
+from nadi.errors import NadiError, StorageFullError, UnavailableError
 from nadi.limits import KIB
 from nadi.segmentstore.tier1.disk import held_bytes
 
@@ -32,6 +37,37 @@ def release(folder: Path) -> bool:
 def disk_is_full(folder: Path) -> bool:
     """Whether there is next to no room: LMDB tells a write cut short by a full disk as an input/output error."""
     return free_bytes(folder) < FULL_BELOW_BYTES
+
+
+def is_no_room(error: Exception, folder: Path) -> bool:
+    """Whether that went wrong because the folder's disk is full."""
+    if isinstance(error, (lmdb.DiskError, StorageFullError)):
+        return True
+    if isinstance(error, OSError) and not isinstance(error, NadiError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, (lmdb.Error, UnavailableError)) and disk_is_full(folder)
+
+
+@contextlib.contextmanager
+def in_words(folder: Path) -> Iterator[None]:
+    """Of what a command writes in a folder: what goes wrong says what to do about it.
+
+    Raises:
+        StorageFullError: there is no room.
+        UnavailableError: the disk doesn't do what it should.
+    """
+    try:
+        yield
+    except (lmdb.Error, OSError, UnavailableError) as error:
+        if isinstance(error, StorageFullError):
+            raise
+        if is_no_room(error, folder):
+            what = f"no room in {folder} ({error}): free space on its disk, then do it again"
+            raise StorageFullError(what) from error
+        if isinstance(error, lmdb.Error):
+            what = f"the state can't be written in {folder} ({error}): see that its disk works, then do it again"
+            raise UnavailableError(what) from error
+        raise
 
 
 def free_bytes(folder: Path) -> int:

@@ -29,7 +29,6 @@ from nadi.segmentstore.metadata import Metadata, derived, encode_state, freed
 from nadi.segmentstore.pages import DamagedPagesError
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.remains import LOST_CHUNK, Described, LogTells, Records, Remains, segments_of, with_any
-from nadi.segmentstore.statecheck import STATE_FILE
 from nadi.segmentstore.stopped import StoppedContainer, in_words
 from nadi.segmentstore.tables import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -72,16 +71,22 @@ async def _states(
     aside = rebuild.set_aside(folder)
     for state in (folder / rebuild.STATE, *([aside] if aside is not None else [])):
         try:
-            found = await asyncio.to_thread(remains.whole_records, state / STATE_FILE, container)
+            found = await asyncio.to_thread(remains.of_state, state, container)
         except FileNotFoundError:
             told.append(f"{state.name} is missing")
         except DamagedPagesError as error:
             told.append(f"{state.name} is damaged all over: {error}")
         else:
-            if STATE_KEY in found[0]["state"]:
-                yield Remains(f"what is whole of {state.name}", *found)
-            else:
-                told.append(f"{state.name} has lost its own record, which tells where the log goes on")
+            if STATE_KEY not in found.records["state"]:
+                if not found.records["segments"]:
+                    told.append(f"{state.name} has lost its own record, and those of all segments")
+                    continue
+                end = await asyncio.to_thread(remains.end_told_by_log, folder, found.records)
+                found.records["state"][STATE_KEY] = encode_state(end, 1)
+                found.told.append(
+                    f"its own record is gone: by the log it ends with frame {end:,}; chunks that were garbage stay"
+                )
+            yield found
     snapshot = await remains.of_snapshot(chunks, container, scratch / "base")
     if snapshot is None:
         told.append("there is no snapshot of it in tier 2")

@@ -32,7 +32,7 @@ from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
 from nadi.segmentstore.tier1.log import Frame, LogAddress
 from nadi.segmentstore.tier1.reading import read_checked
-from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, Replay, headers_in, read_headers
+from nadi.segmentstore.tier1.recovery import UNKNOWN, Headers, LogFile, Replay, headers_in, read_headers
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
@@ -101,8 +101,11 @@ class StoppedLog:
             self._note(error)
             headers = read_headers(folder, known[0] if known else None, UNKNOWN)
         self._log_id = headers.log_id or b""
-        self._files = {file.number: file for file in headers.used}
         self._replay = Replay(headers, self._log_id, cut_at(folder), direct=False)
+        self._use(headers)
+
+    def _use(self, headers: Headers) -> None:
+        self._files = {file.number: file for file in headers.used}
         self.size_bytes = sum(file.size_bytes for file in headers.used)
 
     def _note(self, error: CorruptLogError) -> None:
@@ -123,6 +126,8 @@ class StoppedLog:
                     sequence = frame.address.sequence
             except CorruptLogError as error:
                 self._note(error)
+                # what passed for a file that was only prepared may hold what is needed
+                self._use(read_headers(self._folder, self._log_id or None, UNKNOWN))
         if self.damage is not None or self._cut is not None:
             for readable in self.readable(sequence):
                 self.lost.frames += 1

@@ -62,12 +62,12 @@ class ChunkStore:
                 await asyncio.get_running_loop().run_in_executor(None, _sync, self._local, self._local / name)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-                raise StorageFullError(f"tier 2 is full ({error}): free space there") from error
-            raise UnavailableError(f"tier 2 can't be written: {error}") from error
+                raise StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there") from error
+            raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from error
         except Exception as error:  # obstore raises its own family, mapped here once
             if "No space left" in str(error):
-                raise StorageFullError(f"tier 2 is full ({error}): free space there") from error
-            raise UnavailableError(f"tier 2 can't be written: {error}") from error
+                raise StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there") from error
+            raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from error
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
         """Bytes of a chunk, as they came, not copied and not checked; fewer where it is shorter.
@@ -83,7 +83,7 @@ class ChunkStore:
                 raise DiskReadError(f"the disk can't read chunk {name}: input/output error") from error
             if await self._size(name) <= position:
                 return memoryview(b"")
-            raise UnavailableError(f"chunk {name} can't be read: {error}") from error
+            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
 
     async def describe(self, name: str, length: int) -> ChunkDescription | None:
         """What a chunk with so many bytes of data says of itself; None if it doesn't, or can't be read."""
@@ -113,7 +113,7 @@ class ChunkStore:
         try:
             return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
         except Exception as error:
-            raise UnavailableError(f"tier 2 can't be listed: {error}") from error
+            raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from error
 
     async def _size(self, name: str) -> int:
         try:
@@ -121,14 +121,14 @@ class ChunkStore:
         except FileNotFoundError as error:
             raise NotFoundError(f"chunk {name} is not in tier 2") from error
         except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be read: {error}") from error
+            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
 
     async def listed(self, folder: str) -> dict[str, int]:
         """The sizes in bytes of all objects in a folder, and below it, by name."""
         try:
             return await asyncio.get_running_loop().run_in_executor(None, self._listed, folder)
         except Exception as error:
-            raise UnavailableError(f"tier 2 can't be listed: {error}") from error
+            raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from error
 
     def _listed(self, folder: str) -> dict[str, int]:
         return {found["path"]: found["size"] for some in obstore.list(self._store, folder) for found in some}
@@ -140,7 +140,12 @@ class ChunkStore:
         except FileNotFoundError:
             pass
         except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be deleted: {error}") from error
+            raise UnavailableError(f"chunk {name} can't be deleted: {_in_a_line(error)}") from error
+
+
+def _in_a_line(error: Exception) -> str:
+    """Without the listing of its own parts that `obstore` puts behind what it says."""
+    return " ".join(str(error).partition("Debug source")[0].split())
 
 
 def _sync(root: Path, file: Path) -> None:
