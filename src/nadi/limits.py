@@ -163,7 +163,13 @@ READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its l
 # --- REST ----------------------------------------------------------------------------------------
 REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes less
 REST_BODY_TIMEOUT_S = 10.0
+REST_BODY_FRAMING_MAX_BYTES = 32 * KIB  # of a body in chunks, beside the body: their lengths, extensions and trailers
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
+REST_HEAD_MAX_LINES = 128  # of them, or of trailers; browsers send some 20
+REST_PORTION_BYTES = 16 * KIB  # of what came, handled at a time,
+REST_PORTION_LINES = 64  # or so many lines, each a header or half a chunk: 20 to 40 us
+REST_STEPS_A_TURN = 2  # such portions in one turn of the loop, each with one request at most, some 0.5 ms
+REST_MESSAGE_MAX_CHARS = 1_000  # of an error's text, which may quote what was sent
 REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
 REST_CONNECTIONS_MAX = 1_000  # past it who has been quiet longest goes for who comes
 REST_CONNECTIONS_OF_ADDRESS = 500
