@@ -51,8 +51,9 @@ class Turns:
             work = works.popleft()
             if works:
                 self._waiting[peer] = works  # behind the others
-            if work():
-                self._left -= 1
+            self._left -= 1  # before the work, which may ask for another turn
+            if not work():
+                self._left += 1
         self._is_due = bool(self._waiting) or self._left < self._most
         if self._is_due:
             loop.call_soon(self._next, loop)
