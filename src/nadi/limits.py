@@ -181,6 +181,7 @@ RPC_CONNECTIONS_MAX = 1_000
 RPC_STREAMS_MAX = 100  # calls under way on one connection; clients wait with further ones
 RPC_AT_ONCE = 1_000  # calls under way on all: past it they are refused as UNAVAILABLE or RESOURCE_EXHAUSTED
 RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
+RPC_SENT_AHEAD_BYTES = 16 * KIB  # of a call before its request is read: gRPC holds them, of all calls at once 16 MiB
 RPC_RECEIVING_BYTES = 64 * MIB  # for requests that come, each as the largest one: 32 at a time, half of one address
 RPC_WORK_BYTES = 64 * MIB  # for requests that are worked on, as messages and what is made of them:
 RPC_WORK_TIMES = 10  # so many times what was sent, for a stream cut's 14 bytes become two numbers in a dict;

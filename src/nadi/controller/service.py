@@ -66,6 +66,7 @@ from nadi.limits import (
     RPC_MESSAGE_TIMEOUT_S,
     RPC_METADATA_MAX_BYTES,
     RPC_RECEIVING_BYTES,
+    RPC_SENT_AHEAD_BYTES,
     RPC_SMALL_BYTES,
     RPC_STARTS_A_TURN,
     RPC_STREAMS_MAX,
@@ -94,6 +95,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_metadata_size", RPC_METADATA_MAX_BYTES),
     ("grpc.absolute_max_metadata_size", RPC_METADATA_MAX_BYTES),
     ("grpc.http2.bdp_probe", 0),  # else it lets each call send megabytes ahead, before anybody reads them
+    ("grpc.http2.lookahead_bytes", RPC_SENT_AHEAD_BYTES),
     ("grpc.so_reuseport", 0),
 ]
 
