@@ -6,6 +6,7 @@ NADI_LIMITS="chunk_flush_age_s=0.2,chunk_flush_bytes=65536".
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -225,7 +226,7 @@ READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds
 
 
 def override(limits: dict[str, Any], text: str) -> None:
-    """Set limits from `name=value,...`; ValueError for one that doesn't exist or isn't its kind of number.
+    """Set limits from `name=value,...`; ValueError for one that doesn't exist, or a value that is no number above 0.
 
     >>> limits = {"QUEUE_MAX_BYTES": 10, "CHUNK_FLUSH_AGE_S": 10.0}
     >>> override(limits, "chunk_flush_age_s=0.5,queue_max_bytes=7")
@@ -237,10 +238,15 @@ def override(limits: dict[str, Any], text: str) -> None:
         name = name.strip().upper()
         if not isinstance(limits.get(name), int | float):
             raise ValueError(f"NADI_LIMITS: there is no limit {name}")
+        kind = type(limits[name])
         try:
-            limits[name] = type(limits[name])(value)
+            number = kind(value)
         except ValueError:
-            raise ValueError(f"NADI_LIMITS: {value!r} is no value for {name}, now {limits[name]}") from None
+            number = kind(0)
+        if not 0 < number < math.inf:
+            what = "whole number" if kind is int else "number"
+            raise ValueError(f"NADI_LIMITS: {name} is to be a {what} above 0, such as {limits[name]}, not {value!r}")
+        limits[name] = number
 
 
 override(globals(), os.environ.get("NADI_LIMITS", ""))  # here, before any module takes a limit over

@@ -18,7 +18,7 @@ from nadi.client import StreamManager
 from nadi.controller import room, service
 from nadi.controller.service import add_controller, rpc_server
 from nadi.controller.turns import Turns
-from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN
+from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
 from tests.controller.fake_store import FakeStore
@@ -114,7 +114,7 @@ def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "RPC_WORK_BYTES", 4 * service.RPC_WORK_TIMES * 100_000)
+    monkeypatch.setattr(service, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
     working, most, finish = 0, 0, asyncio.Event()
 
     async def check_scope_exists(self: Any, request: Any) -> Any:
