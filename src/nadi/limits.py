@@ -6,6 +6,7 @@ NADI_LIMITS="chunk_flush_age_s=0.2,chunk_flush_bytes=65536".
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -163,7 +164,13 @@ READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its l
 # --- REST ----------------------------------------------------------------------------------------
 REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes less
 REST_BODY_TIMEOUT_S = 10.0
+REST_BODY_FRAMING_MAX_BYTES = 8 * KIB  # of a body in chunks, beside the body: their lengths, extensions and trailers
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
+REST_HEAD_MAX_LINES = 128  # of them, or of trailers; browsers send some 20
+REST_PORTION_BYTES = 16 * KIB  # of what came, handled at a time,
+REST_PORTION_LINES = 64  # or so many lines, each a header or half a chunk: 20 to 40 us
+REST_STEPS_A_TURN = 2  # such portions in one turn of the loop, each with one request at most, some 0.5 ms
+REST_MESSAGE_MAX_CHARS = 1_000  # of an error's text, which may quote what was sent
 REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
 REST_CONNECTIONS_MAX = 1_000  # past it who has been quiet longest goes for who comes
 REST_CONNECTIONS_OF_ADDRESS = 500
@@ -175,6 +182,12 @@ RPC_CONNECTIONS_MAX = 1_000
 RPC_STREAMS_MAX = 100  # calls under way on one connection; clients wait with further ones
 RPC_AT_ONCE = 1_000  # calls under way on all: past it they are refused as UNAVAILABLE or RESOURCE_EXHAUSTED
 RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
+RPC_SENT_AHEAD_BYTES = 16 * KIB  # of a call before its request is read: gRPC holds them, of all calls at once 16 MiB
+RPC_RECEIVING_BYTES = 64 * MIB  # for requests that come, each as the largest one: 32 at a time, half of one address
+RPC_WORK_BYTES = 64 * MIB  # for requests that are worked on, as messages and what is made of them:
+RPC_WORK_TIMES = 10  # so many times what was sent, for a stream cut's 14 bytes become two numbers in a dict;
+RPC_SMALL_BYTES = 8 * KIB  # smaller ones don't count: of all calls at once they are 8 MiB, and 80 when worked on
+RPC_ROOM_TIMEOUT_S = 10.0  # a call that found no such room in it is refused as UNAVAILABLE
 RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: an authorization of the largest size and what else is sent
 RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request is here
 RPC_STARTS_A_TURN = 4  # calls begun in one turn of the loop, some 0.3 ms each
@@ -213,7 +226,7 @@ READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds
 
 
 def override(limits: dict[str, Any], text: str) -> None:
-    """Set limits from `name=value,...`; ValueError for one that doesn't exist or isn't its kind of number.
+    """Set limits from `name=value,...`; ValueError for one that doesn't exist, or a value that is no number above 0.
 
     >>> limits = {"QUEUE_MAX_BYTES": 10, "CHUNK_FLUSH_AGE_S": 10.0}
     >>> override(limits, "chunk_flush_age_s=0.5,queue_max_bytes=7")
@@ -225,10 +238,15 @@ def override(limits: dict[str, Any], text: str) -> None:
         name = name.strip().upper()
         if not isinstance(limits.get(name), int | float):
             raise ValueError(f"NADI_LIMITS: there is no limit {name}")
+        kind = type(limits[name])
         try:
-            limits[name] = type(limits[name])(value)
+            number = kind(value)
         except ValueError:
-            raise ValueError(f"NADI_LIMITS: {value!r} is no value for {name}, now {limits[name]}") from None
+            number = kind(0)
+        if not 0 < number < math.inf:
+            what = "whole number" if kind is int else "number"
+            raise ValueError(f"NADI_LIMITS: {name} is to be a {what} above 0, such as {limits[name]}, not {value!r}")
+        limits[name] = number
 
 
 override(globals(), os.environ.get("NADI_LIMITS", ""))  # here, before any module takes a limit over

@@ -15,10 +15,10 @@ import pytest
 
 import nadi
 from nadi.client import StreamManager
-from nadi.controller import service
+from nadi.controller import room, service
 from nadi.controller.service import add_controller, rpc_server
 from nadi.controller.turns import Turns
-from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN
+from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
 from tests.controller.fake_store import FakeStore
@@ -75,6 +75,76 @@ def test_a_call_that_is_too_large_is_refused() -> None:
     asyncio.run(main())
 
 
+def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others wait outside, or are refused in the end; those of less than 8 KiB that are here hold up nobody."""
+    monkeypatch.setattr(service, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 0.5)
+    read, most, go = 0, 0, asyncio.Event()
+    received = service._received
+
+    async def counted(requests: AsyncIterator[bytes]) -> bytes:
+        nonlocal read, most
+        read += 1
+        most = max(most, read)
+        try:
+            raw = await received(requests)
+            await go.wait()
+            return raw
+        finally:
+            read -= 1
+
+    monkeypatch.setattr(service, "_received", counted)
+
+    async def main() -> None:
+        async with served() as address, grpc.aio.insecure_channel(address) as channel:
+            call = channel.unary_unary(path("createScope"))
+            calls = [asyncio.create_task(code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100)))) for _ in range(10)]
+            async with asyncio.timeout(20):
+                while sum(task.done() for task in calls) < 8:  # noqa: ASYNC110 - they are refused elsewhere
+                    await asyncio.sleep(0.01)
+                go.set()
+                codes = [await task for task in calls]
+            assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
+            assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) == 2, "half of the places are for one address"
+            assert most == 2
+            scope = pb.ScopeInfo(scope="s").SerializeToString()
+            assert await code_of(call(scope)) is grpc.StatusCode.OK
+
+    asyncio.run(main())
+
+
+def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
+    working, most, finish = 0, 0, asyncio.Event()
+
+    async def check_scope_exists(self: Any, request: Any) -> Any:
+        nonlocal working, most
+        working += 1
+        most = max(most, working)
+        if len(request.scope) > 10:
+            await finish.wait()
+        working -= 1
+        return pb.ExistsResponse(exists=False)
+
+    monkeypatch.setattr(service.Service, "check_scope_exists", check_scope_exists)
+
+    async def main() -> None:
+        async with served() as address, grpc.aio.insecure_channel(address) as channel:
+            call = channel.unary_unary(path("checkScopeExists"))
+            large = pb.ScopeInfo(scope="x" * 99_000).SerializeToString()
+            calls = [asyncio.create_task(code_of(call(large))) for _ in range(10)]
+            async with asyncio.timeout(20):
+                while working < 2:  # noqa: ASYNC110 - it is counted elsewhere
+                    await asyncio.sleep(0.01)
+                small = pb.ScopeInfo(scope="s").SerializeToString()
+                assert await code_of(call(small)) is grpc.StatusCode.OK, "it does not wait for them"
+                assert most <= 3
+                finish.set()
+                assert {await task for task in calls} == {grpc.StatusCode.OK}
+
+    asyncio.run(main())
+
+
 def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
     async def main() -> None:
         turns, order = Turns(RPC_STARTS_A_TURN), list[str]()
@@ -97,6 +167,26 @@ def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
         assert max(b - a for a, b in itertools.pairwise(seen)) <= RPC_STARTS_A_TURN
         flood[0].cancel()
         await asyncio.gather(*flood, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_work_that_asks_for_another_turn_waits_for_it() -> None:
+    async def main() -> None:
+        turns, done = Turns(2), list[int]()
+
+        def work() -> bool:
+            done.append(1)
+            if len(done) < 100:
+                turns.ask("peer", work)
+            return True
+
+        turns.ask("peer", work)
+        seen = [len(done)]
+        while len(done) < 100:
+            await asyncio.sleep(0)
+            seen.append(len(done))
+        assert max(b - a for a, b in itertools.pairwise([0, *seen])) <= 2
 
     asyncio.run(main())
 

@@ -4,6 +4,7 @@ running server."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from nadi import __version__
 from nadi.cli.bookmarks import bookmark_app, slice_app
 from nadi.cli.check import check
 from nadi.cli.passwd import passwd
-from nadi.cli.printing import say
+from nadi.cli.printing import failure, say
 from nadi.cli.read import read
 from nadi.cli.repair import repair
 from nadi.cli.scrub import scrub
@@ -48,6 +49,11 @@ def options(
 
 
 def main() -> None:
+    try:
+        import nadi.limits  # noqa: F401 - here, for it raises where NADI_LIMITS is wrong
+    except ValueError as error:
+        failure(error)
+        sys.exit(1)
     app()
 
 

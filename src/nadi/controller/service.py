@@ -32,6 +32,7 @@ from nadi.controller.messages import (
     stream_name,
 )
 from nadi.controller.metadata import StreamName
+from nadi.controller.room import Room
 from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
 from nadi.controller.service_time import EventTimeService
@@ -64,8 +65,13 @@ from nadi.limits import (
     RPC_MESSAGE_MAX_BYTES,
     RPC_MESSAGE_TIMEOUT_S,
     RPC_METADATA_MAX_BYTES,
+    RPC_RECEIVING_BYTES,
+    RPC_SENT_AHEAD_BYTES,
+    RPC_SMALL_BYTES,
     RPC_STARTS_A_TURN,
     RPC_STREAMS_MAX,
+    RPC_WORK_BYTES,
+    RPC_WORK_TIMES,
     TLS_HANDSHAKE_S,
 )
 from nadi.wire.rpc import controller_pb2 as pb
@@ -88,6 +94,8 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", RPC_MESSAGE_MAX_BYTES),
     ("grpc.max_metadata_size", RPC_METADATA_MAX_BYTES),
     ("grpc.absolute_max_metadata_size", RPC_METADATA_MAX_BYTES),
+    ("grpc.http2.bdp_probe", 0),  # else it lets each call send megabytes ahead, before anybody reads them
+    ("grpc.http2.lookahead_bytes", RPC_SENT_AHEAD_BYTES),
     ("grpc.so_reuseport", 0),
 ]
 
@@ -101,10 +109,10 @@ def add_controller(server: grpc.aio.Server, controller: Controller, access: Cont
     """Let `server` answer every RPC of the service for `controller`; with `access`, only who may ask it."""
     kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
     services = [kind(controller) for kind in kinds]
-    turns = Turns(RPC_STARTS_A_TURN)
+    turns, rooms = Turns(RPC_STARTS_A_TURN), _Rooms()
     handlers = {
         rpc: grpc.stream_unary_rpc_method_handler(  # for the server to say how long the one request may take to come
-            _guarded(rpc, request, _method(rpc, services), access, turns),
+            _guarded(rpc, request, _method(rpc, services), access, turns, rooms),
             response_serializer=response.SerializeToString,
         )
         for rpc, (request, response) in METHODS.items()
@@ -123,8 +131,15 @@ def _method(rpc: str, services: Sequence[object]) -> Answer:
     return method
 
 
+class _Rooms:
+    """For the requests of one server: while they come, and while they are worked on."""
+
+    def __init__(self) -> None:
+        self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
+
+
 def _guarded(
-    rpc: str, kind: type[Message], method: Answer, access: ControllerAccess | None, turns: Turns
+    rpc: str, kind: type[Message], method: Answer, access: ControllerAccess | None, turns: Turns, rooms: _Rooms
 ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
     """A handler out of which no exception comes, and into which nobody comes whom `access` refuses.
 
@@ -132,19 +147,18 @@ def _guarded(
     """
 
     async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
+        peer = context.peer()
+        address = peer.rpartition(":")[0]
+        coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
         try:
-            async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S):
-                raw = await anext(requests, None)
-        except TimeoutError:
-            return await context.abort(grpc.StatusCode.UNAVAILABLE, f"no request in {RPC_MESSAGE_TIMEOUT_S:.0f} s")
-        await turns.mine(context.peer())
-        try:
-            if raw is None:
-                raise DecodeError("there is no request")
-            request = kind.FromString(raw)
-        except DecodeError:
-            return await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is no {kind.DESCRIPTOR.name}")
-        try:
+            await coming.take(RPC_MESSAGE_MAX_BYTES)
+            raw = await _received(requests)
+            if len(raw) > RPC_SMALL_BYTES:
+                await worked_on.take(RPC_WORK_TIMES * len(raw))
+            coming.leave()
+            await turns.mine(peer)
+            request = _parsed(kind, raw)
+            del raw
             if access is not None:
                 return await access.answer(rpc, method, request, context)
             return await method(request)
@@ -153,9 +167,31 @@ def _guarded(
             if code is grpc.StatusCode.INTERNAL:
                 log.exception("%s failed", rpc)
             text = str(error) if isinstance(error, NadiError) else f"{rpc} failed inside the controller"
+        finally:
+            coming.leave()
+            worked_on.leave()
         return await context.abort(code, text)
 
     return handle
+
+
+async def _received(requests: AsyncIterator[bytes]) -> bytes:
+    """The one request of a call; UnavailableError where it does not come in time."""
+    try:
+        async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S):
+            raw = await anext(requests, None)
+    except TimeoutError as error:
+        raise UnavailableError(f"no request in {RPC_MESSAGE_TIMEOUT_S:.0f} s") from error
+    if raw is None:
+        raise InvalidArgumentError("there is no request")
+    return raw
+
+
+def _parsed(kind: type[Message], raw: bytes) -> Message:
+    try:
+        return kind.FromString(raw)
+    except DecodeError as error:
+        raise InvalidArgumentError(f"the request is no {kind.DESCRIPTOR.name}") from error
 
 
 def code_of(error: Exception) -> grpc.StatusCode:

@@ -1,44 +1,59 @@
-"""A few calls begin in each turn of the loop, from all peers in rotation: the loop is shared with the segment store,
-and a flood of calls from one peer is to delay neither appends nor the calls of others for long."""
+"""A little work begins in each turn of the loop, from all peers in rotation: the loop is shared with the segment store,
+and a flood of calls or requests from one peer is to delay neither appends nor what others ask for long."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
+
+Work = Callable[[], bool]  # says whether there was anything to do
 
 
 class Turns:
-    """`await turns.mine(peer)` before the work."""
+    """`await turns.mine(peer)` before the work, or `turns.ask(peer, work)`."""
 
     def __init__(self, most: int) -> None:
         """most: that begin in one turn of the loop."""
         self._most = self._left = most
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[Work]] = OrderedDict()
         self._is_due = False
 
-    async def mine(self, peer: str) -> None:
-        """Wait for a turn of this peer's."""
+    def ask(self, peer: str, work: Work) -> None:
+        """Do it when it is this peer's turn, which may be now."""
         loop = asyncio.get_running_loop()
         if not self._is_due:
             self._is_due = True
             loop.call_soon(self._next, loop)
         if self._left and not self._waiting:
             self._left -= 1
-            return
-        turn: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(peer, deque()).append(turn)
+            work()
+        else:
+            self._waiting.setdefault(peer, deque()).append(work)
+
+    async def mine(self, peer: str) -> None:
+        """Wait for a turn of this peer's."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def begin() -> bool:
+            if turn.done():  # it was given up
+                return False
+            turn.set_result(None)
+            return True
+
+        self.ask(peer, begin)
         await turn
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         self._left = self._most
         while self._left and self._waiting:
-            peer, turns = self._waiting.popitem(last=False)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[peer] = turns  # behind the others
-            if not turn.done():
-                turn.set_result(None)
-                self._left -= 1
+            peer, works = self._waiting.popitem(last=False)
+            work = works.popleft()
+            if works:
+                self._waiting[peer] = works  # behind the others
+            self._left -= 1  # before the work, which may ask for another turn
+            if not work():
+                self._left += 1
         self._is_due = bool(self._waiting) or self._left < self._most
         if self._is_due:
             loop.call_soon(self._next, loop)

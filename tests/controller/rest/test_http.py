@@ -65,8 +65,8 @@ def test_bodies_that_are_none(rest: httpx.Client, body: bytes) -> None:
 def test_an_oversize_body_is_refused_whether_its_length_is_told_or_not(rest: httpx.Client) -> None:
     large = json.dumps({"scopeName": "x" * REST_BODY_MAX_BYTES}).encode()
     headers = {"content-type": "application/json"}
-    assert "bytes" in error_of(rest.post("/v1/scopes", content=large, headers=headers), 400)
-    assert "bytes" in error_of(rest.post("/v1/scopes", content=iter([large]), headers=headers), 400)
+    assert "bytes" in error_of(rest.post("/v1/scopes", content=large, headers=headers), 413)
+    assert "bytes" in error_of(rest.post("/v1/scopes", content=iter([large]), headers=headers), 413)
 
 
 def test_a_body_must_be_said_to_be_json(rest: httpx.Client) -> None:

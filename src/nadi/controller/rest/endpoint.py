@@ -131,7 +131,7 @@ async def read_body(request: Request, kind: Any, budget: Budget) -> Any:
                 account.take(len(chunk))
                 await account.room()
                 if len(data) > REST_BODY_MAX_BYTES:
-                    raise InvalidArgumentError(f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
+                    raise HTTPException(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
     except TimeoutError as error:
         raise InvalidArgumentError(f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
     except ClientDisconnect as error:

@@ -86,6 +86,7 @@ def _codes(endpoint: Endpoint) -> dict[int, str]:
     if endpoint.body is None and 400 not in (endpoint.codes or {}):
         del codes[400]
     if endpoint.body is not None:
+        own[413] = "The body is too large, or its chunks are too small; the connection ends."
         own[415] = "The body is not said to be application/json."
     return dict(sorted((codes | own).items()))
 

@@ -1,15 +1,25 @@
-"""One REST connection: uvicorn's, with an end for whoever sends half a request or takes nothing of an answer."""
+"""One REST connection: uvicorn's, with an end for whoever sends half a request or takes nothing of an answer.
+
+What comes is handled in portions, each in a turn that all connections share; until all is, nothing more is read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, cast
 
+import h11
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nadi.access.listener import Guest
+from nadi.controller.rest.bodies import Error
+from nadi.controller.rest.parser import Parser, cut_portion
+from nadi.controller.rest.replies import JSON, encode
+from nadi.controller.turns import Turns
 from nadi.limits import PATROL_S, REST_HEAD_TIMEOUT_S, SEND_TIMEOUT_S
 from nadi.seldom import SeldomWarning
 from nadi.wire.unsent import Unsent
@@ -18,14 +28,38 @@ log = logging.getLogger(__name__)
 _report = SeldomWarning(log, "REST: %d connections were ended, the last from %s: %s")
 
 
+class _Flow(FlowControl):
+    """uvicorn's wish to read or not: the protocol has a say in it too."""
+
+    def __init__(self, transport: asyncio.Transport, changed: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._changed = changed
+
+    def pause_reading(self) -> None:
+        self.read_paused = True
+        self._changed()
+
+    def resume_reading(self) -> None:
+        if self.read_paused:
+            self.read_paused = False
+            self._changed()
+
+
 class RestProtocol(H11Protocol):
     """A guest is loose unless a whole request of its is being answered."""
 
     guest: Guest
     short: ASGIApp  # what guests above the limit are served
+    turns: Turns
+    conn: Parser
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
+        self.conn = Parser()
+        self.flow = _Flow(self.transport, self._steer)
+        self._received = bytearray()  # and not given to the parser yet
+        self._is_continued = False  # the parser may have a next request already
+        self._is_queued = False
         self._unsent = Unsent(self.transport)
         self._waits_since = self.loop.time()
         self._watch = self.loop.call_later(PATROL_S, self._look)
@@ -34,13 +68,65 @@ class RestProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.cancel()
+        self._received.clear()
         self.guest.leave()
         super().connection_lost(exc)
 
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        self._received += data
+        self._steer()
+
     def handle_events(self) -> None:
-        super().handle_events()
-        if self._is_answering and not self.cycle.more_body:
-            self.guest.settle()
+        """Also of uvicorn's own accord, after an answer: in a turn as all else."""
+        self._is_continued = True
+        self._steer()
+
+    def _steer(self) -> None:
+        """Ask for a turn where there is something to do, and read on where there is nothing."""
+        if self.transport.is_closing():
+            return
+        if self._has_work and not self._is_queued:
+            self._is_queued = True
+            self.turns.ask(self.guest.address, self._take_turn)
+        if self.transport.is_closing():  # by what it did in its turn
+            return
+        if self._received or self.flow.read_paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    @property
+    def _has_work(self) -> bool:
+        return self._is_continued or bool(self._received and not self.flow.read_paused and self.conn.takes_more)
+
+    def _take_turn(self) -> bool:
+        is_of_use = self._has_work and not self.transport.is_closing()
+        if is_of_use:
+            if not self._is_continued:
+                self.conn.receive_data(cut_portion(self._received))
+            self._is_continued = False
+            super().handle_events()
+            if self._is_answering and not self.cycle.more_body:
+                self.guest.settle()
+        self._is_queued = False
+        self._steer()
+        return is_of_use
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong, where an answer can still be given, and end it."""
+        self._received.clear()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # it is answered here
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            status, message = self.conn.refusal
+            headers = [("content-type", JSON), ("connection", "close")]
+            body = encode(Error(message))
+            headers.append(("content-length", str(len(body))))
+            for event in (h11.Response(status_code=status, headers=headers), h11.Data(body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         self._waits_since = self.loop.time()
@@ -69,8 +155,8 @@ class RestProtocol(H11Protocol):
         self.transport.abort()
 
 
-def protocol_for(guest: Guest, short: ASGIApp, **arguments: Any) -> RestProtocol:
+def protocol_for(guest: Guest, short: ASGIApp, turns: Turns, **arguments: Any) -> RestProtocol:
     """The protocol of a guest's connection; `arguments` are uvicorn's."""
     protocol = RestProtocol(**arguments)
-    protocol.guest, protocol.short = guest, short
+    protocol.guest, protocol.short, protocol.turns = guest, short, turns
     return protocol

@@ -28,6 +28,7 @@ from nadi.errors import (
     StreamSealedError,
     UnavailableError,
 )
+from nadi.limits import REST_MESSAGE_MAX_CHARS
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ def no_content() -> Response:
 
 
 def refusal(status: int, message: str, headers: dict[str, str] | None = None) -> Response:
+    if len(message) > REST_MESSAGE_MAX_CHARS:
+        message = f"{message[:REST_MESSAGE_MAX_CHARS]}... ({len(message):,} characters)"
     return Response(encode(Error(message)), status, headers=headers, media_type=JSON)
 
 

@@ -21,11 +21,12 @@ from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.protocol import RestProtocol, protocol_for
 from nadi.controller.rest.replies import refusal
+from nadi.controller.turns import Turns
 from nadi.limits import (
     REST_CONNECTIONS_EXTRA,
     REST_CONNECTIONS_MAX,
     REST_CONNECTIONS_OF_ADDRESS,
-    REST_HEAD_MAX_BYTES,
+    REST_STEPS_A_TURN,
 )
 
 STOP_GRACE_S = 1
@@ -37,6 +38,7 @@ class _Uvicorn(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.serving = asyncio.Event()
+        self._turns = Turns(REST_STEPS_A_TURN)
         self.listener = Listener(
             self._protocol,
             _abort,
@@ -64,7 +66,12 @@ class _Uvicorn(uvicorn.Server):
     def _protocol(self, guest: Guest) -> RestProtocol:
         app = cast("ASGIApp", self.config.loaded_app)
         return protocol_for(
-            guest, _short(app), config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            guest,
+            _short(app),
+            self._turns,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
         )
 
 
@@ -123,7 +130,6 @@ class RestServer:
             server_header=False,
             proxy_headers=False,
             timeout_graceful_shutdown=STOP_GRACE_S,
-            h11_max_incomplete_event_size=REST_HEAD_MAX_BYTES,
         )
         config.load()
         config.ssl = tls  # made by who has the certificate, as for the other doors

@@ -1,0 +1,220 @@
+"""The REST port under tiny pieces, bodies without end, and crowds: each turn of the loop does a little of them.
+
+Work is counted, not timed: events of the parser, and requests begun, between two turns of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+import pytest
+import uvloop
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from nadi.controller.rest.parser import cut_portion
+from nadi.limits import (
+    REST_BODY_FRAMING_MAX_BYTES,
+    REST_BODY_MAX_BYTES,
+    REST_HEAD_MAX_LINES,
+    REST_MESSAGE_MAX_CHARS,
+    REST_PORTION_BYTES,
+    REST_PORTION_LINES,
+    REST_STEPS_A_TURN,
+)
+
+from .test_bad_peers import address, is_ready, served
+
+POST = b"POST /v1/scopes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+class MostInATurn:
+    """How often `count` is called between two turns of the loop, at most, while it is entered."""
+
+    def __init__(self) -> None:
+        self._now = self.most = self.all = 0
+
+    def count(self) -> None:
+        self._now += 1
+        self.all += 1
+        self.most = max(self.most, self._now)
+
+    async def _watch(self) -> None:
+        while True:
+            self._now = 0
+            await asyncio.sleep(0)
+
+    async def __aenter__(self) -> MostInATurn:
+        self._task = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._task.cancel()
+
+
+async def all_of(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the end, which may be a reset: the server does not wait for what it refused."""
+    found = b""
+    try:
+        async with asyncio.timeout(10):
+            while data := await reader.read(65_536):
+                found += data
+    except ConnectionError:
+        pass
+    return found
+
+
+async def sent(made: Any, *pieces: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*address(made))
+    answer = asyncio.create_task(all_of(reader))
+    try:
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    found = await answer
+    writer.close()
+    return found
+
+
+def test_tiny_chunks_are_handled_a_few_in_a_turn_and_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = MostInATurn()
+    next_event = h11.Connection.next_event
+
+    def counted(self: h11.Connection) -> Any:
+        turn.count()
+        return next_event(self)
+
+    monkeypatch.setattr(h11.Connection, "next_event", counted)
+
+    async def main() -> None:
+        async with served(monkeypatch) as made, turn:
+            answer = await sent(made, CHUNKED, b"1\r\na\r\n" * 100_000)
+            assert answer.startswith(b"HTTP/1.1 413 "), answer[:100]
+            assert b"too small" in answer
+            assert turn.most <= REST_STEPS_A_TURN * REST_PORTION_LINES
+            assert turn.all < REST_BODY_FRAMING_MAX_BYTES, "the rest was not looked at"
+            assert await is_ready(made) == 200
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ((b"GET /ping HTTP/1.1\r\nHost: x\r\n", b"a:\r\n" * 10 * REST_HEAD_MAX_LINES), 431),
+        ((b"GET /ping HTTP/1.1\r\nHost: x\r\na: ", b"a" * 100_000), 400),
+        ((CHUNKED, b"0\r\n", b"a:\r\n" * 10 * REST_HEAD_MAX_LINES), 431),
+        ((CHUNKED, b"1;", b"a" * 100_000), 413),
+        ((POST + b"Content-Length: %d\r\n\r\n" % (REST_BODY_MAX_BYTES + 1),), 413),
+        ((CHUNKED, b"%x\r\n" % (4 * REST_BODY_MAX_BYTES), b" " * 2 * REST_BODY_MAX_BYTES), 413),
+        ((b"this is not HTTP\r\n\r\n",), 400),
+    ],
+    ids=["head lines", "a long header", "trailers", "a long extension", "a told length", "payload", "no HTTP"],
+)
+def test_what_is_too_large_ends_the_connection(
+    monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], status: int
+) -> None:
+    async def main() -> None:
+        async with served(monkeypatch) as made:
+            assert (await sent(made, *pieces)).startswith(b"HTTP/1.1 %d " % status)
+            assert await is_ready(made) == 200
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("path", [b"/ping", b"/nothing-here", b"/v1/health"])
+def test_a_body_that_nobody_reads_has_the_same_limits(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+    """Also after its answer, which is given before the body is here."""
+
+    async def main() -> None:
+        async with served(monkeypatch) as made:
+            head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path
+            reader, writer = await asyncio.open_connection(*address(made))
+            writer.write(head)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 40")
+            ended = asyncio.create_task(all_of(reader))
+            most = 20 * REST_BODY_MAX_BYTES
+            while not ended.done() and not writer.transport.is_closing() and most > 0:
+                writer.write(b"400\r\n" + b" " * 1024 + b"\r\n")
+                most -= 1024
+                await asyncio.sleep(0)
+            await asyncio.wait_for(ended, 5)
+            writer.close()
+
+    uvloop.run(main())
+
+
+def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From many connections, each with several requests in a row, which are all answered, in order."""
+    turn = MostInATurn()
+
+    async def answer(request: Request) -> Response:
+        turn.count()
+        return PlainTextResponse(request.path_params["number"])
+
+    async def main() -> None:
+        async with served(monkeypatch, Starlette(routes=[Route("/{number}", answer)])) as made, turn:
+            crowd = [await asyncio.open_connection(*address(made)) for _ in range(50)]
+            for _, writer in crowd:
+                writer.write(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(20)))
+            for reader, writer in crowd:
+                for number in range(20):
+                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+                    assert head.startswith(b"HTTP/1.1 200 ")
+                    assert await reader.readexactly(len(str(number))) == str(number).encode()
+                writer.close()
+            assert turn.all == 50 * 20
+            assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
+
+    uvloop.run(main())
+
+
+def test_a_body_comes_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(request: Request) -> Response:
+        await asyncio.sleep(0.01)  # so that more comes than is taken
+        return Response(await request.body())
+
+    body = b"".join(b"%d\n" % number for number in range(30_000))
+    assert REST_BODY_MAX_BYTES // 2 < len(body) < REST_BODY_MAX_BYTES
+    pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    head = b"POST / HTTP/1.1\r\nHost: x\r\n"
+
+    async def main() -> None:
+        app = Starlette(routes=[Route("/", answer, methods=["POST"])])
+        async with served(monkeypatch, app) as made:
+            reader, writer = await asyncio.open_connection(*address(made))
+            for _ in range(2):
+                writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+            for _ in range(4):
+                found = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+                assert found.startswith(b"HTTP/1.1 200 ")
+                assert await asyncio.wait_for(reader.readexactly(len(body)), 10) == body
+            writer.close()
+
+    uvloop.run(main())
+
+
+def test_an_error_quotes_no_more_than_some_of_what_was_sent(rest: Any) -> None:
+    refused = rest.post("/v1/scopes", json={"scopeName": "x" * 250_000})
+    assert refused.status_code == 400
+    assert len(refused.content) < 2 * REST_MESSAGE_MAX_CHARS
+    assert "xxx... (" in refused.text
+
+
+@pytest.mark.parametrize("received", [b"", b"a", b"\n" * 1000, b"ab\n" * 1000, b"a" * 100_000, b"a" * 20_000 + b"\n"])
+def test_portions_make_up_what_came(received: bytes) -> None:
+    left, portions = bytearray(received), list[bytes]()
+    while left:
+        portions.append(cut_portion(left))
+        assert 0 < len(portions[-1]) <= REST_PORTION_BYTES
+        assert portions[-1].count(b"\n") <= REST_PORTION_LINES
+    assert b"".join(portions) == received
