@@ -190,6 +190,7 @@ RPC_SMALL_BYTES = 8 * KIB  # smaller ones don't count: of all calls at once they
 RPC_ROOM_TIMEOUT_S = 10.0  # a call that found no such room in it is refused as UNAVAILABLE
 RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: an authorization of the largest size and what else is sent
 RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request is here
+RPC_MESSAGE_HURRIED_S = 2.0  # instead, where others wait for room: 16 silent calls would have all of an address
 RPC_STARTS_A_TURN = 4  # calls begun in one turn of the loop, some 0.3 ms each
 RPC_IDLE_S = 1_800.0  # a connection without calls ends; clients connect again by themselves
 RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is there,

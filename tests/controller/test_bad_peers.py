@@ -16,6 +16,7 @@ import pytest
 import nadi
 from nadi.client import StreamManager
 from nadi.controller import room, service
+from nadi.controller.room import Room
 from nadi.controller.service import add_controller, rpc_server
 from nadi.controller.turns import Turns
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
@@ -65,6 +66,30 @@ def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.MonkeyPatch
     asyncio.run(main())
 
 
+def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "RPC_MESSAGE_HURRIED_S", 0.2)
+    monkeypatch.setattr(service, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.sleep(60)
+        yield b""
+
+    async def main() -> None:
+        async with served() as address, grpc.aio.insecure_channel(address) as channel:
+            silent = [asyncio.create_task(code_of(channel.stream_unary(path("createScope"))(never()))) for _ in "ab"]
+            await asyncio.sleep(0.7)
+            assert not any(task.done() for task in silent), "they hold up nobody"
+            scope = pb.ScopeInfo(scope="s").SerializeToString()
+            async with asyncio.timeout(5):
+                assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
+                done, _ = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
+            assert {task.result() for task in done} == {grpc.StatusCode.UNAVAILABLE}
+            for task in silent:
+                task.cancel()
+
+    asyncio.run(main())
+
+
 def test_a_call_that_is_too_large_is_refused() -> None:
     async def main() -> None:
         async with served() as address, grpc.aio.insecure_channel(address) as channel:
@@ -82,12 +107,12 @@ def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatc
     read, most, go = 0, 0, asyncio.Event()
     received = service._received
 
-    async def counted(requests: AsyncIterator[bytes]) -> bytes:
+    async def counted(requests: AsyncIterator[bytes], waited_for: Room) -> bytes:
         nonlocal read, most
         read += 1
         most = max(most, read)
         try:
-            raw = await received(requests)
+            raw = await received(requests, waited_for)
             await go.wait()
             return raw
         finally:

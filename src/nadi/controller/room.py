@@ -24,6 +24,10 @@ class Room:
         self._of_address: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[Place]] = OrderedDict()
 
+    @property
+    def is_waited_for(self) -> bool:
+        return bool(self._waiting)
+
     def place(self, address: str) -> Place:
         """One call's; it holds nothing yet."""
         return Place(self, address)

@@ -62,6 +62,7 @@ from nadi.limits import (
     RPC_IDLE_S,
     RPC_KEEPALIVE_S,
     RPC_KEEPALIVE_TIMEOUT_S,
+    RPC_MESSAGE_HURRIED_S,
     RPC_MESSAGE_MAX_BYTES,
     RPC_MESSAGE_TIMEOUT_S,
     RPC_METADATA_MAX_BYTES,
@@ -152,7 +153,7 @@ def _guarded(
         coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
         try:
             await coming.take(RPC_MESSAGE_MAX_BYTES)
-            raw = await _received(requests)
+            raw = await _received(requests, rooms.receiving)
             if len(raw) > RPC_SMALL_BYTES:
                 await worked_on.take(RPC_WORK_TIMES * len(raw))
             coming.leave()
@@ -175,13 +176,26 @@ def _guarded(
     return handle
 
 
-async def _received(requests: AsyncIterator[bytes]) -> bytes:
-    """The one request of a call; UnavailableError where it does not come in time."""
+async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
+    """The one request of a call; UnavailableError where it does not come in time, less where others wait for `room`."""
+    loop = asyncio.get_running_loop()
+    look: asyncio.TimerHandle
+
+    def hurry() -> None:
+        nonlocal look
+        if room.is_waited_for:
+            limit.reschedule(loop.time())
+        else:
+            look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
+
+    look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
     try:
-        async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S):
+        async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S) as limit:
             raw = await anext(requests, None)
     except TimeoutError as error:
-        raise UnavailableError(f"no request in {RPC_MESSAGE_TIMEOUT_S:.0f} s") from error
+        raise UnavailableError("the request did not come in time: try again") from error
+    finally:
+        look.cancel()
     if raw is None:
         raise InvalidArgumentError("there is no request")
     return raw

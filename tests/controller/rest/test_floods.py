@@ -203,6 +203,19 @@ def test_a_body_comes_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -
     uvloop.run(main())
 
 
+def test_bad_requests_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    upgrade = b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: upgrade, close\r\nUpgrade: x\r\n\r\n"
+
+    async def main() -> None:
+        async with served(monkeypatch) as made:
+            for _ in range(10):
+                assert (await sent(made, b"this is not HTTP\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+                assert (await sent(made, upgrade)).startswith(b"HTTP/1.1 200 ")
+
+    uvloop.run(main())
+    assert len(caplog.records) <= 1
+
+
 def test_an_error_quotes_no_more_than_some_of_what_was_sent(rest: Any) -> None:
     refused = rest.post("/v1/scopes", json={"scopeName": "x" * 250_000})
     assert refused.status_code == 400

@@ -25,6 +25,8 @@ from nadi.seldom import SeldomWarning
 from nadi.wire.unsent import Unsent
 
 log = logging.getLogger(__name__)
+_of_uvicorn = logging.getLogger(f"{__name__}.uvicorn")
+_of_uvicorn.setLevel(logging.ERROR)  # it warns of each bad request, so that anybody could fill the log; see _report
 _report = SeldomWarning(log, "REST: %d connections were ended, the last from %s: %s")
 
 
@@ -55,6 +57,7 @@ class RestProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
+        self.logger = _of_uvicorn
         self.conn = Parser()
         self.flow = _Flow(self.transport, self._steer)
         self._received = bytearray()  # and not given to the parser yet
@@ -115,6 +118,7 @@ class RestProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Say what is wrong, where an answer can still be given, and end it."""
+        _report(self.client, self.conn.refusal[1])
         self._received.clear()
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True  # it is answered here
