@@ -88,13 +88,15 @@ def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.datafolder import container_folders, read_format
+    from nadi.segmentstore.datafolder import container_folders, read_format, write_format
     from nadi.segmentstore.inspection import repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 
     try:
-        if reports[0].healed and not reports[0].lost:
+        if reports[0].containers:
+            write_format(data, reports[0].containers)
+        elif reports[0].healed and not reports[0].lost:
             read_format(data, None)
         by_name = {path.name: (number, path) for number, path in container_folders(data).items()}
         for report in reports[1:]:

@@ -28,6 +28,7 @@ from nadi.errors import (
     NadiError,
     StorageFullError,
 )
+from nadi.naming import container_key
 from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 FORMAT = 2  # 1: without checksums in the states and in this very file
 DEFAULT_CONTAINERS = 1
 _FILE = "format"
+_COUNTS = 1_000  # of containers, that are thought of
 _CONTAINER = re.compile(r"container-(\d+)")
 
 
@@ -152,6 +154,32 @@ def find_format(folder: Path) -> FoundFormat:
         stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
         return FoundFormat(own, Format(FORMAT, len(folders)), stale)
     return FoundFormat(own, None)
+
+
+def container_number(segment: str, count: int) -> int:
+    """Which of so many containers the segment of that name belongs to: a hash that ignores epochs and transactions."""
+    return int(crc32c(container_key(segment).encode()) % count)
+
+
+def told_by_names(names: dict[int, list[str]]) -> int | None:
+    """How many containers there must be, by the names of the segments in each that is there; None: uncertain."""
+    count = len(names)
+    if set(names) != set(range(count)):
+        return None
+
+    def is_possible(others: int) -> bool:
+        return all(container_number(name, others) == number for number, some in names.items() for name in some)
+
+    if not count or not is_possible(count) or any(is_possible(others) for others in range(count + 1, _COUNTS)):
+        return None
+    return count
+
+
+def write_format(folder: Path, count: int) -> None:
+    """Make the folder's `format` and its copies anew, where nothing is left of them; blocking."""
+    for path in container_folders(folder).values():
+        _write(path, count)
+    _write(folder, count)
 
 
 def is_data_folder(folder: Path) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError, StorageFullError
 from nadi.segmentstore import rebuild, reserve, snapshots, statecheck
-from nadi.segmentstore.datafolder import FORMAT, container_folders, find_format
+from nadi.segmentstore.datafolder import FORMAT, container_folders, find_format, told_by_names
 from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.salvage import salvage
 from nadi.segmentstore.snapshots import SnapshotError
@@ -46,6 +46,8 @@ class Report:
     can_be_had_back: bool = False  # what is whole of it
     is_refused: bool = False  # no server starts with it, and a repair changes nothing about that
     segments: int = 0
+    names: list[str] = field(default_factory=list)  # of the segments
+    containers: int = 0  # so many there are, by their segments' names alone
 
     @property
     def can_be_served(self) -> bool:
@@ -66,7 +68,18 @@ async def inspect_folder(folder: Path) -> list[Report]:
     with chunks_of(folder) as chunks:
         for number, container in container_folders(folder).items():
             reports.append(await inspect_container(container, number, chunks))
+    if find_format(folder).format is None:
+        _tell_containers(reports[0], dict(zip(container_folders(folder), reports[1:], strict=True)))
     return reports
+
+
+def _tell_containers(report: Report, containers: dict[int, Report]) -> None:
+    """Where `format` and its copies are gone: the names of segments may tell how many containers there are."""
+    count = told_by_names({number: container.names for number, container in containers.items()})
+    if count is not None:
+        report.lost, report.is_refused = [], False
+        report.containers = count
+        report.healed.append(f"`format` and its copies are gone: by the names of segments there are {count} containers")
 
 
 @contextlib.contextmanager
@@ -275,6 +288,8 @@ async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: 
 async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
     read = await stopped.read_all()
     report.segments = len(stopped.segments())
+    records = map(stopped.state.by_id, stopped.segments())
+    report.names = [record.name for record in records if record is not None]
     report.sound.append(f"log: up to frame {stopped.state.sequence:,}")
     report.sound.append(f"{report.segments:,} segments, {read:,} bytes read and right")
     needless = stopped.log.needless

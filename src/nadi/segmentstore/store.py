@@ -19,19 +19,16 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import crc32c
-
 from nadi.access.budget import Budget
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
-from nadi.naming import container_key
 from nadi.segmentstore import inventory
 from nadi.segmentstore.access import TokenCheck
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.container import Container, wall_clock_ms
-from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
+from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
 from nadi.segmentstore.door import InnerDoor
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.rota import Rota
@@ -98,7 +95,7 @@ class SegmentStore:
         """The container that owns the segment of that name, by a hash that ignores epochs and transactions."""
         if len(self.containers) == 1:
             return self.containers[0]
-        return self.containers[crc32c.crc32c(container_key(segment).encode()) % len(self.containers)]
+        return self.containers[container_number(segment, len(self.containers))]
 
     async def start(self) -> None:
         """Recover all containers; StorageFullError or another NadiError says why one can't be."""
