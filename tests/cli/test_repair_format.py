@@ -1,4 +1,4 @@
-"""A data folder whose `format` is gone with all its copies: the names of its segments tell how many containers it has."""
+"""A data folder whose `format` is gone with all its copies: the names of its segments tell of its containers."""
 
 from __future__ import annotations
 
