@@ -208,6 +208,13 @@ def spoil(state: Path, table: str, key: bytes) -> None:
 @pytest.mark.parametrize("table", ["segments", "extents", "names", "entries", "logged"])
 def test_without_a_snapshot_what_is_whole_of_a_state_is_kept(folder: Path, table: str) -> None:
     """One damaged record, of a segment of the stream where it is one, costs that record, and no more."""
+    if table == "logged":  # all of it may have been moved to tier 2 by now
+        with (
+            nadi.embedded(folder) as server,
+            nadi.StreamManager(server.controller_uri) as manager,
+            manager.create_writer("s", "t") as writer,
+        ):
+            writer.write_event(b"fresh", "key").result(30)
     recovered(folder)
     expected = events_of(folder)
     chosen = None

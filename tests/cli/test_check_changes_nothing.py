@@ -110,12 +110,9 @@ def test_a_folder_that_is_being_checked_is_not_served(folder: Path) -> None:
     assert (folder / "lock").read_text() == f"process {os.getpid()}"
 
 
-@pytest.mark.parametrize("what", ["format", "container", "chunk"])
+@pytest.mark.parametrize("what", ["container", "chunk"])
 def test_a_repair_says_what_it_could_not_repair(folder: Path, what: str) -> None:
     match what:
-        case "format":
-            for path in folder.rglob("format"):
-                path.write_text("?")
         case "container":
             shutil.rmtree(folder / "container-1")
         case "chunk":
