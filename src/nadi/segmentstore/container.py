@@ -10,7 +10,6 @@ forgotten: the waiting requests get an error, and the container recovers from di
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections import deque
@@ -176,7 +175,7 @@ class Container:
         try:
             await self._open_state()
         except (OSError, lmdb.Error, UnavailableError) as error:
-            if not self._is_no_room(error) or not reserve.release(self._folder):
+            if not reserve.is_no_room(error, self._folder) or not reserve.release(self._folder):
                 raise
             try:
                 await self._open_state()
@@ -540,7 +539,7 @@ class Container:
             try:
                 await self._commit(checkpoint)
             except Exception as error:
-                if self._is_no_room(error):
+                if reserve.is_no_room(error, self._folder):
                     if not self.state_waits_for_room:
                         log.warning("container %d: no room for its state: it stays in the log: %s", self.number, error)
                     self.state_waits_for_room = True
@@ -606,7 +605,7 @@ class Container:
                 metadata.grow()  # here, where everybody else reads, so that nobody reads meanwhile
                 log.info("container %d: its state has twice the room now", self.number)
             except lmdb.Error as error:  # nothing was written: once more, with the room kept aside
-                if not self._is_no_room(error) or not reserve.release(self._folder):
+                if not reserve.is_no_room(error, self._folder) or not reserve.release(self._folder):
                     raise
             else:
                 return
@@ -616,13 +615,6 @@ class Container:
         if self._may_be_sealed:
             await asyncio.get_running_loop().run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
             self._may_be_sealed = False
-
-    def _is_no_room(self, error: Exception) -> bool:
-        if isinstance(error, (lmdb.DiskError, StorageFullError)):
-            return True
-        if isinstance(error, OSError):
-            return error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return isinstance(error, (lmdb.Error, UnavailableError)) and reserve.disk_is_full(self._folder)
 
     def _truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.

@@ -19,9 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import lmdb
-
-from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
+from nadi.errors import DamagedStateError, UnavailableError
 from nadi.segmentstore import reserve, snapshots, statecheck
 from nadi.segmentstore.snapshots import Manifest, SnapshotError
 from nadi.segmentstore.statecheck import Examined, Verdict
@@ -208,7 +206,8 @@ async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new:
         if reaches or (first is None and not found.sequence):  # the latter was never used
             await asyncio.to_thread(new.mkdir, 0o700)
             try:
-                await _restore(chunks, found, new)
+                with reserve.in_words(folder):
+                    await snapshots.restore(chunks, found, new)
                 return f"the snapshot of frame {found.sequence:,} in tier 2 and the log"
             except SnapshotError as error:
                 await asyncio.to_thread(shutil.rmtree, new)
@@ -242,17 +241,6 @@ async def _was_used(folder: Path, container: int, chunks: ChunkStore) -> bool:
 def _has_state(folder: Path) -> bool:
     file = folder / STATE / statecheck.STATE_FILE
     return (file.exists() and file.stat().st_size > 0) or any(folder.glob(f"{STATE}.*"))
-
-
-async def _restore(chunks: ChunkStore, manifest: Manifest, new: Path) -> None:
-    try:
-        await snapshots.restore(chunks, manifest, new)
-    except lmdb.Error as error:
-        if isinstance(error, lmdb.DiskError) or reserve.disk_is_full(new):
-            what = f"no room to make the state anew in {new.parent} ({error}): free space on its disk, then start again"
-            raise StorageFullError(what) from error
-        what = f"the state can't be made anew in {new.parent} ({error}): see that its disk works, then start again"
-        raise UnavailableError(what) from error
 
 
 def replace(folder: Path, new: Path) -> Path | None:
