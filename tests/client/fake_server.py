@@ -11,7 +11,7 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from nadi.client.controller import ControllerClient
 from nadi.errors import DamagedDataError, InvalidStreamCutError, NotFoundError
@@ -114,8 +114,7 @@ class FakeConnection(asyncio.Protocol):
         self.acknowledged: dict[bytes, int] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
         self.store.connections.add(self)
         self.store.opened += 1
 

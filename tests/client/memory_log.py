@@ -27,6 +27,7 @@ class MemoryLog:
     """One client's way to the memory; a call waits before it has its effect, and before its caller hears of it."""
 
     name = "sc/st"
+    timeout_s = 30.0
     trouble: NadiError | None = None
 
     def __init__(self, memory: Memory, *, gated: bool = False) -> None:

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from nadi.client.controller import ControllerClient
-from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.errors import ClosedError, InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.wire.rpc import controller_pb2 as pb
 from tests.segmentstore.test_scrub import until
 
@@ -46,6 +46,29 @@ def test_a_call_beyond_those_a_controller_takes_is_tried_again() -> None:
             assert await second
         finally:
             await client.close()
+            await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_client_that_is_closed_meanwhile_says_so() -> None:
+    async def run() -> None:
+        server, slow = grpc.aio.server(), Slow()
+        server.add_generic_rpc_handlers((slow,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        client = ControllerClient(f"127.0.0.1:{port}", timeout_s=10)
+        try:
+            waiting = asyncio.create_task(client.scope_exists("s"))
+            cancelled = asyncio.create_task(client.scope_exists("s"))
+            await asyncio.sleep(0.1)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            await client.close()
+            with pytest.raises(ClosedError):
+                await waiting
+        finally:
             await server.stop(0)
 
     asyncio.run(asyncio.wait_for(run(), 20))

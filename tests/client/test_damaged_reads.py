@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from nadi.cli.app import app
 from nadi.client import StreamManager, aio
 from nadi.client.serializers.plain import Bytes
 from nadi.errors import DamagedDataError
@@ -84,6 +86,28 @@ def test_skipped_it_is_a_gap_and_all_else_is_read(manager: StreamManager, caplog
         blocks = manager.read_segment_range(SEGMENT, 0, PARTS * PART_BYTES, on_damage="skip")
         assert [data for block in blocks for data in block.events()] == LEFT
     assert len(caplog.messages) == 4
+
+
+def test_a_slice_can_skip_it_too(uri: str, manager: StreamManager) -> None:
+    head, tail = manager.stream_info("sc", "events").head, manager.stream_info("sc", "events").tail
+    manager.slices("sc").create("all", head, tail)
+    with manager.open_slice("sc", "all") as reader, pytest.raises(DamagedDataError):
+        list(reader)
+    with manager.open_slice("sc", "all", on_damage="skip") as reader:
+        assert [data for _, block in reader for data in block.events()] == LEFT
+        assert [(gap.offset, gap.end_offset) for gap in reader.skipped] == [GAP]
+
+    async def by_asyncio() -> list[bytes]:
+        async with aio.StreamManager(uri, timeout=5) as other:
+            reader = await other.open_slice("sc", "all", on_damage="skip")
+            return [data async for _, block in reader for data in block.events()]
+
+    assert asyncio.run(by_asyncio()) == LEFT
+    told = CliRunner().invoke(app, ["read", "sc", "all", "--slice", "--controller", uri])
+    assert (told.exit_code, "can't be read" in told.output) == (1, True)
+    left = CliRunner().invoke(app, ["read", "sc", "all", "--slice", "--on-damage", "skip", "--controller", uri])
+    assert (left.exit_code, left.stdout_bytes) == (0, b"".join(data + b"\n" for data in LEFT))
+    assert CliRunner().invoke(app, ["read", "sc", "all", "--on-damage", "skipp"]).exit_code == 2
 
 
 @pytest.mark.parametrize("on_damage", ["raise", "skip"])

@@ -69,6 +69,31 @@ def arguments(function: object) -> list[tuple[str, object, object]]:
     return [(p.name, p.kind, p.default) for p in parameters]
 
 
+# These wait for more than the server's answer: readers that pass a checkpoint, what is merged or scaled, data.
+WAIT_FOR_OTHERS = {
+    "abort",
+    "commit",
+    "create_byte_reader",
+    "generate_stream_cuts",
+    "initiate_checkpoint",
+    "scale_stream",
+    "stream_cuts_on_condition",
+}
+
+
+@pytest.mark.parametrize("name", shared_classes())
+def test_a_time_that_is_not_given_is_the_clients(name: str) -> None:
+    """One rule: no call has a time of its own for a server that doesn't answer."""
+    own = {
+        method
+        for method, function in methods(getattr(aio, name))
+        if inspect.isfunction(function)
+        for parameter, _, default in arguments(function)
+        if parameter == "timeout" and default not in (None, inspect.Parameter.empty)
+    }
+    assert own - WAIT_FOR_OTHERS <= {"close"}  # a reader's, which leaves its group
+
+
 @pytest.mark.parametrize("face", [blocking, aio])
 def test_whatever_a_user_calls_says_what_it_does(face: object) -> None:
     silent = []

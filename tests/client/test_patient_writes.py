@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from nadi.client.revisioned_stream import open_revisioned_stream
-from nadi.errors import InvalidArgumentError, NadiError, RequestTimeoutError, SegmentNotFoundError, StreamSealedError
+from nadi.errors import (
+    InvalidArgumentError,
+    NadiError,
+    RequestTimeoutError,
+    SegmentNotFoundError,
+    StorageFullError,
+    StreamSealedError,
+)
 from nadi.limits import MAX_EVENT_BYTES, WRITER_PENDING_BYTES
 
 from .world import World, world
@@ -101,9 +108,37 @@ def test_a_store_that_never_stores_is_given_up_in_time(write: Write, trouble: st
             setattr(w.store, trouble, True)
             with pytest.raises(NadiError) as told:
                 await asyncio.wait_for(begun(), SOON_S)
-            if write not in (event, large_event):  # which name what their last try met, where it met something
-                assert isinstance(told.value, RequestTimeoutError), told.value
-                assert f"{TIMEOUT_S} s" in str(told.value)
+            assert isinstance(told.value, RequestTimeoutError), repr(told.value)
+            assert f"{TIMEOUT_S} s" in str(told.value)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("write", [*BYTES, event, record, shared_state], ids=lambda write: write.__name__)
+def test_a_store_without_room_is_told_by_type(write: Write) -> None:
+    """Streams of events and bytes wait for room as long as `ack_timeout` says; a change of shared state does not."""
+
+    async def run() -> None:
+        async with world(1) as w:
+            begun = await write(w)
+            w.store.full = True
+            with pytest.raises(StorageFullError, match="the disk is full"):
+                await asyncio.wait_for(begun(), SOON_S)
+
+    asyncio.run(run())
+
+
+def test_shared_state_goes_on_once_there_is_room() -> None:
+    async def run() -> None:
+        async with world(1) as w:
+            counter = await w.manager.shared_counter("sc", "st")
+            for _ in range(2):
+                w.store.full = True
+                with pytest.raises(StorageFullError):
+                    await asyncio.wait_for(counter.add(), SOON_S)
+                w.store.full = False
+                await asyncio.wait_for(counter.add(), SOON_S)
+            assert counter.value == 2
 
     asyncio.run(run())
 

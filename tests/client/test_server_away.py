@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 
 import nadi
-from nadi.client import StreamManager
-from nadi.errors import RequestTimeoutError, UnavailableError
+from nadi.client import KeyValueTableConfiguration, StreamManager
+from nadi.errors import RequestTimeoutError
 
 TIMEOUT_S = 1.0
 
@@ -45,7 +46,7 @@ def away(tmp_path: Path) -> Iterator[Away]:
 
 def told_in_time(read: Callable[[], Any]) -> None:
     begun = time.monotonic()
-    with pytest.raises(UnavailableError):
+    with pytest.raises(RequestTimeoutError):
         read()
     assert time.monotonic() - begun < 4 * TIMEOUT_S
 
@@ -61,6 +62,7 @@ def test_blocking_readers_say_that_the_server_is_gone_and_go_on_when_it_is_back(
     table.create()
     with ExitStack() as stack:
         writer = stack.enter_context(manager.create_writer("sc", "events"))
+        hasty = manager.create_writer("sc", "bytes", ack_timeout=TIMEOUT_S)
         bytes_writer = stack.enter_context(manager.create_byte_writer("sc", "bytes"))
         reader = stack.enter_context(manager.create_reader("sc", "events"))
         of_group = stack.enter_context(groups.get_reader_group("group").create_reader("one"))
@@ -81,6 +83,9 @@ def test_blocking_readers_say_that_the_server_is_gone_and_go_on_when_it_is_back(
         told_in_time(of_group.read_next_event)
         told_in_time(lambda: of_bytes.read(1))
         told_in_time(lambda: table.get(b"k"))
+        told_in_time(lambda: hasty.write_event(b"lost").result(20))
+        told_in_time(lambda: manager.create_scope("other"))
+        told_in_time(lambda: manager.list_streams("sc"))
         told_in_time(lambda: list(manager.read_events("sc", "events")))
         told_in_time(lambda: list(manager.read_segment_range("sc/events/0.#epoch.0", 0, 14)))
 
@@ -116,8 +121,50 @@ def test_a_server_that_stands_still_is_noticed_within_the_clients_time(away: Awa
         os.kill(away.server.pid, signal.SIGSTOP)
         try:
             began = time.monotonic()
-            with pytest.raises(UnavailableError):
+            with pytest.raises(RequestTimeoutError):
                 reader.next_block(60)
             assert time.monotonic() - began < 10 * TIMEOUT_S
         finally:
             os.kill(away.server.pid, signal.SIGCONT)
+
+
+def test_no_call_waits_longer_than_the_client_for_a_server_that_stands_still(away: Away) -> None:
+    """All at once, so that each has the server as it was left: with open connections that say nothing."""
+    manager = away.manager
+    manager.create_scope("sc")
+    for stream in ("events", "bytes", "map"):
+        manager.create_stream("sc", stream, 1)
+    with manager.create_byte_writer("sc", "bytes") as writer:
+        writer.write(b"some")
+    manager.create_key_value_table("sc", "kvt", KeyValueTableConfiguration(1))
+    table = manager.key_value_table("sc", "kvt")
+    state = manager.shared_map("sc", "map")
+    groups = manager.reader_group_manager("sc")
+    groups.create_reader_group("group", "events")
+    group = groups.get_reader_group("group")
+    of_bytes, unread = manager.create_byte_reader("sc", "bytes"), manager.create_byte_reader("sc", "bytes")
+    waits: list[Callable[[], Any]] = [
+        lambda: manager.create_byte_reader("sc", "bytes"),
+        of_bytes.tail,
+        lambda: unread.read(1),
+        lambda: table.get(b"k"),
+        lambda: table.put(b"k", b"v"),
+        lambda: list(table.entries()),
+        lambda: state.put("k", 1),
+        state.refresh,
+        lambda: group.create_reader("one"),
+        lambda: group.reader_offline("one"),
+        lambda: group.reset_reader_group([]),
+        lambda: manager.key_value_table("sc", "kvt"),
+        lambda: manager.delete_stream("sc", "events"),
+    ]
+    os.kill(away.server.pid, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(len(waits)) as threads:
+            began = time.monotonic()
+            told = [one.exception(60) for one in [threads.submit(wait) for wait in waits]]
+            took_s = time.monotonic() - began
+    finally:
+        os.kill(away.server.pid, signal.SIGCONT)
+    assert [type(error) for error in told] == [RequestTimeoutError] * len(waits), told
+    assert took_s < 4 * TIMEOUT_S

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import nadi
 from nadi.client import StreamManager
-from nadi.errors import ConflictError, UnavailableError
+from nadi.errors import ConflictError, InvalidArgumentError, UnavailableError
 from nadi.testing import RestartableServer, fill_stream, read_stream
 
 
@@ -47,6 +48,25 @@ def test_it_comes_back_after_a_block_that_fails(nadi_server: RestartableServer) 
     nadi_server.ensure_running()
     nadi_server.ensure_running()
     assert nadi_server.is_running
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("NADI_LIMITS", "no_such_limit=1", "NADI_LIMITS: there is no limit NO_SUCH_LIMIT"),
+        ("NADI_LIMITS", "queue_max_bytes=many", "NADI_LIMITS: QUEUE_MAX_BYTES is to be a whole number"),
+        ("NADI_LOG", "LOUD", "NADI_LOG: there is no level 'LOUD'"),
+    ],
+)
+def test_a_wrong_environment_is_told_in_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, value: str, said: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{said}"):
+        nadi.embedded(tmp_path / "data", environment={name: value})
+    with pytest.raises(InvalidArgumentError, match=f"^{said}"):
+        RestartableServer(tmp_path / "data", environment={name: value})
+    assert capfd.readouterr() == ("", "")
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_temporary_folder_goes_and_a_given_one_stays(tmp_path: Path) -> None:

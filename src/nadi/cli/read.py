@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -34,17 +34,23 @@ def read(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print an object a line: segment, offset, and text or base64.")
     ] = False,
+    on_damage: Annotated[
+        Literal["raise", "skip"],
+        typer.Option(help="Where data is damaged: raise ends there, skip says so and goes on behind it."),
+    ] = "raise",
     controller: Controller = DEFAULT_URI,
     trust_store: TrustStore = None,
 ) -> None:
     """Print events, one a line, from the stream's head to its end of now unless told otherwise."""
     with client(controller, trust_store) as manager:
         if is_slice:
-            reader = manager.open_slice(scope, stream, routing_keys=key)
+            reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
         else:
             cuts = manager.cuts(scope, stream)
             last = None if follow else cuts.named(end)
-            reader = manager.create_reader(scope, stream, start=cuts.named(start), end=last, routing_keys=key)
+            reader = manager.create_reader(
+                scope, stream, start=cuts.named(start), end=last, routing_keys=key, on_damage=on_damage
+            )
         with reader, suppress(KeyboardInterrupt):
             for segment_id, block in reader:
                 lines = _json(segment_id, block) if as_json else block

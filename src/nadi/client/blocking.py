@@ -16,6 +16,7 @@ from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.blocking_event_streams import EventStreams
 from nadi.client.blocking_openers import Structures
 from nadi.client.blocking_readers import SliceReader, Table
+from nadi.client.damage import RAISE, OnDamage
 from nadi.client.loop_thread import LoopThread
 from nadi.client.readergroup.blocking import ReaderGroupManager
 from nadi.client.security import Credentials
@@ -78,11 +79,13 @@ class StreamManager(Administration, EventStreams, Structures):
         """The scope's named slices."""
         return NamedSlices(self._thread, self._core.slices(scope))
 
-    def open_slice(self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None) -> SliceReader:
-        """A reader of the slice of that name; SliceNotFoundError if there is none."""
-        return SliceReader(
-            self._thread, self._thread.run(self._core.open_slice(scope, name, routing_keys=routing_keys))
-        )
+    def open_slice(
+        self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None, on_damage: OnDamage = RAISE
+    ) -> SliceReader:
+        """A reader of the slice of that name; SliceNotFoundError if there is none. routing_keys, on_damage: as of
+        `create_reader`."""
+        core = self._core.open_slice(scope, name, routing_keys=routing_keys, on_damage=on_damage)
+        return SliceReader(self._thread, self._thread.run(core))
 
     # --- reader groups, tables ----------------------------------------------------------------
 

@@ -11,10 +11,9 @@ from typing import Any, Generic, TypeVar
 
 from nadi.client import aio
 from nadi.client.key_value_registry import KeyValueTableConfiguration
-from nadi.client.key_value_table import TABLE_TIMEOUT_S, Modification, TableEntry, TableKey, Version
+from nadi.client.key_value_table import Modification, TableEntry, TableKey, Version
 from nadi.client.leader_election import Lease
 from nadi.client.loop_thread import LoopThread
-from nadi.client.state_synchronizer import UPDATE_TIMEOUT_S
 from nadi.limits import TABLE_ITERATOR_PAGE
 
 S = TypeVar("S")
@@ -35,33 +34,33 @@ class KeyValueTable:
         """What the table was created with."""
         return self._core.configuration
 
-    def get(self, key: TableKey | bytes, timeout: float = TABLE_TIMEOUT_S) -> TableEntry | None:
+    def get(self, key: TableKey | bytes, timeout: float | None = None) -> TableEntry | None:
         """The key's entry, or None."""
         return self._thread.run(self._core.get(key, timeout))
 
-    def insert(self, key: TableKey | bytes, value: bytes, timeout: float = TABLE_TIMEOUT_S) -> Version:
+    def insert(self, key: TableKey | bytes, value: bytes, timeout: float | None = None) -> Version:
         """Store the value if the key has none."""
         return self._thread.run(self._core.insert(key, value, timeout))
 
     def put(
-        self, key: TableKey | bytes, value: bytes, version: Version | None = None, timeout: float = TABLE_TIMEOUT_S
+        self, key: TableKey | bytes, value: bytes, version: Version | None = None, timeout: float | None = None
     ) -> Version:
         """Store the value; with `version`, only if the key's value still is of that version."""
         return self._thread.run(self._core.put(key, value, version, timeout))
 
-    def remove(self, key: TableKey | bytes, version: Version | None = None, timeout: float = TABLE_TIMEOUT_S) -> None:
+    def remove(self, key: TableKey | bytes, version: Version | None = None, timeout: float | None = None) -> None:
         """Remove the key; with `version`, only if its value still is of that version."""
         self._thread.run(self._core.remove(key, version, timeout))
 
-    def exists(self, key: TableKey | bytes, timeout: float = TABLE_TIMEOUT_S) -> bool:
+    def exists(self, key: TableKey | bytes, timeout: float | None = None) -> bool:
         """Whether the key has a value, without reading that."""
         return self._thread.run(self._core.exists(key, timeout))
 
-    def get_all(self, keys: Iterable[TableKey | bytes], timeout: float = TABLE_TIMEOUT_S) -> list[TableEntry | None]:
+    def get_all(self, keys: Iterable[TableKey | bytes], timeout: float | None = None) -> list[TableEntry | None]:
         """The entry or None for each key, in order."""
         return self._thread.run(self._core.get_all(keys, timeout))
 
-    def update(self, modifications: Iterable[Modification], timeout: float = TABLE_TIMEOUT_S) -> list[Version | None]:
+    def update(self, modifications: Iterable[Modification], timeout: float | None = None) -> list[Version | None]:
         """Do all or none of these, which must be of one primary key."""
         return self._thread.run(self._core.update(modifications, timeout))
 
@@ -73,7 +72,7 @@ class KeyValueTable:
         start: bytes = b"",
         end: bytes = b"",
         page_size: int = TABLE_ITERATOR_PAGE,
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> Iterator[list[TableEntry]]:
         """Entries in order of their keys, in lists; see nadi.client.aio.KeyValueTable.pages."""
         pages = self._core.pages(
@@ -89,7 +88,7 @@ class KeyValueTable:
         start: bytes = b"",
         end: bytes = b"",
         page_size: int = TABLE_ITERATOR_PAGE,
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> Iterator[list[TableKey]]:
         """As `pages`, but keys alone."""
         pages = self._core.key_pages(
@@ -104,7 +103,7 @@ class KeyValueTable:
         prefix: bytes = b"",
         start: bytes = b"",
         end: bytes = b"",
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> Iterator[TableEntry]:
         """As `pages`, one by one."""
         for page in self.pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
@@ -117,13 +116,13 @@ class KeyValueTable:
         prefix: bytes = b"",
         start: bytes = b"",
         end: bytes = b"",
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> Iterator[TableKey]:
         """As `key_pages`, one by one."""
         for page in self.key_pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
             yield from page
 
-    def entry_count(self, timeout: float = TABLE_TIMEOUT_S) -> int:
+    def entry_count(self, timeout: float | None = None) -> int:
         """How many entries all partitions hold."""
         return self._thread.run(self._core.entry_count(timeout))
 
@@ -151,19 +150,19 @@ class StateSynchronizer(Generic[S, U]):
         """Up to where in the stream the state is known."""
         return self._core.revision
 
-    def refresh(self, timeout: float | None = UPDATE_TIMEOUT_S) -> S:
+    def refresh(self, timeout: float | None = None) -> S:
         """Apply what others did, and give the state."""
         return self._thread.run(self._core.refresh(timeout))
 
-    def initialize(self, state: S, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def initialize(self, state: S, timeout: float | None = None) -> bool:
         """Begin with this state instead of the kind's own; False if the stream has records already."""
         return self._thread.run(self._core.initialize(state, timeout))
 
-    def update(self, generate: Callable[[S], Sequence[U]], timeout: float | None = UPDATE_TIMEOUT_S) -> Sequence[U]:
+    def update(self, generate: Callable[[S], Sequence[U]], timeout: float | None = None) -> Sequence[U]:
         """Store the updates that `generate` makes of the present state, all or none; those stored."""
         return self._thread.run(self._core.update(generate, timeout))
 
-    def compact(self, *, keep_history: bool = True, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
         """Store the whole state, for all who come later to begin at."""
         self._thread.run(self._core.compact(keep_history=keep_history, timeout=timeout))
 
@@ -184,11 +183,11 @@ class SharedState:
         """Up to where in the stream the state is known here."""
         return self._shared.revision
 
-    def refresh(self, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    def refresh(self, timeout: float | None = None) -> None:
         """See what others did."""
         self._thread.run(self._shared.refresh(timeout))
 
-    def compact(self, *, keep_history: bool = True, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
         """Let who opens it later begin at the present state."""
         self._thread.run(self._shared.compact(keep_history=keep_history, timeout=timeout))
 
@@ -220,33 +219,31 @@ class SharedMap(SharedState, Generic[V]):
         """A copy of what is known here."""
         return self._core.as_dict()
 
-    def put(self, key: str, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    def put(self, key: str, value: V, timeout: float | None = None) -> None:
         """Give the key this value, whatever it had."""
         self._thread.run(self._core.put(key, value, timeout))
 
-    def put_all(self, items: Mapping[str, V], timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    def put_all(self, items: Mapping[str, V], timeout: float | None = None) -> None:
         """All of them in one update."""
         self._thread.run(self._core.put_all(items, timeout))
 
-    def put_if_absent(self, key: str, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def put_if_absent(self, key: str, value: V, timeout: float | None = None) -> bool:
         """False if the key had a value."""
         return self._thread.run(self._core.put_if_absent(key, value, timeout))
 
-    def replace(self, key: str, expected: V, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def replace(self, key: str, expected: V, value: V, timeout: float | None = None) -> bool:
         """False unless the key's value was `expected`."""
         return self._thread.run(self._core.replace(key, expected, value, timeout))
 
-    def compute(
-        self, key: str, function: Callable[[V | None], V | None], timeout: float | None = UPDATE_TIMEOUT_S
-    ) -> V | None:
+    def compute(self, key: str, function: Callable[[V | None], V | None], timeout: float | None = None) -> V | None:
         """Make the key's value what `function` makes of it, None standing for no value; the new value."""
         return self._thread.run(self._core.compute(key, function, timeout))
 
-    def remove(self, key: str, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def remove(self, key: str, timeout: float | None = None) -> bool:
         """False if there was no such key."""
         return self._thread.run(self._core.remove(key, timeout))
 
-    def clear(self, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    def clear(self, timeout: float | None = None) -> None:
         """Remove all keys in one update."""
         self._thread.run(self._core.clear(timeout))
 
@@ -271,15 +268,15 @@ class SharedSet(SharedState, Generic[E]):
         """A copy of what is known here."""
         return self._core.as_set()
 
-    def add(self, element: E, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def add(self, element: E, timeout: float | None = None) -> bool:
         """False if it was in the set."""
         return self._thread.run(self._core.add(element, timeout))
 
-    def discard(self, element: E, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def discard(self, element: E, timeout: float | None = None) -> bool:
         """False if it was not in the set."""
         return self._thread.run(self._core.discard(element, timeout))
 
-    def change(self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def change(self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = None) -> bool:
         """Add some and remove others in one update; False if that changed nothing."""
         return self._thread.run(self._core.change(added, removed, timeout))
 
@@ -296,11 +293,11 @@ class SharedCounter(SharedState):
         """The sum as far as is known here: as of the last `refresh` or change."""
         return self._core.value
 
-    def add(self, amount: int = 1, timeout: float | None = UPDATE_TIMEOUT_S) -> int:
+    def add(self, amount: int = 1, timeout: float | None = None) -> int:
         """The new value."""
         return self._thread.run(self._core.add(amount, timeout))
 
-    def compare_and_set(self, expected: int, value: int, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def compare_and_set(self, expected: int, value: int, timeout: float | None = None) -> bool:
         """False unless the value was `expected`."""
         return self._thread.run(self._core.compare_and_set(expected, value, timeout))
 
@@ -329,19 +326,19 @@ class Journal(SharedState):
         """The entries from index `start` on that are kept, as far as is known here."""
         return self._core.entries(start)
 
-    def append(self, entry: bytes, timeout: float | None = UPDATE_TIMEOUT_S) -> int:
+    def append(self, entry: bytes, timeout: float | None = None) -> int:
         """The entry's index."""
         return self._thread.run(self._core.append(entry, timeout))
 
-    def append_all(self, entries: Sequence[bytes], timeout: float | None = UPDATE_TIMEOUT_S) -> int:
+    def append_all(self, entries: Sequence[bytes], timeout: float | None = None) -> int:
         """Append them one after another, all or none; the index of the first."""
         return self._thread.run(self._core.append_all(entries, timeout))
 
-    def append_at(self, index: int, entry: bytes, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def append_at(self, index: int, entry: bytes, timeout: float | None = None) -> bool:
         """False if somebody else has appended at `index` already, or it is not the next."""
         return self._thread.run(self._core.append_at(index, entry, timeout))
 
-    def trim(self, before: int, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    def trim(self, before: int, timeout: float | None = None) -> None:
         """Drop the entries before index `before`."""
         self._thread.run(self._core.trim(before, timeout))
 
@@ -361,10 +358,10 @@ class LeaderElection(SharedState):
         """The lease of who leads at that time, as far as is known here."""
         return self._core.leader(now_ms)
 
-    def campaign(self, now_ms: int, lease_ms: int, timeout: float | None = UPDATE_TIMEOUT_S) -> int | None:
+    def campaign(self, now_ms: int, lease_ms: int, timeout: float | None = None) -> int | None:
         """Lead until `now_ms + lease_ms` if nobody else does, or go on leading; the token, or None."""
         return self._thread.run(self._core.campaign(now_ms, lease_ms, timeout))
 
-    def resign(self, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    def resign(self, timeout: float | None = None) -> bool:
         """Let somebody else lead at once; False if this one didn't lead any more."""
         return self._thread.run(self._core.resign(timeout))

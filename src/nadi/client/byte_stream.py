@@ -27,6 +27,7 @@ from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     RequestTimeoutError,
+    StorageFullError,
     StreamSealedError,
 )
 from nadi.limits import (
@@ -82,7 +83,7 @@ class ByteStreamWriter:
         Up to 8 MiB are stored as a whole or not at all, more in parts of so many. A buffer that may change is
         copied; TypeError for what is no buffer. Raises what kept earlier bytes from being stored, and
         RequestTimeoutError after `timeout` s; also without one a wait in which nothing is stored has an end, as
-        `ack_timeout` says, and with it the writer.
+        `ack_timeout` says, and with it the writer: StorageFullError if the server has no room.
         """
         view = memoryview(data if isinstance(data, bytes) else memoryview(data).tobytes())
         await self._until(lambda: self._pending_bytes <= WRITER_PENDING_BYTES, timeout)
@@ -163,9 +164,11 @@ class ByteStreamWriter:
                 lambda: self._appender.trouble or self._stores.waits_for(),
             ):
                 await self._progress.wait()
-        except RequestTimeoutError as error:
+        except RequestTimeoutError as late:
+            full = isinstance(late.__cause__, StorageFullError)
+            error = StorageFullError(str(late)) if full else late
             self._fail(error)
-            raise
+            raise error from late.__cause__
 
     def _send(self) -> None:
         """Send one append, or more where there is much to send; the rest waits for an answer, and is joined."""
@@ -374,9 +377,10 @@ class ByteStreamReader:
             await chunks.aclose()
 
     async def _info(self) -> wire.StreamSegmentInfo:
-        info = await self._stores.call(
-            self._segment, wire.GetStreamSegmentInfo, self._timeout or READ_TIMEOUT_S, segment=self._segment
-        )
+        timeout_s = self._stores.timeout_s  # data may be waited for longer, the server may not
+        if self._timeout is not None:
+            timeout_s = min(timeout_s, self._timeout)
+        info = await self._stores.call(self._segment, wire.GetStreamSegmentInfo, timeout_s, segment=self._segment)
         assert isinstance(info, wire.StreamSegmentInfo)
         return info
 

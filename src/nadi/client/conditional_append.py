@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from nadi.client.connection import AppendSession, SegmentStoreConnection, error_of
 from nadi.client.patience import Backoff
 from nadi.client.stores import APPENDS, SegmentStores
-from nadi.errors import ClosedError, NadiError, ProtocolError, UnavailableError
+from nadi.errors import ClosedError, NadiError, ProtocolError, StorageFullError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, Buffer
 
@@ -65,7 +65,8 @@ class ConditionalAppender:
     async def append(self, data: Buffer, expected_offset: int) -> None:
         """Store `data` as one event, with its header before it, at `expected_offset`; alone under way.
 
-        Raises what `submit` does. Whether an append whose wait was cancelled is stored is not known.
+        Raises what `submit` does, and StorageFullError at once, for that may last. Whether an append whose wait was
+        cancelled is stored is not known.
         """
         assert not self._under_way, "an event is appended alone: its command can't name the one before it"
         try:
@@ -128,6 +129,8 @@ class ConditionalAppender:
                 except ClosedError:
                     raise
                 except UnavailableError as error:
+                    if self._gives_up(error):
+                        raise
                     self.trouble = error
                     self._stores.forget(self.segment)
         except NadiError as error:
@@ -184,12 +187,16 @@ class ConditionalAppender:
     def _interrupt(self, error: NadiError) -> None:
         """The session is of no more use: another goes on, or all under way fails."""
         self._drop_session()
-        if not isinstance(error, UnavailableError) or isinstance(error, ClosedError):
+        if not isinstance(error, UnavailableError) or isinstance(error, ClosedError) or self._gives_up(error):
             self._fail(error)
         elif self._under_way:
             self.trouble = error
             self._stores.forget(self.segment)
             self._open_soon()
+
+    def _gives_up(self, error: NadiError) -> bool:
+        """Whether an event is under way that the server has no room for: another try would wait for room."""
+        return isinstance(error, StorageFullError) and bool(self._under_way) and self._under_way[0].as_event
 
     # --- ends -------------------------------------------------------------------------------
 

@@ -130,19 +130,18 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     ) -> SegmentStoreConnection:
         """Connect and shake hands; UnavailableError if that fails or takes too long."""
         loop = asyncio.get_running_loop()
-        protocol: SegmentStoreConnection | None = None
+        protocol = cls(endpoint, silence_s)
         try:
             async with asyncio.timeout(timeout_s):
-                _, protocol = await loop.create_connection(
-                    lambda: cls(endpoint, silence_s), endpoint.host, endpoint.port, ssl=tls
-                )
+                await loop.create_connection(lambda: protocol, endpoint.host, endpoint.port, ssl=tls)
                 await protocol._hello
-        except TimeoutError:
-            if protocol is not None:
-                protocol.lose(UnavailableError("no handshake"))
-            raise UnavailableError(f"segment store {endpoint} did not answer within {timeout_s} s") from None
-        except OSError as error:
-            raise UnavailableError(f"segment store {endpoint} can't be reached: {error}") from error
+        except BaseException as error:  # cancelled, too: the loop closes the socket, and does not tell the protocol
+            protocol.lose(UnavailableError("the connection was given up before its handshake"))
+            if isinstance(error, TimeoutError):
+                raise UnavailableError(f"segment store {endpoint} did not answer within {timeout_s} s") from None
+            if isinstance(error, OSError):
+                raise UnavailableError(f"segment store {endpoint} can't be reached: {error}") from error
+            raise
         return protocol
 
     @property
@@ -153,6 +152,9 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
+        if self._error is not None:  # given up while it was made
+            self._transport.abort()
+            return
         self._outgoing = Outgoing(self._transport)
         self.send(wire.Hello(HIGH_VERSION, LOW_VERSION))
         self._timer = self._loop.call_later(self._tick_s, self._tick)
@@ -269,6 +271,8 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._error = error
         if self._timer is not None:
             self._timer.cancel()
+        if self._outgoing is not None:
+            self._outgoing.drop()
         if self._transport is not None:
             self._transport.abort()
         if not self._hello.done():

@@ -15,6 +15,7 @@ import grpc
 
 from nadi.client.channel import open_channel
 from nadi.client.controller_messages import stream_message
+from nadi.client.patience import is_cancelled
 from nadi.client.security import Security
 from nadi.errors import (
     AlreadyExistsError,
@@ -62,15 +63,21 @@ class ControllerCalls:
 
     async def call(self, rpc: str, request: Any, kind: type[_Reply], timeout_s: float | None = None) -> _Reply:
         """An RPC by its name; tried again while the controller is away, but no longer than what is usual for a call:
-        the longer time of some is for work, not for a server that is not there."""
-        if self._closed:
-            raise ClosedError("this client was closed")
-        deadline = time.monotonic() + (self.timeout_s or timeout_s or DEFAULT_TIMEOUT_S)
+        the longer time of some is for work, not for a server that is not there. RequestTimeoutError when that is over.
+        """
+        began = time.monotonic()
+        deadline = began + (self.timeout_s or timeout_s or DEFAULT_TIMEOUT_S)
         away_since: float | None = None
         pause_s = 0.01
         while True:
+            if self._closed:
+                raise ClosedError("this client was closed")
             try:
                 reply = await self._send(rpc, request, max(deadline - time.monotonic(), 0.001))
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                raise ClosedError("this client was closed") from None  # gRPC cancels the calls of a closed channel
             except UnavailableError as error:
                 if isinstance(error, RequestTimeoutError | ClosedError | StorageFullError):
                     raise
@@ -78,8 +85,8 @@ class ControllerCalls:
                 now = time.monotonic()
                 away_since = now if away_since is None else away_since
                 give_up = min(deadline, away_since + (self.timeout_s or DEFAULT_TIMEOUT_S))
-                if self._closed or now + pause_s >= give_up:
-                    raise
+                if now + pause_s >= give_up and not self._closed:
+                    raise RequestTimeoutError(f"{rpc} had no answer within {now - began:.1f} s: {error}") from error
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1.0)
                 continue
@@ -88,9 +95,15 @@ class ControllerCalls:
             return reply
 
     async def _send(self, rpc: str, request: Any, timeout_s: float) -> Any:
-        async with self._opening:
-            if self._channel is None:
-                self._channel = await open_channel(self.address, self.security, timeout_s)
+        if self._channel is None:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(timeout_s), self._opening:
+                    if self._channel is None:
+                        self._channel = await open_channel(self.address, self.security, timeout_s)
+            except TimeoutError:  # others were opening it all the time
+                raise UnavailableError(f"the controller at {self.address} can't be reached") from None
+            timeout_s = max(timeout_s - (time.monotonic() - began), 0.001)
         credentials = self.security.credentials
         metadata = (("authorization", credentials.header()),) if credentials is not None else None
         call = self._calls.get(rpc)

@@ -33,7 +33,7 @@ async def merged_pages(
     segments: Mapping[int, str],
     span: KeyRange,
     page_size: int,
-    timeout_s: float,
+    timeout_s: float | None,
     *,
     keys_only: bool,
 ) -> AsyncGenerator[Page, None]:
@@ -69,7 +69,7 @@ class _Partition:
         name: str,
         span: KeyRange,
         page_size: int,
-        timeout_s: float,
+        timeout_s: float | None,
         keys_only: bool,
     ) -> None:
         self.segment_id = segment_id

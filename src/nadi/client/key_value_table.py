@@ -35,7 +35,6 @@ from nadi.wire import commands as wire
 from nadi.wire import fields
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS
 
-TABLE_TIMEOUT_S = 30.0
 _UPDATE_MAX_BYTES = min(TABLE_BATCH_MAX_BYTES, 15 << 20)  # what fits one frame with its lengths
 
 
@@ -111,7 +110,8 @@ Modification = Insert | Put | Remove
 class KeyValueTable:
     """Made by `open_key_value_table`; a key may be given as bytes where there are no secondary keys.
 
-    `timeout` is in seconds, for each call. Conditions that do not hold raise ConditionFailedError.
+    `timeout` is in seconds, for each request of a call; None is the client's. Conditions that do not hold raise
+    ConditionFailedError.
     """
 
     def __init__(
@@ -130,27 +130,25 @@ class KeyValueTable:
 
     # --- one key ----------------------------------------------------------------------------
 
-    async def get(self, key: TableKey | bytes, timeout: float = TABLE_TIMEOUT_S) -> TableEntry | None:
+    async def get(self, key: TableKey | bytes, timeout: float | None = None) -> TableEntry | None:
         """The key's entry, or None."""
         return (await self.get_all([key], timeout))[0]
 
-    async def insert(self, key: TableKey | bytes, value: bytes, timeout: float = TABLE_TIMEOUT_S) -> Version:
+    async def insert(self, key: TableKey | bytes, value: bytes, timeout: float | None = None) -> Version:
         """Store the value if the key has none."""
         return (await self._put([Insert(key, value)], timeout))[0]
 
     async def put(
-        self, key: TableKey | bytes, value: bytes, version: Version | None = None, timeout: float = TABLE_TIMEOUT_S
+        self, key: TableKey | bytes, value: bytes, version: Version | None = None, timeout: float | None = None
     ) -> Version:
         """Store the value; with `version`, only if the key's value still is of that version."""
         return (await self._put([Put(key, value, version)], timeout))[0]
 
-    async def remove(
-        self, key: TableKey | bytes, version: Version | None = None, timeout: float = TABLE_TIMEOUT_S
-    ) -> None:
+    async def remove(self, key: TableKey | bytes, version: Version | None = None, timeout: float | None = None) -> None:
         """Remove the key; with `version`, only if its value still is of that version."""
         await self._remove([Remove(key, version)], timeout)
 
-    async def exists(self, key: TableKey | bytes, timeout: float = TABLE_TIMEOUT_S) -> bool:
+    async def exists(self, key: TableKey | bytes, timeout: float | None = None) -> bool:
         """Whether the key has a value, without reading that."""
         whole = self._key(key)
         raw, segment_id = whole.primary + whole.secondary, self._partition(whole.primary)
@@ -160,9 +158,7 @@ class KeyValueTable:
 
     # --- several keys -----------------------------------------------------------------------
 
-    async def get_all(
-        self, keys: Iterable[TableKey | bytes], timeout: float = TABLE_TIMEOUT_S
-    ) -> list[TableEntry | None]:
+    async def get_all(self, keys: Iterable[TableKey | bytes], timeout: float | None = None) -> list[TableEntry | None]:
         """The entry or None for each key, in order; not one moment's state if they lie in several partitions."""
         wanted = [self._key(key) for key in keys]
         places: defaultdict[int, list[int]] = defaultdict(list)
@@ -181,9 +177,7 @@ class KeyValueTable:
         await asyncio.gather(*(read(segment_id, indexes) for segment_id, indexes in places.items()))
         return found
 
-    async def update(
-        self, modifications: Iterable[Modification], timeout: float = TABLE_TIMEOUT_S
-    ) -> list[Version | None]:
+    async def update(self, modifications: Iterable[Modification], timeout: float | None = None) -> list[Version | None]:
         """Do all or none of these; the new versions, None for what was removed.
 
         All must be of one primary key, and either all are removals or none is: Pravega's tables change
@@ -211,7 +205,7 @@ class KeyValueTable:
         start: bytes = b"",
         end: bytes = b"",
         page_size: int = TABLE_ITERATOR_PAGE,
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> AsyncGenerator[list[TableEntry], None]:
         """Entries in order of their keys, in lists of at most `page_size`.
 
@@ -232,7 +226,7 @@ class KeyValueTable:
         start: bytes = b"",
         end: bytes = b"",
         page_size: int = TABLE_ITERATOR_PAGE,
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> AsyncGenerator[list[TableKey], None]:
         """As `pages`, but keys alone."""
         span = self._range(primary, prefix, start, end)
@@ -247,7 +241,7 @@ class KeyValueTable:
         prefix: bytes = b"",
         start: bytes = b"",
         end: bytes = b"",
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> AsyncGenerator[TableEntry, None]:
         """As `pages`, one by one."""
         async for page in self.pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
@@ -261,14 +255,14 @@ class KeyValueTable:
         prefix: bytes = b"",
         start: bytes = b"",
         end: bytes = b"",
-        timeout: float = TABLE_TIMEOUT_S,
+        timeout: float | None = None,
     ) -> AsyncGenerator[TableKey, None]:
         """As `key_pages`, one by one."""
         async for page in self.key_pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
             for key in page:
                 yield key
 
-    async def entry_count(self, timeout: float = TABLE_TIMEOUT_S) -> int:
+    async def entry_count(self, timeout: float | None = None) -> int:
         """How many entries all partitions hold."""
 
         async def count(segment_id: int) -> int:
@@ -281,7 +275,7 @@ class KeyValueTable:
     # --- inside -----------------------------------------------------------------------------
 
     async def _call(
-        self, segment_id: int, kind: type[wire.Command], timeout: float, *, repeat: bool = True, **asked: Any
+        self, segment_id: int, kind: type[wire.Command], timeout: float | None, *, repeat: bool = True, **asked: Any
     ) -> wire.Command:
         segment = self._names[segment_id]
         try:
@@ -313,7 +307,7 @@ class KeyValueTable:
             raise InvalidArgumentError("one update changes entries of one primary key only: make a call for each")
         return self._partition(keys[0].primary), [key.primary + key.secondary for key in keys]
 
-    async def _put(self, puts: Sequence[Insert | Put], timeout: float) -> list[Version]:
+    async def _put(self, puts: Sequence[Insert | Put], timeout: float | None) -> list[Version]:
         segment_id, keys = self._place(puts)
         entries = []
         for key, each in zip(keys, puts, strict=True):
@@ -329,7 +323,7 @@ class KeyValueTable:
         assert isinstance(reply, wire.TableEntriesUpdated)
         return [Version(segment_id, number) for number in reply.versions]
 
-    async def _remove(self, removals: Sequence[Remove], timeout: float) -> None:
+    async def _remove(self, removals: Sequence[Remove], timeout: float | None) -> None:
         segment_id, raw = self._place(removals)
         keys = tuple(
             fields.TableKey(key, self._expected(segment_id, each.version))
@@ -364,7 +358,7 @@ class KeyValueTable:
         return KeyRange(low, high)
 
     async def _pages(
-        self, span: KeyRange, page_size: int, timeout: float, *, keys_only: bool
+        self, span: KeyRange, page_size: int, timeout: float | None, *, keys_only: bool
     ) -> AsyncGenerator[Page, None]:
         primary = self.configuration.primary_key_bytes
         if span.low[:primary] == span.high[:primary]:

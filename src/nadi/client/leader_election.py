@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from nadi.client.shared_state import SharedState
-from nadi.client.state_synchronizer import UPDATE_TIMEOUT_S, StateKind, StateSynchronizer
+from nadi.client.state_synchronizer import StateKind, StateSynchronizer
 from nadi.errors import InvalidArgumentError
 
 
@@ -43,7 +43,7 @@ class LeaderElection(SharedState[Lease, Lease]):
         """The lease of who leads at that time, as far as is known here."""
         return self._state if self._state.until_ms > now_ms else None
 
-    async def campaign(self, now_ms: int, lease_ms: int, timeout: float | None = UPDATE_TIMEOUT_S) -> int | None:
+    async def campaign(self, now_ms: int, lease_ms: int, timeout: float | None = None) -> int | None:
         """Lead until `now_ms + lease_ms` if nobody else does, or go on leading; the token, or None.
 
         Who leads calls it again well before the lease ends. A name counts only together with the token that
@@ -69,7 +69,7 @@ class LeaderElection(SharedState[Lease, Lease]):
         self._token = token
         return token
 
-    async def resign(self, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def resign(self, timeout: float | None = None) -> bool:
         """Let somebody else lead at once; False if this one didn't lead any more."""
 
         def generate(state: Lease) -> list[Lease]:

@@ -26,6 +26,12 @@ class Backoff:
         self._next_s = min(2 * self._next_s, self._longest_s)
 
 
+def is_cancelled() -> bool:
+    """In an `except CancelledError`: whether this task was cancelled, and not what it waits for, which others end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class TimeLimit:
     """`async with`: what takes longer ends with a RequestTimeoutError that says `what`, and the trouble there was.
 

@@ -41,9 +41,12 @@ class Record(NamedTuple):
 
 
 class RecordLog(Protocol):
-    """What a StateSynchronizer needs; what is unavailable is tried again for ever."""
+    """What a StateSynchronizer needs; what is unavailable is tried again for as long as the client waits."""
 
     name: str
+
+    @property
+    def timeout_s(self) -> float: ...
 
     @property
     def trouble(self) -> NadiError | None: ...
@@ -70,6 +73,11 @@ class RevisionedStream:
         self._stores = stores
         self._segment = segment_name(scope, stream, segment_id)
         self._appender = ConditionalAppender(stores, self._segment)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long the client waits for its server."""
+        return self._stores.timeout_s
 
     @property
     def trouble(self) -> NadiError | None:
@@ -108,8 +116,8 @@ class RevisionedStream:
     async def append(self, data: bytes, expected_end: int) -> int:
         """Add a record if the stream ends at `expected_end`, and say where it ends then.
 
-        ConditionFailedError if it ends elsewhere. RequestTimeoutError if it isn't stored within the client's time, as
-        with any request: whether it will be is not known.
+        ConditionFailedError if it ends elsewhere. StorageFullError if the server has no room.
+        RequestTimeoutError if it isn't within the client's time, as with any request: whether it will be is not known.
         """
         if len(data) > MAX_EVENT_BYTES:
             raise EventTooLargeError(len(data), MAX_EVENT_BYTES)

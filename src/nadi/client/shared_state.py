@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from nadi.client.state_synchronizer import UPDATE_TIMEOUT_S, StateKind, StateSynchronizer
+from nadi.client.state_synchronizer import StateKind, StateSynchronizer
 from nadi.errors import InvalidArgumentError
 
 S = TypeVar("S")
@@ -23,7 +23,7 @@ _MISSING: Any = object()
 
 
 class SharedState(Generic[S, U]):
-    """What all shared structures can do. `timeout` is in seconds, for each call."""
+    """What all shared structures can do. `timeout` is in seconds, for each call; None is the client's."""
 
     def __init__(self, synchronizer: StateSynchronizer[S, U]) -> None:
         self._synchronizer = synchronizer
@@ -38,11 +38,11 @@ class SharedState(Generic[S, U]):
         """Up to where in the stream the state is known here."""
         return self._synchronizer.revision
 
-    async def refresh(self, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    async def refresh(self, timeout: float | None = None) -> None:
         """See what others did."""
         await self._synchronizer.refresh(timeout)
 
-    async def compact(self, *, keep_history: bool = True, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
         """Let who opens it later begin at the present state; see StateSynchronizer.compact."""
         await self._synchronizer.compact(keep_history=keep_history, timeout=timeout)
 
@@ -116,20 +116,20 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         """A copy of what is known here."""
         return dict(self._state)
 
-    async def put(self, key: str, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    async def put(self, key: str, value: V, timeout: float | None = None) -> None:
         """Give the key this value, whatever it had."""
         await self.put_all({key: value}, timeout)
 
-    async def put_all(self, items: Mapping[str, V], timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    async def put_all(self, items: Mapping[str, V], timeout: float | None = None) -> None:
         """All of them in one update."""
         update = _Put(dict(items))
         await self._change(lambda _: [update] if update.items else [], timeout)
 
-    async def put_if_absent(self, key: str, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def put_if_absent(self, key: str, value: V, timeout: float | None = None) -> bool:
         """False if the key had a value."""
         return await self._change(lambda state: [] if key in state else [_Put({key: value})], timeout)
 
-    async def replace(self, key: str, expected: V, value: V, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def replace(self, key: str, expected: V, value: V, timeout: float | None = None) -> bool:
         """False unless the key's value was `expected`."""
 
         def generate(state: dict[str, Any]) -> list[_MapUpdate]:
@@ -138,7 +138,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         return await self._change(generate, timeout)
 
     async def compute(
-        self, key: str, function: Callable[[V | None], V | None], timeout: float | None = UPDATE_TIMEOUT_S
+        self, key: str, function: Callable[[V | None], V | None], timeout: float | None = None
     ) -> V | None:
         """Make the key's value what `function` makes of it, None standing for no value; the new value.
 
@@ -156,11 +156,11 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         await self._change(generate, timeout)
         return value
 
-    async def remove(self, key: str, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def remove(self, key: str, timeout: float | None = None) -> bool:
         """False if there was no such key."""
         return await self._change(lambda state: [_Remove([key])] if key in state else [], timeout)
 
-    async def clear(self, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    async def clear(self, timeout: float | None = None) -> None:
         """Remove all keys in one update."""
         await self._change(lambda state: [_Clear()] if state else [], timeout)
 
@@ -199,17 +199,15 @@ class SharedSet(SharedState[set[Any], _Change], Generic[E]):
         """A copy of what is known here."""
         return set(self._state)
 
-    async def add(self, element: E, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def add(self, element: E, timeout: float | None = None) -> bool:
         """False if it was in the set."""
         return await self.change([element], (), timeout)
 
-    async def discard(self, element: E, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def discard(self, element: E, timeout: float | None = None) -> bool:
         """False if it was not in the set."""
         return await self.change((), [element], timeout)
 
-    async def change(
-        self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = UPDATE_TIMEOUT_S
-    ) -> bool:
+    async def change(self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = None) -> bool:
         """Add some and remove others in one update; False if that changed nothing."""
         more, less = list(added), list(removed)
         for element in (*more, *less):
@@ -239,7 +237,7 @@ class SharedCounter(SharedState[int, int]):
         """The sum as far as is known here: as of the last `refresh` or change."""
         return self._state
 
-    async def add(self, amount: int = 1, timeout: float | None = UPDATE_TIMEOUT_S) -> int:
+    async def add(self, amount: int = 1, timeout: float | None = None) -> int:
         """The new value: nobody else gets the same by the same amount."""
         if not isinstance(amount, int):
             raise InvalidArgumentError(f"a counter goes on by an integer, not {amount!r}")
@@ -255,7 +253,7 @@ class SharedCounter(SharedState[int, int]):
         await self._change(generate, timeout)
         return found
 
-    async def compare_and_set(self, expected: int, value: int, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def compare_and_set(self, expected: int, value: int, timeout: float | None = None) -> bool:
         """False unless the value was `expected`."""
         done = False
 
@@ -317,11 +315,11 @@ class Journal(SharedState[_Entries, "_Append | _Trim"]):
         """The entries from index `start` on that are kept, as far as is known here."""
         return self._state.kept[max((start or 0) - self._state.first, 0) :]
 
-    async def append(self, entry: bytes, timeout: float | None = UPDATE_TIMEOUT_S) -> int:
+    async def append(self, entry: bytes, timeout: float | None = None) -> int:
         """The entry's index."""
         return await self.append_all([entry], timeout)
 
-    async def append_all(self, entries: Sequence[bytes], timeout: float | None = UPDATE_TIMEOUT_S) -> int:
+    async def append_all(self, entries: Sequence[bytes], timeout: float | None = None) -> int:
         """Append them one after another, all or none; the index of the first."""
         index = 0
 
@@ -333,7 +331,7 @@ class Journal(SharedState[_Entries, "_Append | _Trim"]):
         await self._change(generate, timeout)
         return index
 
-    async def append_at(self, index: int, entry: bytes, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def append_at(self, index: int, entry: bytes, timeout: float | None = None) -> bool:
         """False if somebody else has appended at `index` already, or it is not the next."""
 
         def generate(state: _Entries) -> list[_Append | _Trim]:
@@ -341,7 +339,7 @@ class Journal(SharedState[_Entries, "_Append | _Trim"]):
 
         return await self._change(generate, timeout)
 
-    async def trim(self, before: int, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    async def trim(self, before: int, timeout: float | None = None) -> None:
         """Drop the entries before index `before`."""
 
         def generate(state: _Entries) -> list[_Append | _Trim]:

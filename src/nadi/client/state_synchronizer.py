@@ -33,7 +33,6 @@ from nadi.limits import STATE_UPDATE_ATTEMPTS
 
 S = TypeVar("S")
 U = TypeVar("U")
-UPDATE_TIMEOUT_S = 30.0
 _WHOLE, _UPDATES = 1, 2
 _I32 = struct.Struct(">i")
 
@@ -67,7 +66,10 @@ class StateKind(Generic[S, U]):
 
 
 class StateSynchronizer(Generic[S, U]):
-    """The state as of the last `refresh` or `update`; with `as_of`, for ever as of that revision."""
+    """The state as of the last `refresh` or `update`; with `as_of`, for ever as of that revision.
+
+    `timeout` is in seconds, for each call; None is the client's.
+    """
 
     def __init__(
         self,
@@ -94,13 +96,13 @@ class StateSynchronizer(Generic[S, U]):
         """Up to where in the stream the state is known; 0 before the first `refresh`."""
         return self._position or 0
 
-    async def refresh(self, timeout: float | None = UPDATE_TIMEOUT_S) -> S:
+    async def refresh(self, timeout: float | None = None) -> S:
         """Apply what others did, and give the state."""
         async with self._limited(timeout, "read"), self._turn:
             await self._catch_up()
         return self._state
 
-    async def initialize(self, state: S, timeout: float | None = UPDATE_TIMEOUT_S) -> bool:
+    async def initialize(self, state: S, timeout: float | None = None) -> bool:
         """Begin with this state instead of the kind's own; False if the stream has records already."""
         self._check_writable()
         async with self._limited(timeout, "initialized"), self._turn:
@@ -118,14 +120,12 @@ class StateSynchronizer(Generic[S, U]):
             self._is_headless = False
             return True
 
-    async def update(
-        self, generate: Callable[[S], Sequence[U]], timeout: float | None = UPDATE_TIMEOUT_S
-    ) -> Sequence[U]:
+    async def update(self, generate: Callable[[S], Sequence[U]], timeout: float | None = None) -> Sequence[U]:
         """Store the updates that `generate` makes of the present state, all or none; those stored.
 
         `generate` is called again whenever somebody else was faster, and may give no updates. Raises
-        RequestTimeoutError, after which it is not known whether the last try was stored, and
-        ContentionError if others were faster too often.
+        RequestTimeoutError, after which it is not known whether the last try was stored,
+        StorageFullError at once if the server has no room, and ContentionError if others were faster too often.
         """
         self._check_writable()
         async with self._limited(timeout, "updated"), self._turn:
@@ -145,7 +145,7 @@ class StateSynchronizer(Generic[S, U]):
                 return updates
         raise ContentionError(self.name, self._attempts)
 
-    async def compact(self, *, keep_history: bool = True, timeout: float | None = UPDATE_TIMEOUT_S) -> None:
+    async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
         """Store the whole state, for all who come later to begin at.
 
         Without `keep_history` what lies before the last but one compaction is truncated away: the states of
@@ -242,7 +242,11 @@ class StateSynchronizer(Generic[S, U]):
         return b"".join(parts)
 
     def _limited(self, timeout: float | None, done: str) -> TimeLimit:
-        return TimeLimit(timeout, lambda: f"{self.name} was not {done} within {timeout} s", lambda: self._log.trouble)
+        """None: the client's time."""
+        timeout_s = self._log.timeout_s if timeout is None else timeout
+        return TimeLimit(
+            timeout_s, lambda: f"{self.name} was not {done} within {timeout_s} s", lambda: self._log.trouble
+        )
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -13,7 +13,7 @@ from typing import Any
 from nadi.client.connection import Endpoint, SegmentStoreConnection
 from nadi.client.controller import ControllerClient
 from nadi.client.controller_calls import DEFAULT_TIMEOUT_S
-from nadi.client.patience import Backoff, TimeLimit
+from nadi.client.patience import Backoff, TimeLimit, is_cancelled
 from nadi.client.tokens import DelegationTokens
 from nadi.errors import (
     ClosedError,
@@ -73,6 +73,10 @@ class SegmentStores:
             self._connections[slot] = task
         try:
             connection = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise ClosedError("this client, or this reader, was closed") from None
         except UnavailableError as error:
             self.trouble = error
             self.forget(segment)
@@ -102,7 +106,8 @@ class SegmentStores:
     ) -> wire.Command:
         """Send a request, with its token, to the store of `segment`; one that may be sent twice is, within
         the time (None: the client's)."""
-        timeout_s = timeout_s or self.timeout_s
+        if timeout_s is None:
+            timeout_s = self.timeout_s
         backoff = Backoff()
         trouble: UnavailableError | None = None
         async with TimeLimit(

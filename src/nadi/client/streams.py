@@ -18,6 +18,7 @@ from nadi.client.administration import Administration
 from nadi.client.bookmarks import Bookmarks, NamedSlices
 from nadi.client.controller import ControllerClient
 from nadi.client.cuts import StreamCuts
+from nadi.client.damage import RAISE, OnDamage
 from nadi.client.event_streams import EventStreams
 from nadi.client.reader import SliceReader
 from nadi.client.readergroup.manager import ReaderGroupManager
@@ -118,11 +119,14 @@ class StreamManager(Administration, EventStreams, Structures):
         """The scope's named slices."""
         return NamedSlices(self, scope)
 
-    async def open_slice(self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None) -> SliceReader:
-        """A reader of the slice of that name; SliceNotFoundError if there is none."""
+    async def open_slice(
+        self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None, on_damage: OnDamage = RAISE
+    ) -> SliceReader:
+        """A reader of the slice of that name; SliceNotFoundError if there is none. routing_keys, on_damage: as of
+        `create_reader`."""
         found = await self.slices(scope).get(name)
         return await self.create_reader(
-            scope, found.stream, start=found.start, end=found.end, routing_keys=routing_keys
+            scope, found.stream, start=found.start, end=found.end, routing_keys=routing_keys, on_damage=on_damage
         )
 
     # --- reader groups, tables ----------------------------------------------------------------

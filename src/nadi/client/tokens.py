@@ -16,7 +16,8 @@ import jwt
 from nadi.access.commands import token_permission
 from nadi.access.permissions import Permission
 from nadi.client.controller import ControllerClient
-from nadi.errors import ProtocolError
+from nadi.client.patience import is_cancelled
+from nadi.errors import ClosedError, ProtocolError
 from nadi.wire import commands as wire
 
 _CACHED = 10_000
@@ -57,7 +58,12 @@ class DelegationTokens:
         if task is None:
             task = self._fetching[key] = asyncio.create_task(self._fetch(key))
             task.add_done_callback(lambda done: self._fetched(key, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise ClosedError("this client was closed") from None
 
     def forget(self, segment: str) -> None:
         """Fetch the tokens of the segment's stream anew, next time."""

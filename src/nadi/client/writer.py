@@ -40,6 +40,7 @@ from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     RequestTimeoutError,
+    StorageFullError,
     StreamSealedError,
     UnavailableError,
 )
@@ -299,9 +300,9 @@ class EventWriter:
         if self._stopped is not None:
             raise self._stopped
 
-    def _too_late(self, what: str) -> RequestTimeoutError:
-        """With the reason, if one is known."""
-        outputs = list(self._outputs.values())
+    def _too_late(self, what: str, of: SegmentOutput | None = None) -> RequestTimeoutError:
+        """With the reason, if one is known: that of the output, if it is one's alone."""
+        outputs = list(self._outputs.values()) if of is None else [of]
         trouble = next((output.trouble for output in outputs if output.trouble), None) or self.stores.waits_for()
         return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))
 
@@ -431,9 +432,10 @@ class EventWriter:
                     if not pending:
                         output.progress_at = now
                 if pending and now - output.progress_at > self._ack_timeout_s:
+                    what = f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
+                    is_full = isinstance(output.trouble, StorageFullError)
                     output.fail(
-                        output.trouble
-                        or self._too_late(f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s")
+                        StorageFullError(f"{what}: {output.trouble}") if is_full else self._too_late(what, output)
                     )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 
 from nadi.errors import DataFolderError, InvalidArgumentError, NadiError, StorageFullError
-from nadi.segmentstore.statecheck import look_ahead
 from nadi.standalone.embedded import Ready
 from nadi.standalone.security import ServerSecurity
 
@@ -48,13 +47,28 @@ async def _serve(
     await serve(server, lambda s: _say(Ready(s.controller_uri, *s.store_address, s.rest_uri)), stop)
 
 
-def main() -> int:
-    logging.basicConfig(level=os.environ.get("NADI_LOG", "WARNING"), format="nadi %(levelname)s %(message)s")
-    folder, port, rest_port, containers, host, advertised, security = sys.argv[1:8]
-    look_ahead(Path(folder))
-    import uvloop
-
+def _take_environment() -> None:
+    """Before anything that takes a limit over; InvalidArgumentError where a variable is wrong."""
     try:
+        import nadi.limits  # noqa: F401 - it raises where NADI_LIMITS is wrong
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from error
+    level = os.environ.get("NADI_LOG", "WARNING")
+    if level not in logging.getLevelNamesMapping():
+        known = ", ".join(name for name in logging.getLevelNamesMapping() if name not in ("NOTSET", "WARN", "FATAL"))
+        raise InvalidArgumentError(f"NADI_LOG: there is no level {level!r}: it is one of {known}")
+    logging.basicConfig(level=level, format="nadi %(levelname)s %(message)s")
+
+
+def main() -> int:
+    folder, port, rest_port, containers, host, advertised, security = sys.argv[1:8]
+    try:
+        _take_environment()
+        from nadi.segmentstore.statecheck import look_ahead
+
+        look_ahead(Path(folder))
+        import uvloop
+
         rest = int(rest_port) if rest_port else None
         uvloop.run(_serve(folder, int(port), rest, int(containers), host, advertised, security))
     except NadiError as error:

@@ -45,6 +45,10 @@ class Outgoing:
             self._is_due = True
             self._loop.call_soon(self.flush)
 
+    def drop(self) -> None:
+        """Forget what is queued: the transport is of no more use, and may not say so (uvloop's raises)."""
+        self._buffers, self._is_large, self.queued_bytes = [], False, 0
+
     def flush(self) -> None:
         """Hand over to the transport what is queued, now."""
         buffers, is_large, size = self._buffers, self._is_large, self.queued_bytes

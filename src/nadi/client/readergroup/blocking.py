@@ -139,7 +139,7 @@ class ReaderGroup:
         *,
         conditions: Mapping[str, Condition] | None = ...,
         on_damage: OnDamage = ...,
-        timeout: float = ...,
+        timeout: float | None = ...,
     ) -> EventReader: ...
     @overload
     def create_reader(
@@ -149,7 +149,7 @@ class ReaderGroup:
         serializer: Serializer[T],
         conditions: Mapping[str, Condition] | None = ...,
         on_damage: OnDamage = ...,
-        timeout: float = ...,
+        timeout: float | None = ...,
     ) -> GroupValueReader[T]: ...
     def create_reader(
         self,
@@ -158,7 +158,7 @@ class ReaderGroup:
         serializer: Serializer[T] | None = None,
         conditions: Mapping[str, Condition] | None = None,
         on_damage: OnDamage = RAISE,
-        timeout: float = 30.0,
+        timeout: float | None = None,
     ) -> EventReader | GroupValueReader[T]:
         """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online."""
         if serializer is None:
@@ -204,7 +204,7 @@ class ReaderGroup:
             yield size
 
     def reader_offline(
-        self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float = 30.0
+        self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float | None = None
     ) -> dict[str, StreamCut]:
         """Take a reader for dead: others go on at its last recorded positions, or at `positions`; returned."""
         return self._thread.run(self._core.reader_offline(reader_id, positions, timeout=timeout))
@@ -221,7 +221,7 @@ class ReaderGroup:
         """The stream cuts made where the readers' condition `name` first held; waits for that."""
         return self._thread.run(self._core.stream_cuts_on_condition(name, timeout=timeout))
 
-    def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float = 30.0) -> None:
+    def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float | None = None) -> None:
         """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
         self._thread.run(self._core.reset_reader_group(to, timeout=timeout))
 

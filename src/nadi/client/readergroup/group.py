@@ -66,7 +66,10 @@ class GroupSize:
 
 
 class ReaderGroup:
-    """One group of one scope; made by `ReaderGroupManager`."""
+    """One group of one scope; made by `ReaderGroupManager`.
+
+    `timeout` is in seconds, for each call; None is the client's.
+    """
 
     def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
         self.scope, self.name = scope, name
@@ -81,7 +84,7 @@ class ReaderGroup:
         *,
         conditions: Mapping[str, Condition] | None = ...,
         on_damage: OnDamage = ...,
-        timeout: float = ...,
+        timeout: float | None = ...,
     ) -> EventReader: ...
     @overload
     async def create_reader(
@@ -91,7 +94,7 @@ class ReaderGroup:
         serializer: Serializer[T],
         conditions: Mapping[str, Condition] | None = ...,
         on_damage: OnDamage = ...,
-        timeout: float = ...,
+        timeout: float | None = ...,
     ) -> GroupValueReader[T]: ...
     async def create_reader(
         self,
@@ -100,7 +103,7 @@ class ReaderGroup:
         serializer: Serializer[T] | None = None,
         conditions: Mapping[str, Condition] | None = None,
         on_damage: OnDamage = RAISE,
-        timeout: float = 30.0,
+        timeout: float | None = None,
     ) -> EventReader | GroupValueReader[T]:
         """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online.
 
@@ -195,7 +198,7 @@ class ReaderGroup:
     # --- steering -----------------------------------------------------------------------------
 
     async def reader_offline(
-        self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float = 30.0
+        self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float | None = None
     ) -> dict[str, StreamCut]:
         """Take a reader for dead: others go on at its last recorded positions, which are returned.
 
@@ -248,22 +251,23 @@ class ReaderGroup:
         """The stream cuts made where the readers' condition `name` first held; waits for that."""
         return dict((await self._complete(name, timeout)).stream_cuts)
 
-    async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float = 30.0) -> None:
+    async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float | None = None) -> None:
         """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
         cuts = list(to.stream_cuts.values() if isinstance(to, Checkpoint) else to)
         if not all(isinstance(cut, StreamCut) for cut in cuts):
             raise InvalidArgumentError("a group is reset to a Checkpoint (see `checkpoints`) or to stream cuts")
         given = {f"{cut.scope}/{cut.stream}" for cut in cuts}
+        timeout_s = self._stores.timeout_s if timeout is None else timeout
         async with TimeLimit(
-            timeout,
-            lambda: f"resetting reader group {self.scope}/{self.name} took longer than {timeout:.1f} s",
+            timeout_s,
+            lambda: f"resetting reader group {self.scope}/{self.name} took longer than {timeout_s:.1f} s",
             self._stores.waits_for,
         ):
             state = await self._shared.read()
             if given != set(state.streams) or len(cuts) != len(given):
                 raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
             segments = segments_of([piece for cut in cuts for piece in await pieces_of(self._stores, cut)])
-            await self._shared.change(lambda state: (state.apply(Reset(segments)), None), timeout)
+            await self._shared.change(lambda state: (state.apply(Reset(segments)), None), timeout_s)
 
     async def update_retention_stream_cut(self, cuts: Iterable[StreamCut]) -> None:
         """The group needs nothing before these cuts any more; for groups that release by hand.

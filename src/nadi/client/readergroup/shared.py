@@ -7,6 +7,7 @@ planned from what is stored, so that does not matter.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -61,24 +62,33 @@ class SharedState:
         """The state now; ReaderGroupNotFoundError if there is none."""
         return (await self._read())[0]
 
-    async def change(self, change: Change[_Result], timeout_s: float = 30.0) -> tuple[GroupState, _Result]:
+    async def change(self, change: Change[_Result], timeout_s: float | None = None) -> tuple[GroupState, _Result]:
         """Apply `change` to the state, again until nobody else was faster; what it returned at last.
 
-        Returning the state it was given means that there is nothing to store.
+        Returning the state it was given means that there is nothing to store. timeout_s: None is the client's.
         """
-        trouble: UnavailableError | None = None
+        limit_s = self._stores.timeout_s if timeout_s is None else timeout_s
+        trouble: UnavailableError | None = None  # of the last try, until a request is answered
+        lost = 0  # tries before which others changed it
+        heard_at = time.monotonic()  # of the server, last
         backoff = Backoff(0.1)
 
         def why() -> NadiError | None:
             return trouble or self._stores.waits_for()
 
         def failed() -> str:
-            what = f"the state of reader group {self.scope}/{self.group} could not be changed within {timeout_s} s"
-            return what if why() else what + ": many readers change it at once"
+            what = f"the state of reader group {self.scope}/{self.group} could not be changed within {limit_s:g} s"
+            silence_s = time.monotonic() - heard_at
+            if why():
+                return what
+            if lost and silence_s < limit_s / 2:
+                return f"{what}: others changed it before each of {lost:,} tries"
+            return f"{what}: its server did not answer for {silence_s:.1f} s"
 
-        async with TimeLimit(timeout_s, failed, why):
+        async with TimeLimit(limit_s, failed, why):
             while True:
                 state, version = await self._read()
+                trouble, heard_at = None, time.monotonic()
                 changed, result = change(state)
                 if changed is state:
                     return state, result
@@ -86,7 +96,7 @@ class SharedState:
                     await self._table.put(_KEY, _encode(changed), version)
                     return changed, result
                 except ConditionFailedError:
-                    pass
+                    lost, heard_at = lost + 1, time.monotonic()
                 except (ClosedError, StorageFullError):  # of a full disk: nothing was stored, and that may last
                     raise
                 except UnavailableError as error:  # it may have been stored: look

@@ -1,0 +1,82 @@
+"""A client that is closed at any moment of its work: who waits gets a ClosedError, and the loop hears nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import uvloop
+
+from nadi.client.connection import Endpoint, SegmentStoreConnection
+from nadi.errors import ClosedError
+
+from .fake_server import FakeStore
+from .world import world
+
+TURNS = 40  # of the loop, in which a connection is made, greeted, and used
+SILENCE_S = 0.05  # in which a connection's timer has gone off some times
+
+
+async def close_after(turns: int) -> tuple[list[Any], list[Any]]:
+    """What the loop's handler was told, and what became of a flush, of an append, and of a request."""
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
+    async with world(1) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        stream = await w.manager.revisioned_stream("sc", "st")
+        w.store.silent = True
+        writer.write_event(b"event", "k")
+        waits = [
+            asyncio.create_task(writer.flush()),
+            asyncio.create_task(stream.append(b"record", 0)),
+            asyncio.create_task(w.manager.table("sc", "t").create()),
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await w.manager.close()
+        await asyncio.wait(waits, timeout=5)
+        for one in waits:
+            one.cancel()  # who still waits
+        ends = await asyncio.gather(*waits, return_exceptions=True)
+    return unhandled, ends
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_client_that_is_closed_while_it_works_leaves_nothing_unhandled(loop: Any) -> None:
+    for turns in range(TURNS):
+        with asyncio.Runner(loop_factory=loop) as runner:
+            unhandled, ends = runner.run(close_after(turns))
+        assert unhandled == [], turns
+        flushed, appended, created = ends
+        assert isinstance(flushed, ClosedError), (turns, flushed)
+        assert isinstance(appended, ClosedError), (turns, appended)
+        assert created is True or isinstance(created, ClosedError), (turns, created)
+
+
+async def give_up_after(turns: int) -> list[Any]:
+    """What the loop's handler was told when the opening of a connection was cancelled, then and a while later."""
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unhandled.append(context))
+    store = FakeStore()
+    await store.start()
+    opening = asyncio.create_task(SegmentStoreConnection.open(Endpoint("127.0.0.1", store.port), 5, None, SILENCE_S))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    opening.cancel()
+    (end,) = await asyncio.gather(opening, return_exceptions=True)
+    if isinstance(end, SegmentStoreConnection):
+        end.close()
+    else:
+        assert isinstance(end, asyncio.CancelledError)
+    await asyncio.sleep(SILENCE_S)
+    await store.stop()
+    return unhandled
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_connection_that_is_given_up_while_it_opens_sends_nothing_more(loop: Any) -> None:
+    """uvloop closes the socket of one that is just made without a word to whoever has queued a greeting."""
+    for turns in range(TURNS // 2):
+        with asyncio.Runner(loop_factory=loop) as runner:
+            assert runner.run(give_up_after(turns)) == [], turns
