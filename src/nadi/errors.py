@@ -42,7 +42,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     ├── UnavailableError            the server can't be reached or can't do it now: try again
     │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
     │   ├── TokenExpiredError       a delegation token ran out: the client fetches another and goes on
-    │   ├── RequestTimeoutError
+    │   ├── RequestTimeoutError     no answer in time; what was asked for may be done all the same
     │   └── ClosedError             this client, writer or server was closed
     ├── ProtocolError               the peer sent bytes that are not the protocol: the connection ends
     └── DataFolderError             the data folder can't be used as it is

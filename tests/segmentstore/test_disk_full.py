@@ -200,6 +200,8 @@ def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkey
         manager.create_key_value_table("s", "kv", config)
         table = manager.key_value_table("s", "kv")
         table.put(b"k", b"1")
+        manager.create_stream("s", "map", 1)
+        state = manager.shared_map("s", "map")
         transactions = manager.create_transaction_writer("s", "old")
         open_transaction = transactions.begin_txn()
         waiting = Waiting(manager, 0)
@@ -223,6 +225,7 @@ def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkey
             lambda: groups.create_reader_group("g2", ["old"]),
             lambda: transactions.begin_txn(),
             lambda: table.put(b"n", bytes(100_000)),
+            lambda: state.put("k", "v" * 100_000),
             lambda: manager.create_key_value_table("s", "kv2", config),
         ):
             with pytest.raises(StorageFullError):
@@ -234,6 +237,7 @@ def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkey
         (disk / "ballast").unlink()
         assert waiting.until_it_goes_on() < 5
         within(5, lambda: manager.create_stream("s", "new", 1))
+        within(5, lambda: state.put("k", "v" * 100_000))
         waiting.stop()
         check(read_numbers(manager), waiting.acknowledged)
 

@@ -378,7 +378,7 @@ class ByteStreamReader:
 
     async def _info(self) -> wire.StreamSegmentInfo:
         timeout_s = self._stores.timeout_s  # data may be waited for longer, the server may not
-        if self._timeout is not None:
+        if self._timeout:
             timeout_s = min(timeout_s, self._timeout)
         info = await self._stores.call(self._segment, wire.GetStreamSegmentInfo, timeout_s, segment=self._segment)
         assert isinstance(info, wire.StreamSegmentInfo)

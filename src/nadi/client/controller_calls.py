@@ -70,8 +70,7 @@ class ControllerCalls:
         away_since: float | None = None
         pause_s = 0.01
         while True:
-            if self._closed:
-                raise ClosedError("this client was closed")
+            self._check_open()
             try:
                 reply = await self._send(rpc, request, max(deadline - time.monotonic(), 0.001))
             except asyncio.CancelledError:
@@ -81,11 +80,12 @@ class ControllerCalls:
             except UnavailableError as error:
                 if isinstance(error, RequestTimeoutError | ClosedError | StorageFullError):
                     raise
+                self._check_open()
                 self.trouble = error
                 now = time.monotonic()
                 away_since = now if away_since is None else away_since
                 give_up = min(deadline, away_since + (self.timeout_s or DEFAULT_TIMEOUT_S))
-                if now + pause_s >= give_up and not self._closed:
+                if now + pause_s >= give_up:
                     raise RequestTimeoutError(f"{rpc} had no answer within {now - began:.1f} s: {error}") from error
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 1.0)
@@ -93,6 +93,10 @@ class ControllerCalls:
             self.trouble = None
             assert isinstance(reply, kind)
             return reply
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this client was closed")
 
     async def _send(self, rpc: str, request: Any, timeout_s: float) -> Any:
         if self._channel is None:

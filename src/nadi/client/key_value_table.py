@@ -110,8 +110,8 @@ Modification = Insert | Put | Remove
 class KeyValueTable:
     """Made by `open_key_value_table`; a key may be given as bytes where there are no secondary keys.
 
-    `timeout` is in seconds, for each request of a call; None is the client's. Conditions that do not hold raise
-    ConditionFailedError.
+    `timeout` is in seconds, for each call, and for each page of a range; None is the client's. Conditions that do not
+    hold raise ConditionFailedError.
     """
 
     def __init__(

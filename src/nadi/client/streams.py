@@ -45,8 +45,9 @@ class StreamManager(Administration, EventStreams, Structures):
 
     credentials: Basic or Bearer; None takes them from the environment, if they are there. trust_store: for
     tls:// addresses, the PEM file (or folder) of the certificates to trust; None for those of the system.
-    timeout: how many seconds one request waits for the server; a call's own `timeout` is for all of its requests
-    together. None is 30, and 130 for changes of streams and scopes, which may take the server long.
+    timeout: how many seconds one request waits for the server, and a call that is given no `timeout` of its own; that
+    is for all of its requests together. None is 30, and 130 for changes of streams and scopes, which may take the
+    server long. What takes longer ends with RequestTimeoutError.
     """
 
     def __init__(
