@@ -74,7 +74,7 @@ class ControllerCalls:
             try:
                 reply = await self._send(rpc, request, max(deadline - time.monotonic(), 0.001))
             except asyncio.CancelledError:
-                if is_cancelled():
+                if is_cancelled() or not self._closed:
                     raise
                 raise ClosedError("this client was closed") from None  # gRPC cancels the calls of a closed channel
             except UnavailableError as error:
