@@ -152,9 +152,6 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
-        if self._error is not None:  # given up while it was made
-            self._transport.abort()
-            return
         self._outgoing = Outgoing(self._transport)
         self.send(wire.Hello(HIGH_VERSION, LOW_VERSION))
         self._timer = self._loop.call_later(self._tick_s, self._tick)
