@@ -426,13 +426,10 @@ async def check_boundary(stores: SegmentStores, cut: StreamCut) -> None:
 
 
 def checked_keys(routing_keys: Iterable[str]) -> list[str]:
-    """Several keys to read; InvalidArgumentError for one text, whose letters would be taken for keys, and for none, by
-    which nothing would be read."""
+    """Several keys to read; InvalidArgumentError for one text, whose letters would be taken for keys."""
     keys = [] if isinstance(routing_keys, str) else list(routing_keys)
     if isinstance(routing_keys, str) or not all(isinstance(key, str) for key in keys):
         raise InvalidArgumentError(f"routing keys to read are a list of texts, not {routing_keys!r}")
-    if not keys:
-        raise InvalidArgumentError("there is no routing key in the list: name one, or leave the list out to read all")
     return keys
 
 
