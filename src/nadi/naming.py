@@ -15,6 +15,7 @@ A transaction's segment is its parent's name, `#transaction.` and 32 hex digits;
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 from uuid import UUID
 
 from nadi.errors import InvalidArgumentError, InvalidNameError
@@ -33,10 +34,16 @@ MARK_PREFIX = "_MARK"
 REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: from where a revisioned stream is read
 BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no table that a user names begins so
 SCHEMAS_TABLE = "_schemas"  # likewise
-SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/scrub/0{EPOCH_DELIMITER}0"
+SCRUB = "scrub"
+SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/{SCRUB}/0{EPOCH_DELIMITER}0"
 
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
 _USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")
+_NUMBER = "(?:0|[1-9][0-9]{0,9})"
+_SEGMENT_OR_PART = re.compile(  # of a stream or a table, or a part of one; names of tables have underscores within
+    rf"(?P<scope>_?[A-Za-z0-9.\-]+)/(?P<name>[A-Za-z0-9.\-_]+)/{_NUMBER}(?:\.#epoch\.{_NUMBER})?"
+    r"(?P<transaction>#transaction\.[0-9a-f]{32})?(?P<transient>#transient\.[0-9a-f]{32}\.[0-9a-f]{32})?"
+)
 _SEGMENT_NAME = re.compile(r"([^/]+)/([^/]+)/([0-9]{1,10})(?:\.#epoch\.([0-9]{1,10}))?")
 
 
@@ -77,6 +84,33 @@ def parse_segment_name(name: str) -> tuple[str, str, int]:
 def transaction_segment_name(parent: str, txn_id: int) -> str:
     """The segment that holds a transaction's events for `parent`; `txn_id` is the unsigned 128-bit id."""
     return f"{parent}{TRANSACTION_DELIMITER}{txn_id:032x}"
+
+
+def transient_segment_name(parent: str, writer_id: bytes, random_id: bytes) -> str:
+    """The segment in which a writer's large event comes before it is merged into `parent`; both ids have 16 bytes."""
+    return f"{parent}{TRANSIENT_DELIMITER}{writer_id.hex()}.{random_id.hex()}"
+
+
+class SegmentOf(NamedTuple):
+    """What a segment's name says that it belongs to."""
+
+    scope: str
+    name: str  # a stream's, or a table's with its suffix
+    in_transaction: bool
+    is_transient: bool
+
+
+def segment_of(name: str) -> SegmentOf | None:
+    """Whose segment that is; None for a name that none can have, so nothing may be taken from its first words.
+
+    >>> segment_of("home/meters/0.#epoch.0#transaction.00000000000000010000000000000002")
+    SegmentOf(scope='home', name='meters', in_transaction=True, is_transient=False)
+    >>> segment_of("home/_RGgroup_kvtable/more/0.#epoch.0")
+    """
+    match = _SEGMENT_OR_PART.fullmatch(name)
+    if match is None:
+        return None
+    return SegmentOf(match["scope"], match["name"], match["transaction"] is not None, match["transient"] is not None)
 
 
 def container_key(segment: str) -> str:

@@ -76,12 +76,23 @@ STREAM_NAMES = {
 }  # fmt: skip
 SYSTEM = Promise("prn::/scope:_system", READ, None, None, None, NOBODY, NOBODY, (None,) * 6)
 CLUSTER = Promise("prn::/", UPDATE, None, None, None, NOBODY, (UPDATE, UPDATE), (None, UPDATE, None, None, None, None))
+_ID = "00000000000000000000000000000001"
 PARTS = {  # of a stream's segments; the others have none
-    "#transaction.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),
-    "#transient.00000000000000000000000000000001": (UPDATE, UPDATE, None, None, None, None),
+    f"#transaction.{_ID}": (UPDATE, UPDATE, None, None, None, None),
+    f"#transient.{_ID}.{_ID}": (UPDATE, UPDATE, None, None, None, None),
 }
 NAMES = [*(("home", name) for name in STREAM_NAMES), *(("_system", n) for n in ("s", "_MARKs", "_RGg", "s_kvtable"))]
 NAMES.append(("_cluster", "scrub"))
+UNKNOWN = [  # begin or end as an internal name does, or are put together of several
+    *(("home", name) for name in (
+        "_x", "_kvtable", "_RG", "_MARK", "_RG_kvtable", "_MARK_kvtable", "_RG_RGg", "_RG_RGg_kvtable",
+        "_RGg_kvtable_kvtable", "_RG_MARKs", "_RG_MARKs_kvtable", "_RG_bookmarks_kvtable", "_MARK_MARKs", "_MARK_RGg",
+        "_MARKs_kvtable", "_MARK_RGg_kvtable", "_bookmarks", "_schemas", "_bookmarks_kvtable_kvtable",
+        "_bookmarksx_kvtable", "_x_kvtable", "__RGg", "_rgg", "_RGg ", "_RGg\n", "_RGg%2F", "_RGg/s_kvtable",
+        "_RGgé_kvtable", "_system", "_transactions",
+    )),
+    *(("_other", name) for name in ("s", "s_kvtable", "_RGg_kvtable")), ("_cluster", "other"), ("_system2", "s"),
+]  # fmt: skip
 LOOKS = {
     "checkStreamExists", "getStreamConfiguration", "checkScale", "getURI", "isSegmentValid", "isStreamCutValid",
     "getSegmentsImmediatlyFollowing", "getSegmentsImmediatelyFollowing", "checkTransactionState",
@@ -99,11 +110,15 @@ OPERATIONS = [
 
 
 def promise(scope: str, name: str) -> Promise:
+    if (scope, name) in UNKNOWN:
+        return Promise(f"prn::/scope:{scope}/*", None, None, None, None, NOBODY, NOBODY, (None,) * 6)
     return {"_system": SYSTEM, "_cluster": CLUSTER}.get(scope) or STREAM_NAMES[name]
 
 
 def test_every_kind_of_name_is_here() -> None:
-    assert {kind_of(scope, name) for scope, name in NAMES} == set(Kind) == set(RIGHTS)
+    assert {kind_of(scope, name) for scope, name in NAMES} == set(Kind) - {Kind.UNKNOWN}
+    assert {kind_of(scope, name) for scope, name in UNKNOWN} == {Kind.UNKNOWN}
+    assert set(Kind) == set(RIGHTS)
     with_streams = {rpc for rpc in METHODS if rpc in LOOKS | ENDS | CHANGES | BY_OPERATION | {"getSegmentsBetween"}}
     others = {rpc for rpc in METHODS if "Scope" in rpc or "ReaderGroup" in rpc or "KeyValue" in rpc} | {
         "getControllerServerList",
@@ -156,11 +171,15 @@ def needed(rpc: str, operation: int | None, held: Promise) -> _Tokens:
     return (held.look, None) if operation == OPERATION.NONE else held.write
 
 
-@pytest.mark.parametrize(("scope", "name"), NAMES)
-def test_over_grpc(tmp_path: Path, scope: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("scope", "names"),
+    [(scope, [name]) for scope, name in NAMES]
+    + [(scope, [name for of, name in UNKNOWN if of == scope]) for scope in sorted({scope for scope, _ in UNKNOWN})],
+)
+def test_over_grpc(tmp_path: Path, scope: str, names: list[str]) -> None:
     """Nobody has more than what the name stands for gives, not even who may do everything, and rights on the
     neighbours give nothing."""
-    held = promise(scope, name)
+    held = promise(scope, names[0])
     grants = {
         "reader": f"{held.resource},READ",
         "owner": f"{held.resource},READ_UPDATE",
@@ -171,13 +190,13 @@ def test_over_grpc(tmp_path: Path, scope: str, name: str) -> None:
 
     async def test(asker: Asker) -> None:
         for rpc in sorted(LOOKS | ENDS | CHANGES | BY_OPERATION | {"getSegmentsBetween"}):
-            for request, operation in requests(rpc, scope, name):
+            for name, (request, operation) in ((of, asked) for of in names for asked in requests(rpc, scope, of)):
                 need, given = needed(rpc, operation, held)
                 for who, level in levels.items():
                     before = asker.store.count
                     may = need is not None and level >= need
                     code, details = await asker.code(rpc, request, who)
-                    assert (code != "PERMISSION_DENIED") is may, (rpc, operation, who, details)
+                    assert (code != "PERMISSION_DENIED") is may, (rpc, name, operation, who, details)
                     assert may or asker.store.count == before, f"{rpc} looked something up for {who}"
                     assert code not in ("UNAUTHENTICATED", "INTERNAL")
                     if may and given is not None and rpc == "getDelegationToken":
@@ -199,7 +218,7 @@ def test_who_may_create(tmp_path: Path) -> None:
 
     async def test(asker: Asker) -> None:
         await asker.ask("createScope", pb.ScopeInfo(scope="home"), "root")
-        for scope, name in NAMES:
+        for scope, name in (*NAMES, *UNKNOWN):
             request = request_for("createStream", name)
             request.streamInfo.scope = scope
             for who in grants:
@@ -253,8 +272,7 @@ READS = {
     wire.GetTableSegmentInfo, wire.ReadTable, wire.ReadTableKeys, wire.ReadTableEntries, wire.ReadTableEntriesDelta,
 }  # fmt: skip
 WRITES = {
-    wire.SetupAppend, wire.UpdateSegmentAttribute, wire.CreateTransientSegment, wire.UpdateTableEntries,
-    wire.RemoveTableKeys, wire.Scrub,
+    wire.SetupAppend, wire.UpdateSegmentAttribute, wire.UpdateTableEntries, wire.RemoveTableKeys, wire.Scrub,
 }  # fmt: skip
 MERGES = {wire.MergeSegments, wire.MergeSegmentsBatch}
 CREATES, DELETES = {wire.CreateSegment, wire.CreateTableSegment}, {wire.DeleteSegment, wire.DeleteTableSegment}
@@ -278,6 +296,11 @@ def test_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
                         kind = type(command)
                         if kind in MERGES | {wire.UpdateSegmentPolicy}:
                             continue  # merges are looked at below
+                        if kind is wire.CreateTransientSegment:  # of streams and their transactions alone
+                            is_parent = (scope, name) == ("home", "s") and "#transient" not in part
+                            refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
+                            assert refused is not (is_parent and given is UPDATE), command
+                            continue
                         (need,) = [need for need, group in zip(needs, GROUPS, strict=True) if kind in group]
                         reply = await peer.ask(command)
                         refused = isinstance(reply, wire.AuthTokenCheckFailed)
@@ -299,7 +322,9 @@ def test_what_may_be_merged(tmp_path: Path, scope: str, name: str) -> None:
         key = TokenKey(b"k" * 64)
         target = f"{scope}/{name}/0.#epoch.0"
         async with open_store(tmp_path, tokens=key) as (_, peer):
-            for part in ("#transient.1", "#transaction.1", "", ".#epoch.1"):
+            transient, transaction = f"#transient.{_ID}.{_ID}", f"#transaction.{_ID}"
+            mergeable = (transient, transaction + transient)
+            for part in (*mergeable, transaction, "", ".#epoch.1", "#transient.1", transient + transient):
                 for given in (READ, UPDATE):
                     token = key.issue(scope, name, given)
                     for command in (
@@ -307,8 +332,55 @@ def test_what_may_be_merged(tmp_path: Path, scope: str, name: str) -> None:
                         wire.MergeSegmentsBatch(7, target, (target + part,), token),
                     ):
                         refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
-                        may = (scope, name, part, given) == ("home", "s", "#transient.1", UPDATE)
+                        may = (scope, name, given) == ("home", "s", UPDATE) and part in mergeable
                         assert refused is not may, command
+
+    asyncio.run(main())
+
+
+HAND_MADE = (  # none of them is a segment's name
+    "home/_RGg_kvtable/anything", "home/_RGg_kvtable/0.#epoch.0/more", "home/_RGg_kvtable//0.#epoch.0",
+    "home/_RGg_kvtable/0.#epoch.0#index", "home/_RGg_kvtable/00.#epoch.0", "home/_RGg_kvtable/0.#epoch.-1",
+    "home/_RGg_kvtable/٠.#epoch.0", "home/_RGg_kvtable/0.#epoch.0\n", "home/_RGg_kvtable/0.#epoch.0#transaction.",
+    "home/_RGg_kvtable/../_RGh_kvtable/0.#epoch.0", "home/_RGg_kvtable", "home/_RGg_kvtable/", "home/_RGg/0.#epoch.0/x",
+    "home/_bookmarks_kvtable/anything", "home/s_kvtable/x/0.#epoch.0", "home/s_kvtable/0.#epoch.0.#epoch.0",
+    "home/s_kvtable/0.#epoch.0#index", "home/s/0.#epoch.0#index", "home/s/0.#epoch.0#transient.x",
+    f"home/s/0.#epoch.0#transaction.{_ID}#transaction.{_ID}", f"home/s/0.#epoch.0#transaction.{_ID}x",
+    f"home/s/0.#epoch.0#transient.{_ID}.{_ID}#transient.{_ID}.{_ID}", f"home/s/#transaction.{_ID}",
+    f"home/s/0.#epoch.0#transient.{_ID}.{_ID}#transaction.{_ID}", "home/s/../_RGg_kvtable/0.#epoch.0",
+    *(f"{scope}/{name}/0.#epoch.0" for scope, name in UNKNOWN),
+)  # fmt: skip
+
+
+def test_hand_made_names_over_the_wire(tmp_path: Path) -> None:
+    """Every command, with every token that a name's first words could earn: all of it is for the server alone."""
+
+    async def main() -> None:
+        key = TokenKey(b"k" * 64)
+        async with open_store(tmp_path, tokens=key) as (_, peer):
+            for segment in HAND_MADE:
+                scope, name = segment.split("/")[:2]
+                for given in (READ, UPDATE):
+                    token = key.issue(
+                        scope, name, given, "s", "s_kvtable", "_RGg", "_RGg_kvtable", "_bookmarks_kvtable"
+                    )
+                    for command in commands(token, segment, segment):
+                        reply = await peer.ask(command)
+                        assert isinstance(reply, wire.AuthTokenCheckFailed), (command, reply)
+
+    asyncio.run(main())
+
+
+def test_clients_make_tables_of_one_segment(tmp_path: Path) -> None:
+    async def main() -> None:
+        key = TokenKey(b"k" * 64)
+        async with open_store(tmp_path, tokens=key) as (_, peer):
+            for name in ("_RGg_kvtable", "_bookmarks_kvtable", "_schemas_kvtable", "s_kvtable"):
+                token = key.issue("home", name, UPDATE)
+                for number in ("0.#epoch.0", "1.#epoch.0", "0.#epoch.1", "0"):
+                    segment = f"home/{name}/{number}"
+                    reply = await peer.ask(wire.CreateTableSegment(7, segment, token))
+                    assert isinstance(reply, wire.SegmentCreated) is (number == "0.#epoch.0"), (segment, reply)
 
     asyncio.run(main())
 
@@ -320,13 +392,14 @@ def test_over_rest(tmp_path: Path) -> None:
     config = {"scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
     with guarded(tmp_path, rest_port=0) as server, httpx.Client(base_url=server.rest_uri or "") as rest:
         grants = {"root": "prn::*,READ_UPDATE"}
-        for number, of in enumerate(NAMES):
+        names = [*NAMES, ("home", "_x"), ("home", "_RG_RGg_kvtable"), ("_other", "s")]
+        for number, of in enumerate(names):
             resource = promise(*of).resource
             grants[f"reader{number}"] = f"{resource},READ"
             grants[f"owner{number}"] = f"{resource},READ_UPDATE"
             grants[f"neighbour{number}"] = f"prn::/scope:{of[0]}/*,READ_UPDATE;{resource},NONE"
         users_file(tmp_path / "settings", grants)
-        for number, (scope, name) in enumerate(NAMES):
+        for number, (scope, name) in enumerate(names):
             held = promise(scope, name)
             levels = {f"reader{number}": READ, f"owner{number}": UPDATE, f"neighbour{number}": Permission.NONE}
             for verb, path, body, need in (

@@ -164,6 +164,7 @@ def test_what_each_user_may_do_with_the_client(tmp_path: Path, monkeypatch: pyte
                 output.write_event(b"L" * (9 << 20), "k")
             with writer.create_transaction_writer("home", "meters").begin_txn() as txn:
                 txn.write_event(b"c", "k")
+                txn.write_event(b"M" * (9 << 20), "k")
             txn_writer = writer.create_transaction_writer("home", "meters")
             assert txn_writer.get_txn(txn.txn_id).status() in ("COMMITTING", "COMMITTED")
             table = writer.table("home", "notes")
@@ -180,7 +181,7 @@ def test_what_each_user_may_do_with_the_client(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("pravega_client_auth_password", user("reader").password)
         with nadi.StreamManager(uri) as reader:
             events = [event.data[:1] for event in reader.read_events("home", "meters", end=tail)]
-            assert events == [b"a", b"b", b"L", b"c"]
+            assert events == [b"a", b"b", b"L", b"c", b"M"]
             assert reader.list_scopes() == ["home"]
             with pytest.raises(PermissionDeniedError):
                 reader.create_writer("home", "meters").write_event(b"x", "k").result(10)

@@ -14,6 +14,7 @@ from nadi.access.commands import ACTS, acts_of, token_permission
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.model.framing import frame_events
+from nadi.naming import transient_segment_name
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.commands import CODES
@@ -75,7 +76,9 @@ def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any
         wire.CreateTransientSegment(7, WRITER, segment, token),
         wire.CreateSegment(7, segment, 0, 0, token),
         wire.TruncateSegment(7, segment, 0, token),
-        wire.MergeSegments(7, segment, segment + "#transient.x", token, (AttributeUpdate(WRITER, 0, 0, 0),)),
+        wire.MergeSegments(
+            7, segment, transient_segment_name(segment, WRITER, WRITER), token, (AttributeUpdate(WRITER, 0, 0, 0),)
+        ),
         wire.MergeSegmentsBatch(7, segment, (segment + "#transaction.x",), token),
         wire.GetTableSegmentInfo(7, table, token),
         wire.UpdateTableEntries(7, table, token, (entry,)),

@@ -189,10 +189,20 @@ def test_what_is_wrong_is_said(world: World, options: dict[str, str], text: str)
         world.spark.read.format("nadi").options(**world.options("errors") | options).load().count()
 
 
-def test_a_streaming_query_has_no_ending_moment(world: World, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_streaming_query_is_said_by_spark_and_nothing_else(world: World, tmp_path: Path) -> None:
     world.manager.create_stream("home", "errors", 1)
-    with pytest.raises(Exception, match="'endingtimestamp' has no effect"):
-        copy(world, "errors", "errors", tmp_path, endingTimestamp="1")
+    for number, (options, text) in enumerate(
+        [
+            ({"endingTimestamp": "1"}, "'endingtimestamp' has no effect"),
+            ({"start": "tail", "end_stream_cut": world.manager.cuts("home", "errors").head().as_text()}, "lies before"),
+        ]
+    ):
+        write(world, "errors", range(3))
+        with pytest.raises(Exception, match=text) as refused:
+            copy(world, "errors", "errors", tmp_path / str(number), **options)
+        told = str(refused.value)
+        assert "UnboundLocalError" not in told, told
+        assert "During handling" not in told, told
 
 
 def test_stream_to_stream_over_scales_and_restarts(world: World, tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import nadi
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, QueryTruncatedError, StreamNotFoundError
 from nadi.naming import segment_id
 from nadi.spark.option_names import Use
 from nadi.spark.options import Options
-from nadi.spark.source import DefaultSource, StreamReader
+from nadi.spark.source import BatchReader, DefaultSource, SlicesPartition, StreamReader
 
 from .conftest import World
 from .scaled import ScaledStream, check_once_in_order, scaled_as_it_went_wrong
@@ -261,15 +263,69 @@ def test_options_of_spark_itself_are_let_pass() -> None:
 
 def test_an_end_that_is_a_moment_is_for_batches() -> None:
     source = DefaultSource({**HOME, "end": "2026-11-14T00:00Z"})
-    with pytest.raises(InvalidArgumentError, match="a restarted query would find another cut"):
-        source.streamReader(schema_of(source))
+    refused = source.streamReader(schema_of(source))
+    start = {"cut": nadi.StreamCut("home", "meters", {0: 0}).as_text()}
+    for ask in (  # whatever Spark asks first
+        refused.initialOffset,
+        refused.getDefaultReadLimit,
+        refused.prepareForTriggerAvailableNow,
+        lambda: refused.latestOffset(start, ReadAllAvailable()),
+        lambda: refused.partitions(start, start),
+        lambda: refused.read(SlicesPartition(())),
+    ):
+        with pytest.raises(InvalidArgumentError, match="a restarted query would find another cut"):
+            ask()
+
+
+def test_an_empty_list_of_routing_keys_is_refused() -> None:
+    for text in ("[]", " [ ] "):
+        with pytest.raises(InvalidArgumentError, match="'routing_keys' is an empty list"):
+            Options.from_spark({**HOME, "routing_keys": text})
+    assert Options.from_spark({**HOME, "routing_keys": '[""]'}).routing_keys == ("",)
+
+
+def test_a_start_behind_the_end_is_refused_by_both_reads(home: Home) -> None:
+    home.manager.create_stream("home", "swapped", 1)
+    cuts = home.manager.cuts("home", "swapped")
+    places = [cuts.head()]
+    with home.manager.create_writer("home", "swapped") as writer:
+        for is_scaled in (False, True):
+            for number in range(20):
+                writer.write_event(b"k%d:%d" % (number, number), f"k{number}")
+            writer.flush()
+            places.append(cuts.tail())
+            if not is_scaled:
+                home.manager.scale_stream("home", "swapped", [0], [(0.0, 0.5), (0.5, 1.0)])
+    bookmark = home.manager.bookmarks("home").create("swapped-noon", places[1])
+    texts = [place.as_text() for place in places]
+    behind = [
+        {"start_stream_cut": texts[1], "end_stream_cut": texts[0]},
+        {"start_stream_cut": texts[2], "end_stream_cut": texts[1]},  # the stream was scaled between
+        {"start": "tail", "end": bookmark.name},
+        {"start": "tail", "end": "head"},
+        {"startingTimestamp": str(1 << 42), "end_stream_cut": texts[1]},  # a moment to come is the tail
+    ]
+    for options in behind:
+        given = Options.from_spark({"controller": home.uri, "scope": "home", "stream": "swapped", **options})
+        for plan in (StreamReader(given).initialOffset, BatchReader(given).partitions):
+            with pytest.raises(InvalidStreamCutError, match="before"):
+                plan()
+    for start, end, events in ((0, 1, 20), (1, 1, 0), (0, 2, 40), (1, 2, 20), (2, 2, 0)):
+        query = Query(home, "swapped", start_stream_cut=texts[start], end_stream_cut=texts[end])
+        assert len(query.run()) == events
+        query.restart(len(query.batches))
+        assert len(query.run()) == events, "at its end it begins again"
 
 
 def schema_of(source: DefaultSource) -> Any:
+    return to_struct(source.schema())
+
+
+def to_struct(columns: str) -> Any:
     from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
     kinds = {"binary": BinaryType, "string": StringType, "long": LongType}
-    pairs = [field.split() for field in source.schema().split(", ")]
+    pairs = [field.split() for field in columns.split(", ")]
     return StructType([StructField(name, kinds[kind]()) for name, kind in pairs])
 
 
@@ -278,6 +334,24 @@ def test_a_sink_without_a_stream_fails_before_anything_is_written(home: Home, ma
     source = DefaultSource({"controller": home.uri, "scope": "home", "stream": "nothing"})
     with pytest.raises(StreamNotFoundError, match="create it first"):
         getattr(source, make)(schema_of(source), False)
+
+
+@pytest.mark.parametrize("make", ["writer", "streamWriter"])
+def test_a_sink_whose_stream_was_deleted_since_it_was_written_to(home: Home, make: str) -> None:
+    name = f"gone-{make}"
+    source = DefaultSource({"controller": home.uri, "scope": "home", "stream": name})
+    rows = pa.record_batch({"event": pa.array([b"x"]), "routing_key": pa.array(["k"])})
+    schema = to_struct("event binary, routing_key string")
+    for _ in range(2):  # and it is made again
+        home.manager.create_stream("home", name, 1)
+        getattr(source, make)(schema, False)
+        writer = source.writer(schema, False)
+        writer.commit([writer.write(iter([rows]))])
+        assert [event.data for event in home.events(name)] == [b"x"]
+        home.manager.seal_stream("home", name)
+        home.manager.delete_stream("home", name)
+        with pytest.raises(StreamNotFoundError, match="create it first"):
+            getattr(source, make)(schema, False)
 
 
 # --- in Spark ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 from nadi.access.names import Act
 from nadi.access.permissions import Permission
+from nadi.naming import transient_segment_name
 from nadi.wire import commands as wire
 
 ACTS: dict[type[wire.Command], Act] = {
@@ -29,7 +30,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.UpdateTableEntries: Act.WRITE,
     wire.UpdateTableToFreeRoom: Act.FREE_ROOM,
     wire.RemoveTableKeys: Act.WRITE,
-    wire.CreateTransientSegment: Act.WRITE,  # to its parent
+    wire.CreateTransientSegment: Act.WRITE,  # to its parent, and it must be one that can have such segments
     wire.MergeSegments: Act.WRITE,  # to the target
     wire.MergeSegmentsBatch: Act.WRITE,
     wire.TruncateSegment: Act.TRUNCATE,
@@ -57,5 +58,6 @@ def acts_of(command: Any) -> Sequence[tuple[str, Act]]:
         case wire.MergeSegmentsBatch():
             return ((command.target, act), *((source, Act.MERGE) for source in command.sources))
         case wire.CreateTransientSegment():
-            return ((command.parent_segment, act),)
+            made = transient_segment_name(command.parent_segment, command.writer_id, bytes(16))
+            return ((command.parent_segment, act), (made, act))
     return ((command.segment, act),)

@@ -6,13 +6,16 @@ token permits everything. `RIGHTS` says so for each kind of name: on which resou
 have a request carried out or a token given, what that token permits, and what it opens of a segment. What isn't in the
 table is for the server alone.
 
+A name is of a kind only as a whole: one that just begins like it, or is put together of several, is unknown, as is any
+other with an underscore at its begin, and unknown ones are for the server alone too.
+
     _MARK<stream>        watermarks. Readers of the stream read them; Java's ask to write and never do
     _RG<group>           the state of a Java reader group: its readers write and truncate it
     _RG<group>_kvtable   the state of nadi's: its readers write it, who makes the group makes it
     <name>_kvtable       a table: of a user, of Python's reader groups, a partition of a key-value table
-    _<name>_kvtable      one that nadi's clients share in a scope: bookmarks, schemas. It goes with the scope
+    _bookmarks_kvtable   one that nadi's clients share in a scope, as _schemas_kvtable is. It goes with the scope
     _system/...          the controller's tables
-    _cluster/...         what the server does as a whole, the scrub: for who may make scopes
+    _cluster/scrub       what the server does as a whole, the scrub: for who may make scopes
 
 A segment of a transaction, or of a large event on its way, has its stream's name and more. Who may only read the
 stream must not read what may never be part of it, and only the server merges transactions.
@@ -21,18 +24,22 @@ stream must not read what may never be part of it, and only the server merges tr
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nadi.access.permissions import CLUSTER, Permission, reader_group_resource, scope_resource, stream_resource
 from nadi.naming import (
+    BOOKMARKS_TABLE,
     CLUSTER_SCOPE,
     INTERNAL_SCOPE,
     MARK_PREFIX,
     READER_GROUP_PREFIX,
+    SCHEMAS_TABLE,
+    SCRUB,
     TABLE_SUFFIX,
-    TRANSACTION_DELIMITER,
-    TRANSIENT_DELIMITER,
+    segment_name,
+    segment_of,
 )
 
 
@@ -47,6 +54,7 @@ class Kind(enum.Enum):
     SHARED_TABLE = "a scope's shared table"
     SYSTEM = "the server's own"
     CLUSTER = "what a server does as a whole"
+    UNKNOWN = "an internal name of nothing"
 
 
 class Part(enum.Enum):
@@ -159,22 +167,29 @@ RIGHTS: dict[Kind, Rights] = {
     Kind.SYSTEM: Rights(
         resource=lambda scope, name: scope_resource(scope), asked={Act.LOOK: _READ}, read=None, write=None
     ),
+    Kind.UNKNOWN: Rights(resource=stream_resource, asked={}, read=None, write=None),
 }
+
+_GIVEN = r"[A-Za-z0-9.\-]+"  # by users, to streams and reader groups
+_INTERNAL = (
+    (Kind.MARKS, re.compile(f"{MARK_PREFIX}{_GIVEN}")),
+    (Kind.GROUP, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}")),
+    (Kind.GROUP_TABLE, re.compile(f"{READER_GROUP_PREFIX}{_GIVEN}{TABLE_SUFFIX}")),
+    (Kind.SHARED_TABLE, re.compile(f"(?:{BOOKMARKS_TABLE}|{SCHEMAS_TABLE}){TABLE_SUFFIX}")),
+)
 
 
 def kind_of(scope: str, name: str) -> Kind:
     """What a stream's or a table's name is of."""
     if scope == INTERNAL_SCOPE:
         return Kind.SYSTEM
-    if scope == CLUSTER_SCOPE:
+    if scope == CLUSTER_SCOPE and name == SCRUB:
         return Kind.CLUSTER
-    if name.endswith(TABLE_SUFFIX):
-        if name.startswith(READER_GROUP_PREFIX):
-            return Kind.GROUP_TABLE
-        return Kind.SHARED_TABLE if name.startswith("_") else Kind.TABLE
-    if name.startswith(READER_GROUP_PREFIX):
-        return Kind.GROUP
-    return Kind.MARKS if name.startswith(MARK_PREFIX) else Kind.STREAM
+    if scope.startswith("_"):
+        return Kind.UNKNOWN
+    if name.startswith("_"):
+        return next((kind for kind, form in _INTERNAL if form.fullmatch(name)), Kind.UNKNOWN)
+    return Kind.TABLE if name.endswith(TABLE_SUFFIX) else Kind.STREAM
 
 
 def need(scope: str, name: str, act: Act) -> Need:
@@ -194,12 +209,13 @@ def segment_permission(segment: str, act: Act) -> Permission | None:
     <Permission.READ: 1>
     >>> segment_permission("home/_MARKmeters/0.#epoch.0", Act.DELETE)
     """
-    scope, _, rest = segment.partition("/")
-    name, slash, number = rest.partition("/")
-    if not slash:
+    found = segment_of(segment)
+    if found is None:
         return None
-    if TRANSACTION_DELIMITER in number:
-        part = Part.TRANSACTION
+    if act in (Act.CREATE, Act.DELETE) and segment != segment_name(found.scope, found.name, 0):
+        return None  # clients make tables of one segment; those of several are the controller's
+    if found.is_transient:
+        part = Part.TRANSIENT
     else:
-        part = Part.TRANSIENT if TRANSIENT_DELIMITER in number else Part.WHOLE
-    return RIGHTS[kind_of(scope, name)].segments.get(part, {}).get(act)
+        part = Part.TRANSACTION if found.in_transaction else Part.WHOLE
+    return RIGHTS[kind_of(found.scope, found.name)].segments.get(part, {}).get(act)

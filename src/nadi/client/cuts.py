@@ -177,22 +177,27 @@ class StreamCuts:
         """The cut before which lies all that lies before either."""
         return cutorder.latest(*await self._pair(first, second))
 
-    async def slices(self, start: StreamCut, end: StreamCut) -> list[SegmentSlice]:
-        """What lies between two cuts, segment by segment, those of older epochs first."""
+    async def segments_between(self, start: StreamCut, end: StreamCut) -> list[int]:
+        """Ids of the segments between two cuts, older ones first; InvalidStreamCutError if the end lies before the
+        start."""
         for cut in (start, end):
             check_cut(cut, self.scope, self.stream)
         for segment, offset in start.positions.items():
             if offset > end.positions.get(segment, offset):
                 raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment}")
         try:
-            ids = await self.manager.segments_between(self.scope, self.stream, start, end)
+            return sorted(await self.manager.segments_between(self.scope, self.stream, start, end))
         except InvalidStreamCutError:
             raise
         except InvalidArgumentError as error:
             raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
+
+    async def slices(self, start: StreamCut, end: StreamCut) -> list[SegmentSlice]:
+        """What lies between two cuts, segment by segment, those of older epochs first."""
+        ids = await self.segments_between(start, end)
         infos = await self._ends.infos(dict.fromkeys(ids, 0))
         slices = []
-        for segment in sorted(ids):
+        for segment in ids:
             info = infos[segment]
             low = max(start.positions.get(segment, 0), 0)
             high = min(end.positions.get(segment, info.write_offset), info.write_offset)

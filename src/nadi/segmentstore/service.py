@@ -29,7 +29,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES
-from nadi.naming import SCRUB_SEGMENT, TRANSIENT_DELIMITER
+from nadi.naming import SCRUB_SEGMENT, transient_segment_name
 from nadi.segmentstore import moments, tables
 from nadi.segmentstore import operations as op
 from nadi.segmentstore.access import TokenCheck
@@ -211,7 +211,7 @@ class SegmentService:
         return wire.SegmentCreated(command.request_id, command.segment)
 
     async def _create_transient(self, command: wire.CreateTransientSegment) -> wire.Command:
-        name = f"{command.parent_segment}{TRANSIENT_DELIMITER}{command.writer_id.hex()}.{secrets.token_hex(16)}"
+        name = transient_segment_name(command.parent_segment, command.writer_id, secrets.token_bytes(16))
         await self._make(name, Kind.TRANSIENT)
         return wire.SegmentCreated(command.request_id, name)
 

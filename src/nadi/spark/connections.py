@@ -42,7 +42,6 @@ class Client:
         self.thread = LoopThread(f"nadi client of {controller.uri} for Spark")
         self.manager = self.thread.run(_manager(controller))
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
-        self._known: set[tuple[str, str]] = set()  # streams, as `writers` has them
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return self.thread.run(work)
@@ -56,12 +55,9 @@ class Client:
         return writer
 
     async def check_stream(self, scope: str, stream: str) -> None:
-        """StreamNotFoundError if it doesn't exist; one that did when it was asked first is not looked for again."""
-        if (scope, stream) in self._known:
-            return
+        """StreamNotFoundError if it doesn't exist now: it may have been deleted since the process wrote to it last."""
         if not await self.manager.controller.stream_exists(scope, stream):
             raise StreamNotFoundError(scope, stream)
-        self._known.add((scope, stream))
 
 
 async def _manager(controller: Connection) -> aio.StreamManager:

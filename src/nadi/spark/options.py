@@ -138,11 +138,16 @@ def _routing_keys(options: Mapping[str, str]) -> tuple[str, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(msgspec.json.decode(text, type=list[str]))
+        keys = msgspec.json.decode(text, type=list[str])
     except msgspec.DecodeError:
         raise InvalidArgumentError(
             f"the option 'routing_keys' is {text[:60]!r}: it must be a JSON list of strings, as json.dumps writes it"
         ) from None
+    if not keys:
+        raise InvalidArgumentError(
+            "the option 'routing_keys' is an empty list: name a key, or leave it out to read all"
+        )
+    return tuple(keys)
 
 
 def _on_damage(options: Mapping[str, str]) -> OnDamage:

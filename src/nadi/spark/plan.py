@@ -36,6 +36,16 @@ async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str
     return cut
 
 
+async def start_of(manager: StreamManager, options: Options) -> StreamCut:
+    """Where a streaming query begins (at the head unless told); InvalidStreamCutError if that is behind its end."""
+    options = await with_slice(manager, options)
+    start = await resolve(manager, options, HEAD if options.start is None else options.start)
+    if options.end is not None:
+        end = await resolve(manager, options, options.end)
+        await manager.cuts(options.scope, options.stream).segments_between(start, end)
+    return start
+
+
 async def batch_slices(manager: StreamManager, options: Options) -> list[SegmentSlice]:
     """Everything between the two cuts of the options (head and tail unless given), as far as it is asked for."""
     options = await with_slice(manager, options)

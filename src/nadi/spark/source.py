@@ -7,7 +7,7 @@ on a pickled copy, so that a reader holds its options and nothing else that matt
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -26,10 +26,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from nadi.client.cuts import HEAD, TAIL, SegmentSlice
+from nadi.client.cuts import TAIL, SegmentSlice
 from nadi.client.moments import is_moment
 from nadi.errors import (
     InvalidArgumentError,
+    NadiError,
     QueryTruncatedError,
     SegmentGoneError,
     SegmentNotFoundError,
@@ -69,10 +70,13 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(_readable(Options.from_spark(self.options, Use.READ), schema))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = _readable(Options.from_spark(self.options, Use.READ_STREAM), schema)
-        if isinstance(options.end, str) and is_moment(options.end):
-            raise InvalidArgumentError(f"the option 'end' is a time, {options.end}: {NO_ENDING_MOMENT}")
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedStreamReader:
+        try:
+            options = _readable(Options.from_spark(self.options, Use.READ_STREAM), schema)
+            if isinstance(options.end, str) and is_moment(options.end):
+                raise InvalidArgumentError(f"the option 'end' is a time, {options.end}: {NO_ENDING_MOMENT}")
+        except NadiError as error:
+            return RefusedStreamReader(error)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -131,9 +135,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         client = client_of(self._options.controller)
-        options = client.run(plan.with_slice(client.manager, self._options))
-        start = client.run(plan.resolve(client.manager, options, HEAD if options.start is None else options.start))
-        return Offset(start).to_json()
+        return Offset(client.run(plan.start_of(client.manager, self._options))).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         limit = self._options.max_bytes_per_trigger
@@ -189,3 +191,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _end_at_tail(self, client: Client) -> None:
         tail = await plan.resolve(client.manager, self._options, TAIL)
         await (await self._begun(client)).limit_to("what is available now", tail)
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What is wrong with a query, said at Spark's first question: what is raised while a reader is made, Spark
+    hides behind an error of its own (it stops the reader that it doesn't have)."""
+
+    def __init__(self, error: NadiError) -> None:
+        self._error = error
+
+    def getDefaultReadLimit(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> NoReturn:
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise self._error
