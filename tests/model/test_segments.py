@@ -88,20 +88,20 @@ class LookedAt(Sequence[SegmentRange]):
     """Pieces that count how many of them are looked at."""
 
     def __init__(self, pieces: list[SegmentRange]) -> None:
-        self.pieces, self.count = pieces, 0
+        self.pieces, self.looks = pieces, 0
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def __getitem__(self, at: Any) -> Any:
-        self.count += 1
+        self.looks += 1
         return self.pieces[at]
 
 
 def test_what_shares_no_keys_is_hardly_looked_at() -> None:
-    """A cut of ten thousand segments is compared piece by piece: with all of them each time, that takes half a second."""
+    """A cut of ten thousand segments is compared piece by piece; each with all others, that takes half a second."""
     size = 1000
     pieces = LookedAt([SegmentRange(i, i / size, (i + 1) / size) for i in range(size)])
     for i in range(size):
         assert list(ids_under(pieces, pieces.pieces[i])) == [i]
-    assert pieces.count < size * 2 * size.bit_length()
+    assert pieces.looks < size * 2 * size.bit_length()

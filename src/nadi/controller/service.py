@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
@@ -32,6 +32,7 @@ from nadi.controller.messages import (
     stream_name,
 )
 from nadi.controller.metadata import StreamName
+from nadi.controller.requests import parsed
 from nadi.controller.room import Room
 from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
@@ -73,6 +74,7 @@ from nadi.limits import (
     RPC_STREAMS_MAX,
     RPC_WORK_BYTES,
     RPC_WORK_TIMES,
+    STREAM_MAX_SEGMENTS,
     TLS_HANDSHAKE_S,
 )
 from nadi.wire.rpc import controller_pb2 as pb
@@ -158,7 +160,7 @@ def _guarded(
                 await worked_on.take(RPC_WORK_TIMES * len(raw))
             coming.leave()
             await turns.mine(peer)
-            request = _parsed(kind, raw)
+            request = await parsed(kind, raw, lambda: turns.mine(peer))
             del raw
             if access is not None:
                 return await access.answer(rpc, method, request, context)
@@ -199,13 +201,6 @@ async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
     if raw is None:
         raise InvalidArgumentError("there is no request")
     return raw
-
-
-def _parsed(kind: type[Message], raw: bytes) -> Message:
-    try:
-        return kind.FromString(raw)
-    except DecodeError as error:
-        raise InvalidArgumentError(f"the request is no {kind.DESCRIPTOR.name}") from error
 
 
 def code_of(error: Exception) -> grpc.StatusCode:
@@ -417,6 +412,9 @@ class Service:
 
     async def scale(self, request: Any) -> Any:
         name = stream_name(request.streamInfo)
+        if max(len(request.newKeyRanges), len(request.sealedSegments)) > STREAM_MAX_SEGMENTS:
+            log.info("scale of %s refused: a stream has at most %d segments", name, STREAM_MAX_SEGMENTS)
+            return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
         ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
         sealed = list(request.sealedSegments)
         try:
