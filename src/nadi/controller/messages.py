@@ -22,7 +22,7 @@ from nadi.controller.records import (
     SegmentRange,
 )
 from nadi.errors import InvalidArgumentError
-from nadi.limits import RPC_ENTRIES_A_TURN
+from nadi.limits import RPC_ENTRIES_A_TURN, RPC_MESSAGES_A_TURN
 from nadi.wire.rpc import controller_pb2 as pb
 
 _MASK_64 = (1 << 64) - 1
@@ -44,8 +44,18 @@ def range_message(name: StreamName, segment: SegmentRange) -> Any:
     return pb.SegmentRange(segmentId=segment_id_message(name, segment.id), minKey=segment.low, maxKey=segment.high)
 
 
-def ranges_message(name: StreamName, segments: Iterable[SegmentRange]) -> Any:
-    return pb.SegmentRanges(segmentRanges=[range_message(name, segment) for segment in segments])
+async def ranges_message(name: StreamName, segments: Iterable[SegmentRange]) -> Any:
+    return await with_all(pb.SegmentRanges(), "segmentRanges", (range_message(name, segment) for segment in segments))
+
+
+async def with_all(message: Any, field: str, parts: Iterable[Any]) -> Any:
+    """The message, with all parts in a repeated field: a few in a turn of the loop, for a stream may have thousands."""
+    whole = getattr(message, field)
+    for number, part in enumerate(parts, 1):
+        whole.append(part)
+        if number % RPC_MESSAGES_A_TURN == 0:
+            await asyncio.sleep(0)
+    return message
 
 
 def txn_id_of(message: Any) -> int:

@@ -30,6 +30,7 @@ from nadi.controller.messages import (
     segment_id_message,
     stream_info,
     stream_name,
+    with_all,
 )
 from nadi.controller.metadata import StreamName
 from nadi.controller.requests import parsed
@@ -361,11 +362,11 @@ class Service:
 
     async def get_current_segments(self, request: Any) -> Any:
         name = stream_name(request)
-        return ranges_message(name, await self._controller.current_segments(name))
+        return await ranges_message(name, await self._controller.current_segments(name))
 
     async def get_epoch_segments(self, request: Any) -> Any:
         name = stream_name(request.streamInfo)
-        return ranges_message(name, await self._controller.epoch_segments(name, request.epoch))
+        return await ranges_message(name, await self._controller.epoch_segments(name, request.epoch))
 
     async def get_segments(self, request: Any) -> Any:
         """The cut of a moment. Without one, as all of Pravega's clients ask, it is the head of the stream."""
@@ -376,11 +377,10 @@ class Service:
         else:
             cut = await self._controller.head(name)
         location = pb.SegmentsAtTime.SegmentLocation
-        return pb.SegmentsAtTime(
-            segments=[
-                location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in cut.items()
-            ]
+        parts = (
+            location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in cut.items()
         )
+        return await with_all(pb.SegmentsAtTime(), "segments", parts)
 
     async def get_segments_immediatly_following(self, request: Any) -> Any:
         """The protocol's first spelling, which old clients still use."""
@@ -398,7 +398,8 @@ class Service:
         name = stream_name(request.streamInfo)
         start, end = dict(getattr(request, "from")), dict(request.to)
         found = await self._controller.segments_between(name, start, end)
-        return pb.StreamCutRangeResponse(segments=[segment_id_message(name, segment) for segment in found])
+        parts = (segment_id_message(name, segment) for segment in found)
+        return await with_all(pb.StreamCutRangeResponse(), "segments", parts)
 
     async def is_segment_valid(self, request: Any) -> Any:
         valid = await self._controller.is_segment_valid(stream_name(request.streamInfo), request.segmentId)

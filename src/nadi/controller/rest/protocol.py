@@ -23,7 +23,7 @@ from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.parser import Parser, cut_portion
 from nadi.controller.rest.replies import JSON, encode
 from nadi.controller.turns import Turns
-from nadi.limits import PATROL_S, REST_HEAD_TIMEOUT_S, REST_PORTION_BYTES, SEND_TIMEOUT_S
+from nadi.limits import PATROL_S, REST_HEAD_TIMEOUT_S, REST_PORTION_BYTES, REST_SOCKET_BYTES, SEND_TIMEOUT_S
 from nadi.seldom import SeldomWarning
 from nadi.wire.unsent import Unsent
 
@@ -61,6 +61,8 @@ class RestProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
+        if transport.get_extra_info("sslcontext") is not None:  # else TLS reads 256 KiB ahead of us
+            cast("Any", transport).set_read_buffer_limits(high=REST_SOCKET_BYTES)
         self.logger = _of_uvicorn
         self.conn = Parser()
         self.flow = _Flow(self.transport, self._steer)
