@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from google.protobuf.message import Message
 
 from nadi.controller import comparisons, requests
 from nadi.controller.history import History, first_epoch
+from nadi.controller.messages import with_all
 from nadi.controller.requests import parsed
 from nadi.errors import InvalidArgumentError
-from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
+from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_MESSAGES_A_TURN, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
 from nadi.wire.rpc import controller_pb2 as pb
 
 
@@ -173,3 +175,28 @@ def test_large_cuts_are_compared_beside_the_loop() -> None:
         assert await comparisons.ask(small, lambda known: known is small)
 
     asyncio.run(main())
+
+
+def test_a_reply_of_many_parts_is_made_some_in_a_turn() -> None:
+    made, most = 0, 0
+
+    def parts() -> Iterator[Any]:
+        nonlocal made
+        for number in range(4 * RPC_MESSAGES_A_TURN + 1):
+            made += 1
+            yield pb.SegmentId(streamInfo=NAME, segmentId=number)
+
+    async def watch() -> None:
+        nonlocal made, most
+        while True:
+            most, made = max(most, made), 0
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        watching = asyncio.create_task(watch())
+        reply = await with_all(pb.StreamCutRangeResponse(), "segments", parts())
+        watching.cancel()
+        assert [part.segmentId for part in reply.segments] == list(range(4 * RPC_MESSAGES_A_TURN + 1))
+
+    asyncio.run(main())
+    assert most == RPC_MESSAGES_A_TURN
