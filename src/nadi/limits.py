@@ -56,7 +56,9 @@ PATROL_S = 1.0  # how often connections are looked at for what takes too long
 ACCEPTS_A_TURN = 10  # new connections, some 0.2 ms each
 FETCHES_AT_ONCE = 16  # from the log or tier 2, of all readers: up to 4 MiB each
 READ_AHEAD_FETCHES = 8  # of them, past which nothing is fetched that nobody asked for yet
-LIST_MAX_ENTRIES = 100_000  # in one command: an entry of 24 bytes becomes some 200 in memory
+LIST_MAX_ENTRIES = (
+    25_000  # in one command, some 10 us each: a reader group's state has one for each segment of a stream
+)
 
 # --- segment store -------------------------------------------------------------------------------
 RECEIVE_BUFFER_BYTES = 256 * KIB
@@ -128,6 +130,7 @@ TABLE_FIXED_KEY_MAX_BYTES = 256
 TABLE_VALUE_MAX_BYTES = MIB - 8 * KIB
 TABLE_BATCH_MAX_BYTES = 32 * MIB
 TABLE_PAGE_MAX_ENTRIES = 1_000
+TABLE_READ_KEYS = 1_000  # looked up in one turn of the container, some 4 us each
 TABLE_PAGE_MAX_BYTES = 2 * MIB
 
 # --- names ---------------------------------------------------------------------------------------
@@ -167,7 +170,8 @@ REST_BODY_TIMEOUT_S = 10.0
 REST_BODY_FRAMING_MAX_BYTES = 8 * KIB  # of a body in chunks, beside the body: their lengths, extensions and trailers
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
 REST_HEAD_MAX_LINES = 128  # of them, or of trailers; browsers send some 20
-REST_PORTION_BYTES = 16 * KIB  # of what came, handled at a time,
+REST_SOCKET_BYTES = 32 * KIB  # of one connection in the system, which has twice that; and read ahead of us for TLS
+REST_PORTION_BYTES = 16 * KIB  # of what came, read and handled at a time,
 REST_PORTION_LINES = 64  # or so many lines, each a header or half a chunk: 20 to 40 us
 REST_STEPS_A_TURN = 2  # such portions in one turn of the loop, each with one request at most, some 0.5 ms
 REST_MESSAGE_MAX_CHARS = 1_000  # of an error's text, which may quote what was sent
@@ -188,6 +192,12 @@ RPC_WORK_BYTES = 64 * MIB  # for requests that are worked on, as messages and wh
 RPC_WORK_TIMES = 10  # so many times what was sent, for a stream cut's 14 bytes become two numbers in a dict;
 RPC_SMALL_BYTES = 8 * KIB  # smaller ones don't count: of all calls at once they are 8 MiB, and 80 when worked on
 RPC_ROOM_TIMEOUT_S = 10.0  # a call that found no such room in it is refused as UNAVAILABLE
+RPC_PARTS_MAX = 2 * STREAM_MAX_SEGMENTS  # of one kind in a request: a stream cut may stand in two full epochs
+RPC_PORTION_BYTES = 64 * KIB  # of a request, parsed in one turn of the loop,
+RPC_PORTION_PARTS = 2_000  # or so many fields, which are counted before: about 1 ms
+RPC_ENTRIES_A_TURN = 2_500  # of a reader group's stream cuts, each made a number in a dict or in a message: 1 ms
+RPC_MESSAGES_A_TURN = 250  # of segments in a reply, 4 us each
+CUT_QUICK_SEGMENTS = 200  # of a stream: with more, its cuts are compared in a thread, some 15 us for each
 RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: an authorization of the largest size and what else is sent
 RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request is here
 RPC_MESSAGE_HURRIED_S = 2.0  # instead, where others wait for room: 16 silent calls would have all of an address

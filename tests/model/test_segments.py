@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,3 +82,26 @@ def test_neighbours_share_no_key_and_tile() -> None:
     assert not tiles([right, left])
     assert not tiles([left, SegmentRange(1, 0.4, 1.0)])
     assert joined([(0.5, 1.0), (0.1, 0.2), (0.2, 0.3)]) == [(0.1, 0.3), (0.5, 1.0)]
+
+
+class LookedAt(Sequence[SegmentRange]):
+    """Pieces that count how many of them are looked at."""
+
+    def __init__(self, pieces: list[SegmentRange]) -> None:
+        self.pieces, self.looks = pieces, 0
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __getitem__(self, at: Any) -> Any:
+        self.looks += 1
+        return self.pieces[at]
+
+
+def test_what_shares_no_keys_is_hardly_looked_at() -> None:
+    """A cut of ten thousand segments is compared piece by piece; each with all others, that takes half a second."""
+    size = 1000
+    pieces = LookedAt([SegmentRange(i, i / size, (i + 1) / size) for i in range(size)])
+    for i in range(size):
+        assert list(ids_under(pieces, pieces.pieces[i])) == [i]
+    assert pieces.looks < size * 2 * size.bit_length()

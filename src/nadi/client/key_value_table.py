@@ -27,7 +27,13 @@ from nadi.errors import (
     KeyValueTableNotFoundError,
     SegmentNotFoundError,
 )
-from nadi.limits import TABLE_BATCH_MAX_BYTES, TABLE_ITERATOR_PAGE, TABLE_VALUE_MAX_BYTES
+from nadi.limits import (
+    LIST_MAX_ENTRIES,
+    TABLE_BATCH_MAX_BYTES,
+    TABLE_ITERATOR_PAGE,
+    TABLE_READ_KEYS,
+    TABLE_VALUE_MAX_BYTES,
+)
 from nadi.model.keyspace import primary_key_position
 from nadi.model.segments import SegmentRange
 from nadi.naming import TABLE_SUFFIX, segment_name
@@ -159,7 +165,8 @@ class KeyValueTable:
     # --- several keys -----------------------------------------------------------------------
 
     async def get_all(self, keys: Iterable[TableKey | bytes], timeout: float | None = None) -> list[TableEntry | None]:
-        """The entry or None for each key, in order; not one moment's state if they lie in several partitions."""
+        """The entry or None for each key, in order; not one moment's state if they lie in several partitions, or are
+        more than a thousand."""
         wanted = [self._key(key) for key in keys]
         places: defaultdict[int, list[int]] = defaultdict(list)
         for index, key in enumerate(wanted):
@@ -174,7 +181,12 @@ class KeyValueTable:
                 if entry.version != NOT_EXISTS:
                     found[index] = TableEntry(wanted[index], entry.value, Version(segment_id, entry.version))
 
-        await asyncio.gather(*(read(segment_id, indexes) for segment_id, indexes in places.items()))
+        requests = [
+            read(segment_id, indexes[begin : begin + TABLE_READ_KEYS])
+            for segment_id, indexes in places.items()
+            for begin in range(0, len(indexes), TABLE_READ_KEYS)
+        ]
+        await asyncio.gather(*requests)
         return found
 
     async def update(self, modifications: Iterable[Modification], timeout: float | None = None) -> list[Version | None]:
@@ -303,6 +315,8 @@ class KeyValueTable:
     def _place(self, modifications: Sequence[Modification]) -> tuple[int, list[bytes]]:
         """The one partition of all these, and their keys as stored."""
         keys = [self._key(each.key) for each in modifications]
+        if len(keys) > LIST_MAX_ENTRIES:
+            raise InvalidArgumentError(f"one update changes at most {LIST_MAX_ENTRIES:,} entries: make several")
         if len({key.primary for key in keys}) > 1:
             raise InvalidArgumentError("one update changes entries of one primary key only: make a call for each")
         return self._partition(keys[0].primary), [key.primary + key.secondary for key in keys]

@@ -13,6 +13,7 @@ from functools import partial
 
 from nadi.controller import (
     commit,
+    comparisons,
     create,
     delete,
     groups,
@@ -256,14 +257,14 @@ class Controller:
 
     async def segments_between(self, name: StreamName, start: Cut, end: Cut) -> list[int]:
         await self.metadata.stream(name)
-        return (await self.metadata.history(name)).between(start, end)
+        return await comparisons.ask(await self.metadata.history(name), lambda history: history.between(start, end))
 
     async def is_segment_valid(self, name: StreamName, segment: int) -> bool:
         return any(segment == current.id for current in await self.current_segments(name))
 
     async def is_cut_valid(self, name: StreamName, cut: Cut) -> bool:
         await self.metadata.stream(name)
-        return (await self.metadata.history(name)).is_valid_cut(cut)
+        return await comparisons.ask(await self.metadata.history(name), lambda history: history.is_valid_cut(cut))
 
     # --- scaling ---------------------------------------------------------------------------------
 

@@ -67,6 +67,12 @@ class History:
         for segment in change.added:
             self.segments[segment.id] = segment
 
+    def copied(self) -> History:
+        """Another one that knows the same."""
+        made = History([], dict(self.sizes), dict(self.segments), dict(self.sealed_in), dict(self._active))
+        made.changes = list(self.changes)
+        return made
+
     @property
     def newest(self) -> int:
         return len(self.changes) - 1
@@ -123,7 +129,7 @@ class History:
 
     def is_valid_cut(self, cut: Cut) -> bool:
         """Whether a reader of the whole stream could stand at this cut (see `nadi.model.frontier`)."""
-        if not cut or any(segment not in self.segments for segment in cut):
+        if not 0 < len(cut) <= len(self.segments) or any(segment not in self.segments for segment in cut):
             return False
         epochs = {segment_epoch(segment) for segment in cut}
         first, last = min(epochs), max(epochs)

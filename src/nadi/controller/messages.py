@@ -6,6 +6,7 @@ out has every field set that a client unwraps without looking.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 from uuid import UUID
@@ -21,6 +22,7 @@ from nadi.controller.records import (
     SegmentRange,
 )
 from nadi.errors import InvalidArgumentError
+from nadi.limits import RPC_ENTRIES_A_TURN, RPC_MESSAGES_A_TURN
 from nadi.wire.rpc import controller_pb2 as pb
 
 _MASK_64 = (1 << 64) - 1
@@ -42,8 +44,18 @@ def range_message(name: StreamName, segment: SegmentRange) -> Any:
     return pb.SegmentRange(segmentId=segment_id_message(name, segment.id), minKey=segment.low, maxKey=segment.high)
 
 
-def ranges_message(name: StreamName, segments: Iterable[SegmentRange]) -> Any:
-    return pb.SegmentRanges(segmentRanges=[range_message(name, segment) for segment in segments])
+async def ranges_message(name: StreamName, segments: Iterable[SegmentRange]) -> Any:
+    return await with_all(pb.SegmentRanges(), "segmentRanges", (range_message(name, segment) for segment in segments))
+
+
+async def with_all(message: Any, field: str, parts: Iterable[Any]) -> Any:
+    """The message, with all parts in a repeated field: a few in a turn of the loop, for a stream may have thousands."""
+    whole = getattr(message, field)
+    for number, part in enumerate(parts, 1):
+        whole.append(part)
+        if number % RPC_MESSAGES_A_TURN == 0:
+            await asyncio.sleep(0)
+    return message
 
 
 def txn_id_of(message: Any) -> int:
@@ -110,7 +122,7 @@ def group_name(message: Any) -> GroupName:
     return GroupName(message.scope, message.readerGroupName)
 
 
-def group_config_of(message: Any) -> GroupConfig:
+async def group_config_of(message: Any) -> GroupConfig:
     """The reader group's configuration in a message; InvalidArgumentError where something stands for nothing."""
     try:
         retention_type = GroupRetention(message.retentionType)
@@ -121,20 +133,37 @@ def group_config_of(message: Any) -> GroupConfig:
         message.automaticCheckpointIntervalMillis,
         message.maxOutstandingCheckpointRequest,
         retention_type,
-        _cuts_of(message.startingStreamCuts),
-        _cuts_of(message.endingStreamCuts),
+        await _cuts_of(message.startingStreamCuts),
+        await _cuts_of(message.endingStreamCuts),
         message.rolloverSizeBytes,
     )
 
 
-def _cuts_of(messages: Any) -> dict[str, dict[int, int]]:
-    cuts = {stream_name(message.streamInfo).key: dict(message.cut) for message in messages}
+async def _cuts_of(messages: Any) -> dict[str, dict[int, int]]:
+    cuts, pace = dict[str, dict[int, int]](), _Pace()
+    for message in messages:
+        await pace.before(len(message.cut))
+        cuts[stream_name(message.streamInfo).key] = dict(message.cut)
     if len(cuts) != len(messages):
         raise InvalidArgumentError("a reader group has two stream cuts for one stream: give one")
     return cuts
 
 
-def group_message(name: GroupName, group: ReaderGroup) -> Any:
+class _Pace:
+    """Lets others have their turns while many stream cuts are gone through."""
+
+    def __init__(self) -> None:
+        self._entries = 0
+
+    async def before(self, entries: int) -> None:
+        """So many come next."""
+        self._entries += 1 + entries
+        if self._entries > RPC_ENTRIES_A_TURN:
+            self._entries = entries
+            await asyncio.sleep(0)
+
+
+async def group_message(name: GroupName, group: ReaderGroup) -> Any:
     config = group.config
     return pb.ReaderGroupConfiguration(
         scope=name.scope,
@@ -145,14 +174,18 @@ def group_message(name: GroupName, group: ReaderGroup) -> Any:
         retentionType=int(config.retention_type),
         generation=group.generation,
         readerGroupId=group.group_id,
-        startingStreamCuts=_cut_messages(config.starts),
-        endingStreamCuts=_cut_messages(config.ends),
+        startingStreamCuts=await _cut_messages(config.starts),
+        endingStreamCuts=await _cut_messages(config.ends),
         rolloverSizeBytes=config.rollover_size_bytes,
     )
 
 
-def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[Any]:
-    return [pb.StreamCut(streamInfo=stream_info(StreamName(*key.split("/"))), cut=cut) for key, cut in cuts.items()]
+async def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[Any]:
+    messages, pace = [], _Pace()
+    for key, cut in cuts.items():
+        await pace.before(len(cut))
+        messages.append(pb.StreamCut(streamInfo=stream_info(StreamName(*key.split("/"))), cut=cut))
+    return messages
 
 
 def uuid_of(text: str) -> UUID:

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
@@ -30,8 +30,10 @@ from nadi.controller.messages import (
     segment_id_message,
     stream_info,
     stream_name,
+    with_all,
 )
 from nadi.controller.metadata import StreamName
+from nadi.controller.requests import parsed
 from nadi.controller.room import Room
 from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
@@ -73,6 +75,7 @@ from nadi.limits import (
     RPC_STREAMS_MAX,
     RPC_WORK_BYTES,
     RPC_WORK_TIMES,
+    STREAM_MAX_SEGMENTS,
     TLS_HANDSHAKE_S,
 )
 from nadi.wire.rpc import controller_pb2 as pb
@@ -158,7 +161,7 @@ def _guarded(
                 await worked_on.take(RPC_WORK_TIMES * len(raw))
             coming.leave()
             await turns.mine(peer)
-            request = _parsed(kind, raw)
+            request = await parsed(kind, raw, lambda: turns.mine(peer))
             del raw
             if access is not None:
                 return await access.answer(rpc, method, request, context)
@@ -199,13 +202,6 @@ async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
     if raw is None:
         raise InvalidArgumentError("there is no request")
     return raw
-
-
-def _parsed(kind: type[Message], raw: bytes) -> Message:
-    try:
-        return kind.FromString(raw)
-    except DecodeError as error:
-        raise InvalidArgumentError(f"the request is no {kind.DESCRIPTOR.name}") from error
 
 
 def code_of(error: Exception) -> grpc.StatusCode:
@@ -366,11 +362,11 @@ class Service:
 
     async def get_current_segments(self, request: Any) -> Any:
         name = stream_name(request)
-        return ranges_message(name, await self._controller.current_segments(name))
+        return await ranges_message(name, await self._controller.current_segments(name))
 
     async def get_epoch_segments(self, request: Any) -> Any:
         name = stream_name(request.streamInfo)
-        return ranges_message(name, await self._controller.epoch_segments(name, request.epoch))
+        return await ranges_message(name, await self._controller.epoch_segments(name, request.epoch))
 
     async def get_segments(self, request: Any) -> Any:
         """The cut of a moment. Without one, as all of Pravega's clients ask, it is the head of the stream."""
@@ -381,11 +377,10 @@ class Service:
         else:
             cut = await self._controller.head(name)
         location = pb.SegmentsAtTime.SegmentLocation
-        return pb.SegmentsAtTime(
-            segments=[
-                location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in cut.items()
-            ]
+        parts = (
+            location(segmentId=segment_id_message(name, segment), offset=offset) for segment, offset in cut.items()
         )
+        return await with_all(pb.SegmentsAtTime(), "segments", parts)
 
     async def get_segments_immediatly_following(self, request: Any) -> Any:
         """The protocol's first spelling, which old clients still use."""
@@ -403,7 +398,8 @@ class Service:
         name = stream_name(request.streamInfo)
         start, end = dict(getattr(request, "from")), dict(request.to)
         found = await self._controller.segments_between(name, start, end)
-        return pb.StreamCutRangeResponse(segments=[segment_id_message(name, segment) for segment in found])
+        parts = (segment_id_message(name, segment) for segment in found)
+        return await with_all(pb.StreamCutRangeResponse(), "segments", parts)
 
     async def is_segment_valid(self, request: Any) -> Any:
         valid = await self._controller.is_segment_valid(stream_name(request.streamInfo), request.segmentId)
@@ -417,6 +413,9 @@ class Service:
 
     async def scale(self, request: Any) -> Any:
         name = stream_name(request.streamInfo)
+        if max(len(request.newKeyRanges), len(request.sealedSegments)) > STREAM_MAX_SEGMENTS:
+            log.info("scale of %s refused: a stream has at most %d segments", name, STREAM_MAX_SEGMENTS)
+            return pb.ScaleResponse(status=pb.ScaleResponse.FAILURE)
         ranges = [(entry.start, entry.end) for entry in request.newKeyRanges]
         sealed = list(request.sealedSegments)
         try:

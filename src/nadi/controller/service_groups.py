@@ -27,7 +27,7 @@ class ReaderGroupService:
     async def create_reader_group(self, request: Any) -> Any:
         """A group that exists is told with its configuration: the client compares it with its own."""
         status = pb.CreateReaderGroupResponse
-        name, config = group_name(request), group_config_of(request)
+        name, config = group_name(request), await group_config_of(request)
         given = uuid_of(request.readerGroupId)
         try:
             group = await self._controller.create_reader_group(name, config, str(given if given.int else uuid4()))
@@ -35,7 +35,7 @@ class ReaderGroupService:
             return status(status=status.INVALID_RG_NAME)
         except ScopeNotFoundError:
             return status(status=status.SCOPE_NOT_FOUND)
-        return status(status=status.SUCCESS, config=group_message(name, group))
+        return status(status=status.SUCCESS, config=await group_message(name, group))
 
     async def get_reader_group_config(self, request: Any) -> Any:
         status = pb.ReaderGroupConfigResponse
@@ -44,11 +44,11 @@ class ReaderGroupService:
             group = await self._controller.reader_group(name)
         except ReaderGroupNotFoundError:
             return status(status=status.RG_NOT_FOUND)
-        return status(status=status.SUCCESS, config=group_message(name, group))
+        return status(status=status.SUCCESS, config=await group_message(name, group))
 
     async def update_reader_group(self, request: Any) -> Any:
         status = pb.UpdateReaderGroupResponse
-        name, config = group_name(request), group_config_of(request)
+        name, config = group_name(request), await group_config_of(request)
         group_id = str(uuid_of(request.readerGroupId))
         try:
             generation = await self._controller.update_reader_group(name, config, group_id, request.generation)

@@ -40,7 +40,7 @@ class KeyValueTableService:
         """Its partitions, under the table's own name: clients add the suffix themselves when they ask for a place."""
         name = _name(request)
         table = await self._controller.table(name)
-        return ranges_message(StreamName(*name), table.segments)
+        return await ranges_message(StreamName(*name), table.segments)
 
     async def list_key_value_tables_in_scope(self, request: Any) -> Any:
         scope, token = request.scope.scope, request.continuationToken.token

@@ -7,9 +7,12 @@ a new stream of that name gets them when the group is updated.
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
-from nadi.controller.history import Cut
+from nadi.controller.comparisons import ask
+from nadi.controller.history import Cut, History
 from nadi.controller.metadata import GroupName, StreamName
 from nadi.controller.records import ReaderGroup, Subscriber
 from nadi.controller.store import ABSENT
@@ -73,13 +76,17 @@ async def publish(
             raise GenerationMismatchError(subscriber, generation, held.generation)
         if cut:
             history = await flow.metadata.history(stream)
-            if not history.is_valid_cut(cut):
-                raise InvalidStreamCutError(f"not a stream cut of {stream}: take one from a checkpoint")
-            if held.cut and not history.is_at_or_after(cut, held.cut):
-                raise InvalidStreamCutError(f"{subscriber} has published a later stream cut of {stream} already")
+            await ask(history, partial(_check, stream=stream, subscriber=subscriber, cut=cut, before=held.cut))
         try:
             await table.put(subscriber, replace(held, cut=dict(cut), published_ms=flow.clock.now_ms()), found.version)
             return
         except ConditionFailedError:
             continue
     raise ConditionFailedError(f"the subscription of {subscriber} to {stream} is contended: try again")
+
+
+def _check(history: History, stream: StreamName, subscriber: str, cut: Cut, before: Cut) -> None:
+    if not history.is_valid_cut(cut):
+        raise InvalidStreamCutError(f"not a stream cut of {stream}: take one from a checkpoint")
+    if before and not history.is_at_or_after(cut, before):
+        raise InvalidStreamCutError(f"{subscriber} has published a later stream cut of {stream} already")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nadi.controller.history import Cut
+from nadi.controller.comparisons import ask
+from nadi.controller.history import Cut, History
 from nadi.controller.metadata import StreamName
 from nadi.controller.records import StreamState, TruncateWork
 from nadi.controller.segments import together
@@ -22,15 +23,20 @@ async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
     if stream.state is not StreamState.ACTIVE:
         raise StreamSealedError(name.key)
     history = await flow.metadata.history(name)
+    delete, truncated_bytes = await ask(history, lambda known: _passed(known, name, stream.head, cut))
+    await _check_ends(flow, name, cut)
+    return TruncateWork(dict(cut), delete, stream.truncated_bytes + truncated_bytes)
+
+
+def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[tuple[int, ...], int]:
+    """The segments that lie before the cut, and how many bytes do; InvalidStreamCutError if that can't be."""
     if not history.is_valid_cut(cut):
         raise InvalidStreamCutError(f"not a stream cut of {name}: take one from a reader group or the stream")
-    head = stream.head or history.head_of_time()
+    head = head or history.head_of_time()
     if not history.is_at_or_after(cut, head):
         raise InvalidStreamCutError(f"{name} is truncated beyond this stream cut already")
-    await _check_ends(flow, name, cut)
     delete = tuple(segment for segment in history.between(head, cut) if segment not in cut)
-    truncated_bytes = stream.truncated_bytes + history.size_between(head, cut)
-    return TruncateWork(dict(cut), delete, truncated_bytes)
+    return delete, history.size_between(head, cut)
 
 
 async def _check_ends(flow: Workflows, name: StreamName, cut: Cut) -> None:

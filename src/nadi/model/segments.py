@@ -120,11 +120,18 @@ def oldest_by_key(segments: Iterable[Segment]) -> list[SegmentRange]:
 
 def ids_under(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[int]:
     """Of disjoint pieces in order, as `oldest_by_key` gives them, the ids of those that share keys with `keys`."""
+    for piece in _overlapping(pieces, keys):
+        yield piece.segment_id
+
+
+def _overlapping(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[SegmentRange]:
+    """Of disjoint pieces in order those that share keys with `keys`; the others are not looked at."""
     first = bisect.bisect_right(pieces, keys.low, key=lambda piece: piece.high)
-    for piece in itertools.islice(pieces, first, None):
+    for at in range(first, len(pieces)):  # not islice, which goes through all that it leaves out
+        piece = pieces[at]
         if piece.low >= keys.high:
             break
-        yield piece.segment_id
+        yield piece
 
 
 class SegmentsByKey:
@@ -175,10 +182,7 @@ class SegmentsByKey:
 
     def _sharing(self, piece: SegmentRange, epochs: Iterable[list[SegmentRange]]) -> Iterator[SegmentRange]:
         for segments in epochs:
-            first = bisect.bisect_right(segments, piece.low, key=lambda other: other.high)
-            for other in itertools.islice(segments, first, None):
-                if other.low >= piece.high:
-                    break
+            for other in _overlapping(segments, piece):
                 if self._keys is None or self.share(piece, other):
                     yield other
 

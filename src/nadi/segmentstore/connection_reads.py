@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
+
+import msgspec
 
 from nadi.access.budget import Account
 from nadi.errors import NadiError, ProtocolError
@@ -57,34 +60,22 @@ class Peer(Protocol):
     def close(self) -> None: ...
 
 
-class _Wait:
-    """A read at the tail; called when its segment has changed."""
+class _Wait(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A read at the tail; called when its segment has changed.
 
-    __slots__ = ("_again", "_container", "_record", "_state", "command")
+    A hundred thousand of them are nothing for the collector of garbage to walk: each would cost every full collection
+    time in which all else stands still. So they hold nothing strongly that could ever lead back to them.
+    """
 
-    def __init__(
-        self,
-        container: Container,
-        record: SegmentRecord,
-        command: wire.ReadSegment,
-        again: Callable[[_Wait, Container], None],
-    ) -> None:
-        self._container, self._record, self.command, self._again = container, record, command, again
-        self._state = container.state
-        self._state.residents.hold(record)
-        record.waiters.add(self)
+    reads: weakref.ref[ConnectionReads]
+    container: weakref.ref[Container]
+    record: weakref.ref[SegmentRecord]
+    command: wire.ReadSegment
 
     def __call__(self) -> None:
-        self._let_go()
-        self._again(self, self._container)
-
-    def cancel(self) -> None:
-        """Wait no longer."""
-        self._record.waiters.discard(self)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self._state.residents.release(self._record)
+        reads = self.reads()
+        if reads is not None:
+            reads.wake(self)
 
 
 class ConnectionReads:
@@ -129,7 +120,7 @@ class ConnectionReads:
         self._ready.clear()
         waits, self._waits = self._waits, set()
         for wait in waits:
-            wait.cancel()
+            self._let_go(wait)
         for task in self._tasks:
             task.cancel()
 
@@ -182,7 +173,7 @@ class ConnectionReads:
                 self._reply(command, record, data)
                 return len(data)
             if offset >= record.durable_length:
-                self._waits.add(_Wait(container, record, command, self._wake))
+                self._wait(container, record, command)
             else:
                 held = min(max(length, 0), READ_REPLY_MAX_BYTES)
                 self._peer.sending.take(held)
@@ -193,10 +184,28 @@ class ConnectionReads:
             self._peer.fail(error, command.request_id, segment, offset)
         return 0
 
-    def _wake(self, wait: _Wait, container: Container) -> None:
-        self._waits.discard(wait)
-        self._ready.append((wait.command, container))
-        self.go_on()
+    def _wait(self, container: Container, record: SegmentRecord, command: wire.ReadSegment) -> None:
+        wait = _Wait(weakref.ref(self), weakref.ref(container), weakref.ref(record), command)
+        container.state.residents.hold(record)
+        record.waiters.add(wait)
+        self._waits.add(wait)
+
+    def wake(self, wait: _Wait) -> None:
+        """For a read that waited: its segment has changed."""
+        if wait in self._waits:
+            self._waits.discard(wait)
+            container = self._let_go(wait)
+            if container is not None:
+                self._ready.append((wait.command, container))
+                self.go_on()
+
+    def _let_go(self, wait: _Wait) -> Container | None:
+        """Wait no longer; None if the store is gone. A record that is, was deleted: nobody has to let go of it."""
+        container, record = wait.container(), wait.record()
+        if container is not None and record is not None:
+            record.waiters.discard(wait)
+            container.state.residents.release(record)
+        return container
 
     async def _fetch(self, container: Container, command: wire.ReadSegment, length: int, held: int) -> None:
         segment, offset = command.segment, command.offset

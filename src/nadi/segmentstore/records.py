@@ -72,6 +72,7 @@ class SegmentRecord:
     """One segment. `length` and `sealed` run ahead of the log; readers see `durable_*` only."""
 
     __slots__ = (
+        "__weakref__",  # for those who wait, which nothing strong is to lead to and from
         "appended_ms",
         "attributes",
         "attributes_loaded",

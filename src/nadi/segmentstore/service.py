@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,7 +29,7 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES
+from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES, TABLE_READ_KEYS
 from nadi.naming import SCRUB_SEGMENT, transient_segment_name
 from nadi.segmentstore import moments, tables
 from nadi.segmentstore import operations as op
@@ -436,7 +437,13 @@ class SegmentService:
         return wire.TableKeysRemoved(command.request_id, command.segment)
 
     async def _table_read(self, command: wire.ReadTable) -> wire.Command:
-        entries = await self._on_table(command.segment, lambda _f, s, r: tables.read(s, r, command.keys))
+        """Many keys are looked up in several turns, so not all at one moment: others write meanwhile."""
+        entries: list[TableEntry] = []
+        size_bytes = 0
+        for begin in range(0, max(1, len(command.keys)), TABLE_READ_KEYS):
+            look = partial(tables.read, command.keys[begin : begin + TABLE_READ_KEYS], size_bytes)
+            found, size_bytes = await self._on_table(command.segment, look)
+            entries += found
         return wire.TableRead(command.request_id, command.segment, tuple(entries))
 
     async def _table_keys(self, command: wire.ReadTableKeys) -> wire.Command:

@@ -129,10 +129,12 @@ def remove(
         frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_kept=ALL)
 
 
-def read(state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey]) -> list[TableEntry]:
-    """An entry for each key asked for, in order; absent ones have version -1 and no value."""
+def read(
+    keys: Sequence[TableKey], size: int, _: FrameBuilder, state: StateMachine, record: SegmentRecord
+) -> tuple[list[TableEntry], int]:
+    """An entry for each key asked for, in order; absent ones have version -1 and no value. size: of the reply, which
+    has so many bytes before them, and as many after them as is given with them."""
     entries = []
-    size = 0
     for key in keys:
         if not key.key:
             raise InvalidArgumentError("a table key has at least one byte")  # nor could the reply name it
@@ -141,7 +143,7 @@ def read(state: StateMachine, record: SegmentRecord, keys: Sequence[TableKey]) -
         size += ENTRY_OVERHEAD_BYTES + len(key.key) + len(entries[-1].value)
         if size > MAX_FRAME_SENT_BYTES:
             raise InvalidArgumentError(f"the entries have more than {MAX_FRAME_SENT_BYTES:,} bytes: ask for fewer keys")
-    return entries
+    return entries, size
 
 
 def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterator[TableEntry]:

@@ -23,7 +23,7 @@ from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.health import Status, leaf
 from nadi.controller.rest.server import RestServer
-from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES
+from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES, REST_PORTION_BYTES
 from nadi.standalone.server import Server
 
 HALF = b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nX-a: "
@@ -31,10 +31,13 @@ Halves = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 
 @asynccontextmanager
-async def served(monkeypatch: pytest.MonkeyPatch, app: Starlette | None = None) -> AsyncIterator[RestServer]:
+async def served(
+    monkeypatch: pytest.MonkeyPatch, app: Starlette | None = None, budget: Budget | None = None
+) -> AsyncIterator[RestServer]:
     if app is not None:
         monkeypatch.setattr(rest_server, "rest_app", lambda _: app)
-    made = RestServer(Api(lambda: leaf("nadi", Status.UP), RestAccess()), "127.0.0.1", 0)
+    api = Api(lambda: leaf("nadi", Status.UP), RestAccess(), budget=budget or Budget())
+    made = RestServer(api, "127.0.0.1", 0)
     await made.start()
     try:
         yield made
@@ -172,9 +175,8 @@ def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytes
                 while budget.held_bytes < 30 * KIB or budget.held_bytes != seen:
                     seen = budget.held_bytes
                     await asyncio.sleep(0.05)
-            chunk = 128 * KIB  # that a body may come in
-            assert budget.peak_bytes <= budget.total_bytes + 30 * chunk
-            assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2 + chunk
+            assert budget.peak_bytes <= budget.receiving.total_bytes + 30 * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
+            assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2
             for _, writer in slow:
                 writer.close()
             await until(lambda: not budget.held_bytes)
@@ -185,5 +187,78 @@ def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytes
                     headers={"content-type": "application/json"},
                 )
                 assert made.status_code == 201
+
+    uvloop.run(main())
+
+
+def held_in(made: RestServer) -> int:
+    """What its connections hold in truth."""
+    found = 0
+    for each in made._uvicorn.server_state.connections:
+        assert isinstance(each, protocol.RestProtocol)
+        found += len(each._received) + len(each.conn.trailing_data[0])
+        found += 0 if each.cycle is None else len(each.cycle.body)
+    return found
+
+
+CROWD = 12
+KEPT_POST = b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (REST_BODY_MAX_BYTES - 1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "least_bytes"),
+    [
+        (HALF + b"a" * 10 * KIB, 10 * KIB),
+        (KEPT_POST + bytes(200 * KIB), PEERS_LEAST_BYTES),
+        (b"GET /work HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" * 5000, 14 * KIB),
+    ],
+    ids=["half a head", "a body that nobody reads", "requests in a row"],
+)
+def test_all_that_came_counts_in_the_budget_until_it_is_answered(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes, least_bytes: int
+) -> None:
+    finish = asyncio.Event()
+
+    async def work(request: Request) -> Response:
+        await finish.wait()
+        return PlainTextResponse("done")
+
+    app = Starlette(routes=[Route("/work", work, methods=["GET", "POST"])])
+
+    async def main() -> None:
+        budget = Budget(4 * PEERS_LEAST_BYTES)
+        pool = budget.receiving
+        async with served(monkeypatch, app, budget) as made:
+            crowd = [await asyncio.open_connection(*address(made)) for _ in range(CROWD)]
+            for _, writer in crowd:
+                writer.write(sent)
+            await until(lambda: pool.held_bytes >= CROWD * least_bytes)
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+                assert held_in(made) <= pool.held_bytes
+            assert pool.peak_bytes <= pool.total_bytes + CROWD * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
+            finish.set()
+            for _, writer in crowd:
+                writer.close()
+            await until(lambda: not pool.held_bytes and not pool.waiting)
+
+    uvloop.run(main())
+
+
+def test_an_answered_body_is_held_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a connection that stays."""
+
+    async def main() -> None:
+        budget = Budget()
+        app = Starlette(routes=[Route("/work", lambda _: PlainTextResponse("done"), methods=["POST"])])
+        async with served(monkeypatch, app, budget) as made:
+            reader, writer = await asyncio.open_connection(*address(made))
+            for _ in range(3):
+                writer.write(b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000))
+                assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200 ")
+            await until(lambda: not budget.held_bytes)
+            assert held_in(made) == 0
+            assert budget.peak_bytes > 0
+            writer.close()
 
     uvloop.run(main())

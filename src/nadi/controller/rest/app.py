@@ -76,7 +76,7 @@ def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Re
                 caller = await api.access.authorized(request, needed.resource, needed.permission)
                 call = replace(call, caller=caller)
             if endpoint.body is not None:
-                call = replace(call, body=await read_body(request, endpoint.body, api.budget))
+                call = replace(call, body=await read_body(request, endpoint.body))
             return await endpoint.handler(call)
         except HTTPException:
             raise

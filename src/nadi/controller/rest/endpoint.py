@@ -118,26 +118,21 @@ def on_reader_group(permission: Permission) -> Asked:
     return lambda call: Need(reader_group_resource(call.scope, call.group), permission)
 
 
-async def read_body(request: Request, kind: Any, budget: Budget) -> Any:
-    """The request's JSON as a `kind`, counted in `budget` while it comes; InvalidArgumentError names what is wrong."""
+async def read_body(request: Request, kind: Any) -> Any:
+    """The request's JSON as a `kind`; InvalidArgumentError names what is wrong. Its connection counts the bytes."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         raise HTTPException(415, f"send the body as Content-Type: {JSON}")
     data = bytearray()
-    account = budget.receiving.account()
     try:
         async with asyncio.timeout(REST_BODY_TIMEOUT_S):
             async for chunk in request.stream():
                 data += chunk
-                account.take(len(chunk))
-                await account.room()
                 if len(data) > REST_BODY_MAX_BYTES:
                     raise HTTPException(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
     except TimeoutError as error:
         raise InvalidArgumentError(f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
     except ClientDisconnect as error:
         raise InvalidArgumentError("the client left before its body was here") from error
-    finally:
-        account.hold(0)
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:

@@ -46,6 +46,17 @@ class Parser(h11.Connection):
         self.refusal = (400, "this is not HTTP")
         self._came_bytes = 0  # of a request after its head, with the framing of its chunks
         self._payload_bytes = 0
+        self._head_bytes = 0
+
+    @property
+    def request_bytes(self) -> int:
+        """Of the request that came last, as far as it was parsed: its head and body, without framing."""
+        return self._head_bytes + self._payload_bytes
+
+    @property
+    def unparsed_bytes(self) -> int:
+        """Given to it, and in no event yet."""
+        return len(self.trailing_data[0])
 
     @property
     def takes_more(self) -> bool:
@@ -62,7 +73,8 @@ class Parser(h11.Connection):
         if event is h11.NEED_DATA:
             self._check_incomplete()
         elif isinstance(event, h11.Request):
-            self._came_bytes, self._payload_bytes = len(self.trailing_data[0]), 0
+            self._came_bytes, self._payload_bytes = self.unparsed_bytes, 0
+            self._head_bytes = len(event.target) + sum(len(name) + len(value) for name, value in event.headers)
             told = next((value for name, value in event.headers if name == b"content-length"), b"0")
             if int(told) > REST_BODY_MAX_BYTES:
                 self._refuse_body()

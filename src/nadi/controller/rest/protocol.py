@@ -1,6 +1,8 @@
 """One REST connection: uvicorn's, with an end for whoever sends half a request or takes nothing of an answer.
 
-What comes is handled in portions, each in a turn that all connections share; until all is, nothing more is read.
+What comes is read and handled in portions, each in a turn that all connections share; until all is, nothing more is
+read. A connection's account holds what came, as bytes or as a request, until that is answered; where it has no room the
+peer's own network holds the rest.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from nadi.access.budget import Pool
 from nadi.access.listener import Guest
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.parser import Parser, cut_portion
 from nadi.controller.rest.replies import JSON, encode
 from nadi.controller.turns import Turns
-from nadi.limits import PATROL_S, REST_HEAD_TIMEOUT_S, SEND_TIMEOUT_S
+from nadi.limits import PATROL_S, REST_HEAD_TIMEOUT_S, REST_PORTION_BYTES, REST_SOCKET_BYTES, SEND_TIMEOUT_S
 from nadi.seldom import SeldomWarning
 from nadi.wire.unsent import Unsent
 
@@ -31,7 +34,7 @@ _report = SeldomWarning(log, "REST: %d connections were ended, the last from %s:
 
 
 class _Flow(FlowControl):
-    """uvicorn's wish to read or not: the protocol has a say in it too."""
+    """uvicorn's wish to read or not: the protocol has a say in it too, and looks again at each of them."""
 
     def __init__(self, transport: asyncio.Transport, changed: Callable[[], None]) -> None:
         super().__init__(transport)
@@ -53,14 +56,18 @@ class RestProtocol(H11Protocol):
     guest: Guest
     short: ASGIApp  # what guests above the limit are served
     turns: Turns
+    pool: Pool  # of what is received
     conn: Parser
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
+        if transport.get_extra_info("sslcontext") is not None:  # else TLS reads 256 KiB ahead of us
+            cast("Any", transport).set_read_buffer_limits(high=REST_SOCKET_BYTES)
         self.logger = _of_uvicorn
         self.conn = Parser()
         self.flow = _Flow(self.transport, self._steer)
         self._received = bytearray()  # and not given to the parser yet
+        self._held = self.pool.account()
         self._is_continued = False  # the parser may have a next request already
         self._is_queued = False
         self._unsent = Unsent(self.transport)
@@ -72,6 +79,8 @@ class RestProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.cancel()
         self._received.clear()
+        self._held.hold(0)
+        self.pool.forget(self._steer)
         self.guest.leave()
         super().connection_lost(exc)
 
@@ -94,10 +103,18 @@ class RestProtocol(H11Protocol):
             self.turns.ask(self.guest.address, self._take_turn)
         if self.transport.is_closing():  # by what it did in its turn
             return
+        self._held.hold(len(self._received) + self.conn.unparsed_bytes + self._answering_bytes)
         if self._received or self.flow.read_paused:
             self.transport.pause_reading()
+        elif not self._held.room_bytes:
+            self.transport.pause_reading()
+            self.pool.wait(self._steer)
         else:
             self.transport.resume_reading()
+
+    @property
+    def _answering_bytes(self) -> int:
+        return self.conn.request_bytes if self._is_answering else 0
 
     @property
     def _has_work(self) -> bool:
@@ -135,7 +152,9 @@ class RestProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._waits_since = self.loop.time()
         self.guest.loosen()
+        self.cycle.body = bytearray()  # what nobody asked for
         super().on_response_complete()
+        self._steer()
 
     def abort(self) -> None:
         """End it now."""
@@ -159,8 +178,43 @@ class RestProtocol(H11Protocol):
         self.transport.abort()
 
 
-def protocol_for(guest: Guest, short: ASGIApp, turns: Turns, **arguments: Any) -> RestProtocol:
-    """The protocol of a guest's connection; `arguments` are uvicorn's."""
+class RestConnection(asyncio.BufferedProtocol):
+    """What the transport sees: it reads a portion at a time, where a plain protocol is given 250 KiB at once."""
+
+    def __init__(self, protocol: RestProtocol) -> None:
+        self._protocol = protocol
+        self._buffer = memoryview(b"")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._protocol.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._buffer = memoryview(bytearray(REST_PORTION_BYTES))
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data, self._buffer = bytes(self._buffer[:nbytes]), memoryview(b"")
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> None:
+        self._protocol.eof_received()
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()
+
+    def abort(self) -> None:
+        """End it now."""
+        self._protocol.abort()
+
+
+def connection_for(guest: Guest, short: ASGIApp, turns: Turns, pool: Pool, **arguments: Any) -> RestConnection:
+    """A guest's connection; `arguments` are those of uvicorn's protocol."""
     protocol = RestProtocol(**arguments)
-    protocol.guest, protocol.short, protocol.turns = guest, short, turns
-    return protocol
+    protocol.guest, protocol.short, protocol.turns, protocol.pool = guest, short, turns, pool
+    return RestConnection(protocol)

@@ -19,13 +19,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
-from nadi.controller.rest.protocol import RestProtocol, protocol_for
+from nadi.controller.rest.protocol import RestConnection, connection_for
 from nadi.controller.rest.replies import refusal
 from nadi.controller.turns import Turns
 from nadi.limits import (
     REST_CONNECTIONS_EXTRA,
     REST_CONNECTIONS_MAX,
     REST_CONNECTIONS_OF_ADDRESS,
+    REST_SOCKET_BYTES,
     REST_STEPS_A_TURN,
 )
 
@@ -35,8 +36,9 @@ STOP_GRACE_S = 1
 class _Uvicorn(uvicorn.Server):
     """uvicorn that leaves signals to whoever runs the loop, takes what a Listener lets in, and says when it serves."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, api: Api) -> None:
         super().__init__(config)
+        self._api = api
         self.serving = asyncio.Event()
         self._turns = Turns(REST_STEPS_A_TURN)
         self.listener = Listener(
@@ -63,12 +65,13 @@ class _Uvicorn(uvicorn.Server):
         self.listener.close()
         await super().shutdown(None)
 
-    def _protocol(self, guest: Guest) -> RestProtocol:
+    def _protocol(self, guest: Guest) -> RestConnection:
         app = cast("ASGIApp", self.config.loaded_app)
-        return protocol_for(
+        return connection_for(
             guest,
             _short(app),
             self._turns,
+            self._api.budget.receiving,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
@@ -90,7 +93,7 @@ def _short(app: ASGIApp) -> ASGIApp:
 
 
 def _abort(protocol: asyncio.BaseProtocol) -> None:
-    assert isinstance(protocol, RestProtocol)
+    assert isinstance(protocol, RestConnection)
     protocol.abort()
 
 
@@ -133,12 +136,14 @@ class RestServer:
         )
         config.load()
         config.ssl = tls  # made by who has the certificate, as for the other doors
-        self._uvicorn = _Uvicorn(config)
+        self._uvicorn = _Uvicorn(config, api)
         self.uri = ""
 
     async def start(self) -> None:
         """Listen; OSError where the port can't be had."""
         found = await bound_sockets(self._host, self._port)
+        for one in found:  # connections have what their listener has
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REST_SOCKET_BYTES)
         host, port = found[0].getsockname()[:2]
         self._task = asyncio.create_task(self._uvicorn.serve(found), name="rest")
         serving = asyncio.create_task(self._uvicorn.serving.wait())

@@ -1,0 +1,75 @@
+"""Table requests of many keys: looked up some in a turn, answered in order, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadi.errors import ProtocolError
+from nadi.limits import LIST_MAX_ENTRIES, TABLE_READ_KEYS
+from nadi.segmentstore import tables
+from nadi.wire import commands as wire
+from nadi.wire.codec import encode
+from nadi.wire.decoder import Decoder
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+from tests.segmentstore.harness import open_store
+
+T = "scope/table/0.#epoch.0"
+
+
+def test_many_keys_are_read_some_in_a_turn_and_answered_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, sizes = tables.read, list[int]()
+
+    def counted(keys: Any, *arguments: Any) -> Any:
+        sizes.append(len(keys))
+        return read(keys, *arguments)
+
+    monkeypatch.setattr(tables, "read", counted)
+    count = 3 * TABLE_READ_KEYS + 7
+    keys = [b"%05d" % number for number in range(count)]
+
+    async def main() -> None:
+        async with open_store(tmp_path) as (_, peer):
+            await peer.ask(wire.CreateTableSegment(1, T, ""))
+            odd = tuple(TableEntry(key, NO_VERSION, key) for key in keys[1::2])
+            assert isinstance(await peer.ask(wire.UpdateTableEntries(2, T, "", odd)), wire.TableEntriesUpdated)
+            reply = await peer.ask(wire.ReadTable(3, T, "", tuple(map(TableKey, keys))))
+            assert [entry.key for entry in reply.entries] == keys
+            assert [bytes(entry.value) for entry in reply.entries[1::2]] == keys[1::2]
+            assert {entry.version for entry in reply.entries[::2]} == {NOT_EXISTS}
+            assert (await peer.ask(wire.ReadTable(4, T, "", ()))).entries == ()
+            assert isinstance(await peer.ask(wire.ReadTable(5, "scope/none/0.#epoch.0", "", ())), wire.NoSuchSegment)
+
+    asyncio.run(main())
+    assert max(sizes) == TABLE_READ_KEYS
+    assert sum(sizes) == count
+
+
+def test_an_answer_that_no_frame_holds_is_refused_also_over_several_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "MAX_FRAME_SENT_BYTES", 100_000)
+    keys = tuple(TableKey(b"%05d" % number) for number in range(3 * TABLE_READ_KEYS))
+
+    async def main() -> None:
+        async with open_store(tmp_path) as (_, peer):
+            await peer.ask(wire.CreateTableSegment(1, T, ""))
+            few = await peer.ask(wire.ReadTable(2, T, "", keys[: 2 * TABLE_READ_KEYS]))
+            assert len(few.entries) == 2 * TABLE_READ_KEYS
+            assert isinstance(await peer.ask(wire.ReadTable(3, T, "", keys * 2)), wire.ErrorMessage)
+
+    asyncio.run(main())
+
+
+def test_a_list_has_a_most() -> None:
+    keys = tuple(TableKey(b"%05d" % number) for number in range(LIST_MAX_ENTRIES))
+    (found,) = Decoder().receive(encode(wire.ReadTable(1, T, "", keys)))
+    assert isinstance(found, wire.ReadTable)
+    assert len(found.keys) == LIST_MAX_ENTRIES >= 20_000, "as many as two epochs of a stream have segments"
+    with pytest.raises(ProtocolError, match="exceeds"):
+        Decoder().receive(encode(wire.ReadTable(1, T, "", (*keys, TableKey(b"one more")))))
