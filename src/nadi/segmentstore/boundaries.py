@@ -55,16 +55,24 @@ async def boundary_from(target: int, edges: Sequence[int], read: Read) -> int:
 
     edges: as `edges_around` gives them. Where the bytes are no events, the answer is the first of these at or after
     `target`. Where a damaged stretch begins or ends, as readers are told of it, the answer is `target`: there somebody
-    wants to truncate, or to cut around it.
+    wants to truncate, or to cut around it. DamagedDataError where the events around `target` are lost.
     """
-    holding = bisect_right(edges, target) - 1
-    found = edges[bisect_left(edges, target)]
-    for first in range(holding, max(-1, holding - LOCATE_EXTENTS_BACK), -1):
-        walked = await _walk(target, edges[first:], read)
-        if walked is not None:
-            found = walked
-            break
+    try:
+        found = await _by_walking(target, edges, read)
+    except DamagedDataError:
+        if await _is_edge_of_damage(target, read):
+            return target
+        raise
     return target if found != target and await _is_edge_of_damage(target, read) else found
+
+
+async def _by_walking(target: int, edges: Sequence[int], read: Read) -> int:
+    holding = bisect_right(edges, target) - 1
+    for first in range(holding, max(-1, holding - LOCATE_EXTENTS_BACK), -1):
+        found = await _walk(target, edges[first:], read)
+        if found is not None:
+            return found
+    return edges[bisect_left(edges, target)]
 
 
 async def _is_edge_of_damage(target: int, read: Read) -> bool:
@@ -93,7 +101,10 @@ async def first_event_at(edges: Sequence[int], read: Read) -> int:
 
 
 async def _walk(target: int, edges: Sequence[int], read: Read) -> int | None:
-    """Hop from the first edge over `target` to the next edge, or to damage; None if the bytes there are no events."""
+    """Hop from the first edge over `target` to the next edge, or to damage; None if the bytes there are no events.
+
+    DamagedDataError if readers would go on behind `target` only.
+    """
     at, next_edge, found = edges[0], 1, None
     block, begin = memoryview(b""), at
     while True:
@@ -115,6 +126,8 @@ async def _walk(target: int, edges: Sequence[int], read: Read) -> int | None:
             except DamagedDataError as error:
                 if found is not None:
                     return found
+                if error.end_offset > target:
+                    raise
                 at = error.end_offset
                 continue
         kind, length = _HEADER.unpack_from(block, at - begin)
