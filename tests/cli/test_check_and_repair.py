@@ -377,20 +377,23 @@ def test_what_a_lost_state_would_need_of_the_log_is_read(
 ) -> None:
     """Frames between the snapshot and the state: nobody needs them today, and `nadi check` tells as the scrub does."""
     monkeypatch.setattr(snapshotter, "SNAPSHOT_INTERVAL_S", 10_000.0)
-    monkeypatch.setattr(snapshotter.Snapshotter, "_is_quick", lambda _: False)  # nor is one made at the stop
     name = "s/t/0.#epoch.0"
 
     async def fill() -> None:
         async with open_store(tmp_path, 1) as (store, peer):
-            await store.containers[0].snapshots.ended()
             await peer.create(name)
-            await peer.setup(name)
+            last = await peer.setup(name)
             for number in range(6):
-                await peer.append([bytes([number]) * 3_000], number)
+                await peer.append([bytes([number]) * 3_000], max(last, 0) + number + 1)
+            sequences.append(store.containers[0].snapshots.sequence)
 
+    sequences: list[int] = []
     uvloop.run(fill())
+    monkeypatch.setattr(snapshotter.Snapshotter, "_is_quick", lambda _: False)  # so that none is made at the stop
+    uvloop.run(fill())
+    assert sequences[1] > 0
     assert command("check", tmp_path).exit_code == 0
-    frame = StoppedLog(tmp_path / "container-0/log").readable(0)[-4]
+    frame = StoppedLog(tmp_path / "container-0/log").readable(sequences[1])[-4]
     header = frame.header
     within = header.offset + header.header_bytes
     place = {"head": within + 8, "header": header.offset + 20, "table": within + header.payload_bytes + 5}

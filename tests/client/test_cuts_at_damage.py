@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,27 +27,35 @@ def event(number: int) -> bytes:
     return f"event {number:04}".encode().ljust(EVENT_BYTES - 8, b".")
 
 
-@pytest.fixture
-def manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamManager]:
-    """Of a server with a chunk of which two blocks are damaged."""
-    with nadi.embedded(tmp_path, containers=1) as server, StreamManager(server.controller_uri) as manager:
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with a chunk of which two blocks are damaged."""
+    folder = tmp_path_factory.mktemp("damaged") / "data"
+    with nadi.embedded(folder, containers=1) as server, StreamManager(server.controller_uri) as manager:
         manager.create_scope("s")
         manager.create_stream("s", "t", 1)
         with manager.create_writer("s", "t") as writer:
             writer.write_batch([event(number) for number in range(EVENTS)], "key")
 
     async def move_all() -> None:
-        async with open_store(tmp_path, 1) as (store, _):
+        async with open_store(folder, 1) as (store, _):
             await move(store)
 
-    monkeypatch.setattr(StorageWriter, "start", lambda _: None)
-    uvloop.run(move_all())
-    chunks = [path for path in tmp_path.glob("tier2/container-0/*/*") if path.is_file()]
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(StorageWriter, "start", lambda _: None)
+        uvloop.run(move_all())
+    chunks = [path for path in folder.glob("tier2/container-0/*/*") if path.is_file()]
     (chunk,) = [path for path in chunks if path.stat().st_size > 8 * MIB]
     data = bytearray(chunk.read_bytes())
     for block in DAMAGED_BLOCKS:
         data[block * BLOCK_BYTES + 5] ^= 1
     chunk.write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def manager(base: Path, tmp_path: Path) -> Iterator[StreamManager]:
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
     with nadi.embedded(tmp_path) as server, StreamManager(server.controller_uri) as manager:
         yield manager
 
