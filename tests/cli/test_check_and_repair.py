@@ -7,13 +7,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import uvloop
 from typer.testing import CliRunner, Result
 
 import nadi
 from nadi.cli.app import app
 from nadi.errors import DamagedDataError, DataFolderError
-from nadi.segmentstore import pages
+from nadi.segmentstore import pages, snapshotter
 from nadi.segmentstore.checked import STATE_KEY
+from nadi.segmentstore.stopped import StoppedLog
+from tests.segmentstore.harness import open_store
 from tests.segmentstore.state_tables import lose_states, records_of, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
 
@@ -366,3 +369,42 @@ def test_a_table_that_has_lost_changes_is_told_and_the_log_ends_there(folder: Pa
         value = manager.table("s", "tab").get(b"late")
         assert value is not None
         assert value.value == b"value-3"
+
+
+@pytest.mark.parametrize("what", ["head", "header", "table", "file"])
+def test_what_a_lost_state_would_need_of_the_log_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Frames between the snapshot and the state: nobody needs them today, and `nadi check` tells as the scrub does."""
+    monkeypatch.setattr(snapshotter, "SNAPSHOT_INTERVAL_S", 10_000.0)
+    name = "s/t/0.#epoch.0"
+
+    async def fill() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await peer.create(name)
+            last = await peer.setup(name)
+            for number in range(6):
+                await peer.append([bytes([number]) * 3_000], max(last, 0) + number + 1)
+            sequences.append(store.containers[0].snapshots.sequence)
+
+    sequences: list[int] = []
+    uvloop.run(fill())
+    monkeypatch.setattr(snapshotter.Snapshotter, "_is_quick", lambda _: False)  # so that none is made at the stop
+    uvloop.run(fill())
+    assert sequences[1] > 0
+    assert command("check", tmp_path).exit_code == 0
+    frame = StoppedLog(tmp_path / "container-0/log").readable(sequences[1])[-4]
+    header = frame.header
+    within = header.offset + header.header_bytes
+    place = {"head": within + 8, "header": header.offset + 20, "table": within + header.payload_bytes + 5}
+    if what == "file":
+        frame.path.unlink()
+    else:
+        flip(frame.path, place[what])
+    before = contents(tmp_path)
+    told = command("check", tmp_path)
+    assert told.exit_code == 1, told.output
+    output = " ".join(told.output.split())
+    assert "snapshot in place of it" in output
+    assert what == "file" or re.search(rf"frames? {header.sequence:,} ", output)
+    assert contents(tmp_path) == before

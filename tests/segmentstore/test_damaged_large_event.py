@@ -13,10 +13,16 @@ from nadi.limits import MIB
 MARK = b"a mark that stands nowhere else"
 
 
-@pytest.mark.parametrize("at", [0.01, 0.5, 0.95])
-def test_behind_a_damaged_large_event_the_next_one_is_read(tmp_path: Path, at: float) -> None:
-    """The server knows where appends begin, and a large event has several: none of them is where to go on."""
-    large = bytearray(random.Random(1).randbytes(20 * MIB))
+@pytest.mark.parametrize(
+    ("at", "is_noise", "stop"),
+    [(0.01, True, True), (0.5, True, True), (0.95, True, True), (0.01, False, True), (0.01, False, False)],
+)
+def test_behind_a_damaged_large_event_the_next_one_is_read(
+    tmp_path: Path, at: float, *, is_noise: bool, stop: bool
+) -> None:
+    """The server knows where appends begin, and a large event has several: none of them is where to go on, even
+    where all that follows looks like headers of empty events."""
+    large = bytearray(random.Random(1).randbytes(20 * MIB) if is_noise else 20 * MIB)
     place = int(at * len(large))
     large[place : place + len(MARK)] = MARK
     with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
@@ -25,6 +31,8 @@ def test_behind_a_damaged_large_event_the_next_one_is_read(tmp_path: Path, at: f
         with manager.create_writer("s", "t") as writer:
             for event in (b"before", bytes(large), b"after", b"later"):
                 writer.write_event(event, "key").result(60)
+        if not stop:
+            server.kill()
     spoil(tmp_path, MARK)
     with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
         end = manager.stream_info("s", "t").tail

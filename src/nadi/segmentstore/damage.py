@@ -25,7 +25,10 @@ class Damage:
 
 
 class KnownDamage:
-    """A container's damaged places, those of a segment that touch as one; `unlisted` counts what found no room."""
+    """A container's damaged places, which don't overlap. Those of a segment that touch, for the same reason, are one.
+
+    `unlisted` counts what found no room.
+    """
 
     def __init__(self, container: int) -> None:
         self._container = container
@@ -38,19 +41,32 @@ class KnownDamage:
 
     def note(self, error: DamagedDataError) -> None:
         """List it and log it, unless it is known."""
-        damages = self._by_segment.get(error.segment, [])
-        begin, end, reason = error.offset, error.end_offset, error.reason
-        touching = [damage for damage in damages if damage.offset <= end and begin <= damage.end_offset]
-        if any(damage.offset <= begin and end <= damage.end_offset for damage in touching):
-            return
-        if not touching:
-            if self._count >= DAMAGE_LISTED:
-                self.unlisted += 1
-                return
+        known = sorted(self._by_segment.get(error.segment, []), key=lambda damage: damage.offset)
+        is_news = False
+        at = error.offset
+        for damage in [*known, None]:
+            end = error.end_offset if damage is None else min(damage.offset, error.end_offset)
+            if at < end:
+                is_news |= self._add(Damage(error.segment, at, end, error.reason))
+            if damage is not None:
+                at = max(at, damage.end_offset)
+        if is_news:
             log.error("container %d: %s", self._container, error)
-        for damage in touching:
-            begin, end, reason = min(begin, damage.offset), max(end, damage.end_offset), damage.reason
-            damages.remove(damage)
-        damages.append(Damage(error.segment, begin, end, reason))
-        self._by_segment[error.segment] = damages
+
+    def _add(self, new: Damage) -> bool:
+        """List what no other place covers; whether that is one more."""
+        damages = self._by_segment.get(new.segment, [])
+        touching = [
+            damage
+            for damage in damages
+            if damage.reason == new.reason and new.offset <= damage.end_offset and damage.offset <= new.end_offset
+        ]
+        if not touching and self._count >= DAMAGE_LISTED:
+            self.unlisted += 1
+            return False
+        begin = min(damage.offset for damage in [new, *touching])
+        end = max(damage.end_offset for damage in [new, *touching])
+        rest = [damage for damage in damages if damage not in touching]
+        self._by_segment[new.segment] = [*rest, Damage(new.segment, begin, end, new.reason)]
         self._count += 1 - len(touching)
+        return not touching

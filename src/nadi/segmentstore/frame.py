@@ -81,7 +81,8 @@ class FrameBuilder:
             moments.note(record, self.now_ms)
         if size:
             if run.extent is None:
-                run.extent = Extent(record.length, 0, self.ref, 0)
+                continues = record.continues_at(record.length)
+                run.extent = Extent(record.length, 0, self.ref, 0, continues=continues)
                 record.extents.append(run.extent)
                 self.ref.segments.append(record.id)
                 record.changed_extents[record.length] = run.extent

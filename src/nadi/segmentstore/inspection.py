@@ -119,7 +119,7 @@ async def inspect_container(
 ) -> Report:
     """Look at one container. cut: as if its log ended there: (number of the file, byte)."""
     report = Report(folder.name)
-    await _inspect_snapshots(report, folder, number, chunks)
+    snapshot_sequence = await _inspect_snapshots(report, folder, number, chunks)
     with tempfile.TemporaryDirectory(prefix="nadi-check-") as temporary:
         state = Path(temporary) / "state"
         try:
@@ -141,6 +141,8 @@ async def inspect_container(
             if stopped.log.damage is not None and cut is None and await _left_out(report, stopped, state):
                 await stopped.shut()
                 await stopped.open(state, has_all=True)
+            elif cut is None and snapshot_sequence is not None:
+                await _inspect_heads(report, stopped, snapshot_sequence)
             await _inspect_data(report, stopped)
         finally:
             await stopped.shut()
@@ -263,7 +265,8 @@ async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore) -> Pa
         await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
 
 
-async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: ChunkStore) -> None:
+async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: ChunkStore) -> int | None:
+    """The last frame that a state made of the snapshot reflects; 0: the log has all from its begin; None: neither."""
     manifest, damaged = await snapshots.newest(chunks, number)
     try:
         for part in manifest.parts if manifest is not None else ():
@@ -277,12 +280,27 @@ async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: 
                 report.renewed.append(f"one of the two manifests of the state's snapshot: {what}")
     if damaged:
         report.renewed.append("the state's snapshot can't be used: " + "; ".join(damaged))
-    elif manifest is None and (await asyncio.to_thread(rebuild.first_logged, folder) or 0) > 1:
+        return None
+    if manifest is None and (await asyncio.to_thread(rebuild.first_logged, folder) or 0) > 1:
         report.renewed.append(
             "the state's snapshot is missing: a server makes one anew, and till then the log keeps what it has"
         )
-    elif manifest is not None:
-        report.sound.append(f"snapshot of the state: up to frame {manifest.sequence:,}")
+        return None
+    if manifest is None:
+        return 0
+    report.sound.append(f"snapshot of the state: up to frame {manifest.sequence:,}")
+    return manifest.sequence
+
+
+async def _inspect_heads(report: Report, stopped: StoppedContainer, snapshot_sequence: int) -> None:
+    """What a state made of the snapshot needs of the log, and the state that is there doesn't."""
+    last_sequence = stopped.metadata.state().sequence
+    async for heads in stopped.log.read_heads(snapshot_sequence, last_sequence):
+        for error in heads.damages:
+            report.renewed.append(
+                f"the log is damaged at byte {error.offset:,} of {error.file} ({error.what}): the state has what it "
+                "said; a server's scrub makes a snapshot in place of it"
+            )
 
 
 async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:

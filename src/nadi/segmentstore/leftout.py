@@ -215,7 +215,7 @@ class _Rest:
 
     def _lose(self, record: SegmentRecord, end: int) -> None:
         """The segment goes on at `end`; what is before it is lost."""
-        extent = Extent(record.length, end - record.length, None, 0, LOST_CHUNK)
+        extent = _lost(record, record.length, end)
         record.extents.append(extent)
         record.changed_extents[extent.offset] = extent
         record.length = end
@@ -230,7 +230,7 @@ class _Rest:
                 index = record.extent_index(place)
                 whole = record.extents[index]
                 if whole.chunk == LOST_CHUNK and whole.offset < place:
-                    rest = Extent(place, whole.end - place, None, 0, LOST_CHUNK)
+                    rest = _lost(record, place, whole.end)
                     whole.length = place - whole.offset
                     record.extents.insert(index + 1, rest)
                     record.changed_extents |= {whole.offset: whole, place: rest}
@@ -250,6 +250,16 @@ class _Rest:
                     continue
                 stored = op.ChunkStored(segment, part.offset, part.length, name, part.checksums)
                 self.state.apply(stored, FrameRef(0, None, time.monotonic()))
+            if record is not None:
+                self._mark(record, {name for name, part in parts if part.continues})
+
+    def _mark(self, record: SegmentRecord, continuing: set[str]) -> None:
+        """Chunks say themselves that they begin within an event; what was lost in their place could not."""
+        for extent in record.extents:
+            if extent.chunk in continuing and not extent.continues:
+                extent.continues = True
+                record.changed_extents[extent.offset] = extent
+                self.state.mark(record)
 
     def finish(self) -> None:
         """Name what is missing; the bytes of segments are found by whoever reads them."""
@@ -271,6 +281,10 @@ class _Rest:
                 "nothing was appended to later; creations, seals, truncations and deletions; entries of tables that "
                 "nothing was changed in later; writers' numbers, so that one that repeats itself may store events twice"
             )
+
+
+def _lost(record: SegmentRecord, offset: int, end: int) -> Extent:
+    return Extent(offset, end - offset, None, 0, LOST_CHUNK, continues=record.continues_at(offset))
 
 
 def _begins(record: SegmentRecord, offset: int) -> bool:

@@ -49,7 +49,8 @@ _HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
 _ID = struct.Struct(">Q")
 _PAIR = struct.Struct(">QQ")
 _I64 = struct.Struct(">q")
-_EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position
+_EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position and whether it continues an event
+_CONTINUES = 1 << 63  # in the position; earlier versions never set it
 
 Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete)
 ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent begins there any more
@@ -381,7 +382,9 @@ class Metadata:
                 if frame is None:
                     frame = frames[sequence] = FrameRef(sequence, LogAddress(sequence, file, offset), 0.0)
             chunk, checksums = _unpack_chunk(value)
-            record.extents.append(Extent(_PAIR.unpack(key)[1], length, frame, position, chunk, checksums))
+            at, continues = position & ~_CONTINUES, bool(position & _CONTINUES)
+            extent = Extent(_PAIR.unpack(key)[1], length, frame, at, chunk, checksums, continues=continues)
+            record.extents.append(extent)
             if frame is not None:
                 record.log_bytes += length
         return record
@@ -466,7 +469,8 @@ def _pack_extent(extent: Extent) -> bytes:
     address = extent.frame.address if extent.frame is not None else LogAddress(0, 0, 0)
     assert address is not None, "a checkpoint holds durable frames only"
     checksums = b"\0" + extent.checksums if extent.checksums else b""  # earlier versions had none
-    return _EXTENT.pack(extent.length, *address, extent.position) + extent.chunk.encode() + checksums
+    position = extent.position | _CONTINUES if extent.continues else extent.position
+    return _EXTENT.pack(extent.length, *address, position) + extent.chunk.encode() + checksums
 
 
 def _unpack_chunk(value: bytes) -> tuple[str, bytes]:

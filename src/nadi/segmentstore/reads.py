@@ -22,7 +22,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
-from nadi.segmentstore.boundaries import first_event_at
+from nadi.segmentstore.boundaries import event_begins, first_event_at
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
@@ -161,18 +161,15 @@ class SegmentReader:
         raise error
 
     async def _next_event(self, container: Container, name: str, offset: int) -> int:
-        """The first place where an event begins, from that one on, at which an append does."""
+        """The first place from that one on where an append begins and an event does."""
         record, _ = self.at_hand(container, name, offset, 0)
         end = record.durable_length
         if offset >= end:
             return offset
-        edges = [offset]
+        edges: list[int] = []
         for extent in record.extents[record.extent_index(offset) :]:
-            begins = [extent.offset]
-            if extent.chunk and extent.length > BLOCK_BYTES:
-                description = await self._chunks.describe(extent.chunk, extent.length)
-                begins += (extent.offset + begin for begin in (description.boundaries if description else ()))
-            edges += (begin for begin in begins if edges[-1] < begin < end)
+            begins = [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
+            edges += (begin for begin in begins if offset <= begin < end)
             if len(edges) > LOCATE_EXTENTS_BACK:
                 break
 

@@ -38,10 +38,11 @@ class Extent:
     """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start.
 
     checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame; earlier versions had none.
+    continues: it begins within an event, which an extent before it began; earlier versions didn't say so.
     aside: it is damaged, so the storage writer leaves it where it is.
     """
 
-    __slots__ = ("aside", "checksums", "chunk", "frame", "length", "offset", "position")
+    __slots__ = ("aside", "checksums", "chunk", "continues", "frame", "length", "offset", "position")
 
     def __init__(
         self,
@@ -51,6 +52,8 @@ class Extent:
         position: int,
         chunk: str = "",
         checksums: bytes = b"",
+        *,
+        continues: bool = False,
     ) -> None:
         self.offset = offset
         self.length = length
@@ -58,6 +61,7 @@ class Extent:
         self.position = position
         self.chunk = chunk
         self.checksums = checksums
+        self.continues = continues
         self.aside = False
 
     @property
@@ -129,6 +133,11 @@ class SegmentRecord:
         self.changed_extents: dict[int, Extent | None] = {}  # by offset; None: gone
         self.waiters = Waiters()  # at its tail
         self.holders = 0  # of whoever needs this very object across an await
+
+    def continues_at(self, offset: int) -> bool:
+        """Whether what is appended there goes on with an event: a transient segment takes a large one in pieces, and
+        anywhere else an append holds whole events."""
+        return offset > 0 and self.kind == Kind.TRANSIENT
 
     def extent_index(self, offset: int) -> int:
         """Index of the extent that holds `offset`; the caller knows that one does."""

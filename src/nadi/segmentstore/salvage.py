@@ -281,11 +281,10 @@ def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[s
         record.table_length = max([record.table_length, *ends])
     else:
         for begin, end in list(_gaps(record)):
-            for offset, length, name, checksums in _filling(begin, end, described):
-                extent = Extent(offset, length, None, 0, name, checksums)
+            for extent in _filling(begin, end, described):
                 record.extents.append(extent)
-                record.changed_extents[offset] = extent
-                taken.add(name)
+                record.changed_extents[extent.offset] = extent
+                taken.add(extent.chunk)
     changes = metadata.record_changes(record)
     metadata.commit(changes, extents=[(record.id, record.changed_extents)])
     return taken
@@ -302,24 +301,22 @@ def _gaps(record: SegmentRecord) -> Iterator[tuple[int, int]]:
         yield position, record.length
 
 
-def _filling(
-    begin: int, end: int, described: list[tuple[str, ChunkDescription]]
-) -> Iterator[tuple[int, int, str, bytes]]:
-    """Chunks that lie in a gap one behind the other, and what is lost between: offset, length, name, checksums."""
+def _filling(begin: int, end: int, described: list[tuple[str, ChunkDescription]]) -> Iterator[Extent]:
+    """Chunks that lie in a gap one behind the other, and what is lost between."""
     edges = sorted({place for _, part in described for place in (part.offset, part.offset + part.length)})
 
-    def lost(begin: int, end: int) -> Iterator[tuple[int, int, str, bytes]]:
+    def lost(begin: int, end: int) -> Iterator[Extent]:
         """In pieces, any of which the log may say is in a chunk."""
         places = [begin, *(place for place in edges if begin < place < end), end]
         for place, until in pairwise(places):
-            yield place, until - place, LOST_CHUNK, b""
+            yield Extent(place, until - place, None, 0, LOST_CHUNK)
 
     position = begin
     for name, part in described:
         if part.offset >= position and part.offset + part.length <= end:
             if part.offset > position:
                 yield from lost(position, part.offset)
-            yield part.offset, part.length, name, part.checksums
+            yield Extent(part.offset, part.length, None, 0, name, part.checksums, continues=part.continues)
             position = part.offset + part.length
     if position < end:
         yield from lost(position, end)

@@ -29,12 +29,12 @@ from nadi.errors import (
     TruncatedError,
     UnavailableError,
 )
-from nadi.limits import LOCATE_EXTENTS_BACK, TABLE_FIXED_KEY_MAX_BYTES, TABLE_READ_KEYS
+from nadi.limits import TABLE_FIXED_KEY_MAX_BYTES, TABLE_READ_KEYS
 from nadi.naming import SCRUB_SEGMENT, transient_segment_name
 from nadi.segmentstore import moments, tables
 from nadi.segmentstore import operations as op
 from nadi.segmentstore.access import TokenCheck
-from nadi.segmentstore.boundaries import boundary_from
+from nadi.segmentstore.boundaries import boundary_from, edges_around
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
@@ -309,9 +309,7 @@ class SegmentService:
             record = find(state, command.segment, Kind.STREAM)
             if not record.start_offset < target < record.length:
                 return record.start_offset, [record.length]
-            first = max(0, record.extent_index(target) - LOCATE_EXTENTS_BACK)
-            begins = (max(record.start_offset, extent.offset) for extent in record.extents[first:])
-            return record.start_offset, [*begins, record.length]
+            return record.start_offset, edges_around(record, target)
 
         async def read(offset: int, length: int) -> Buffer:
             _, data = await self._reader.read(self._container_of(command.segment), command.segment, offset, length)

@@ -198,7 +198,10 @@ class StateMachine:
         moments.note(record, operation.at_ms)
         if operation.length:
             position = data_at + operation.position
-            extent = Extent(operation.offset, operation.length, frame, position, checksums=checksum)
+            continues = record.continues_at(operation.offset)
+            extent = Extent(
+                operation.offset, operation.length, frame, position, checksums=checksum, continues=continues
+            )
             record.extents.append(extent)
             record.changed_extents[extent.offset] = extent
             record.length += operation.length
@@ -290,10 +293,12 @@ class StateMachine:
             self.garbage[operation.chunk] = self._now  # truncated, merged or deleted meanwhile
             return
         first, last = span
-        for extent in record.extents[first:last]:
+        replaced = record.extents[first:last]
+        for extent in replaced:
             self._release(record, extent)
         self.garbage.pop(operation.chunk, None)  # a state that was made anew may have had it before the log told
         chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk, operation.checksums)
+        chunk.continues = replaced[0].continues
         record.extents[first:last] = [chunk]
         record.changed_extents[operation.offset] = chunk
         self.mark(record)

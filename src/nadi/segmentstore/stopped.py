@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from nadi.segmentstore.tier1.disk import open_for_reading
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
 from nadi.segmentstore.tier1.log import Frame, LogAddress
-from nadi.segmentstore.tier1.reading import read_checked
+from nadi.segmentstore.tier1.reading import HeadsRead, heads_of_files, read_checked, read_heads
 from nadi.segmentstore.tier1.recovery import UNKNOWN, Headers, LogFile, Replay, headers_in, read_headers
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -186,9 +186,36 @@ class StoppedLog:
         file = self._files.get(address.file)
         if file is None:
             raise NotFoundError(f"file {address.file:,} of the log is missing")
-        if file.read_fd < 0:
-            file.read_fd = open_for_reading(file.path)
+        self._open_file(file)
         return await asyncio.to_thread(read_checked, file, crc32c(self._log_id), address, offset, length, checksum)
+
+    async def read_heads(self, after_sequence: int, last_sequence: int) -> AsyncIterator[HeadsRead]:
+        """See whether what a replay after that frame, up to another, needs is still there, piece by piece.
+
+        Raises:
+            OSError: the disk fails.
+        """
+
+        async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead:
+            self._open_file(file)
+            return await asyncio.to_thread(read_heads, file, crc32c(self._log_id), place, stop, after_sequence, MIB)
+
+        files = [self._files[number] for number in sorted(self._files)]
+        first = min(self.first_sequence, last_sequence + 1)
+        if first > after_sequence + 1:  # a running server has had the file, and misses it
+            what = f"frames {after_sequence + 1:,} to {first - 1:,} are missing, and their files"
+            place = files[0].path if files else self._folder
+            yield HeadsRead(0, first, 0, (CorruptLogError(str(place), 0, what),))
+        async for found in heads_of_files(files, last_sequence, after_sequence, read):
+            yield found
+
+    @staticmethod
+    def _open_file(file: LogFile) -> None:
+        if file.read_fd < 0:
+            try:
+                file.read_fd = open_for_reading(file.path)
+            except FileNotFoundError as error:
+                raise NotFoundError(f"{file.path} is missing") from error
 
     async def close(self) -> None:
         for file in self._files.values():

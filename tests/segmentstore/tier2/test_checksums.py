@@ -115,19 +115,28 @@ def test_extents_of_this_and_of_earlier_versions(tmp_path: Path) -> None:
         Extent(10, 20, None, 0, NAME, b"\0\1\2\0"),
         Extent(30, 5, frame, 33),
         Extent(35, 5, frame, 38, checksums=b"\0\0\0\0"),
+        Extent(40, 5, frame, 43, checksums=b"\0\0\0\0", continues=True),
+        Extent(45, 5, None, 0, NAME, b"\0\1\2\0", continues=True),
     ]
     record.changed_extents = {extent.offset: extent for extent in record.extents}
     metadata.commit(metadata.record_changes(record), extents=[(1, record.changed_extents)])
     loaded = metadata.load(1, {})
     assert loaded is not None
     for one, other in zip(record.extents, loaded.extents, strict=True):
-        fields = ("offset", "length", "position", "chunk", "checksums")
+        fields = ("offset", "length", "position", "chunk", "checksums", "continues")
         assert [getattr(one, field) for field in fields] == [getattr(other, field) for field in fields]
-    assert list(metadata.chunks()) == [(1, 0, 10, NAME), (1, 10, 20, NAME)]
+    assert list(metadata.chunks()) == [(1, 0, 10, NAME), (1, 10, 20, NAME), (1, 45, 5, NAME)]
     numbers = "000000000000000a" + "0" * 64
     assert metadata_module._pack_extent(record.extents[0]).hex() == numbers + NAME.encode().hex()
     assert metadata_module._pack_extent(record.extents[1]).hex()[80:] == NAME.encode().hex() + "00" + "00010200"
     metadata.close()
+
+
+def test_a_chunk_says_whether_it_begins_within_an_event() -> None:
+    def described(*boundaries: int) -> ChunkDescription:
+        return ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 100, 9, 1 << 20, b"\1\2\3\4", boundaries)
+
+    assert [described(*boundaries).continues for boundaries in ((0,), (5,), (9,))] == [False, True, True]
 
 
 def test_a_chunk_stored_by_an_earlier_version_has_no_checksums() -> None:

@@ -38,7 +38,7 @@ from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
-from nadi.segmentstore.tier1.reading import HeadsRead, read_checked, read_heads
+from nadi.segmentstore.tier1.reading import HeadsRead, heads_of_files, read_checked, read_heads
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
 from nadi.segmentstore.tier1.writer import FrameWriter
@@ -221,33 +221,24 @@ class FileLog:
         Raises:
             UnavailableError: the disk fails.
         """
+
+        async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead | None:
+            with self._lock:
+                if self._files.get(file.number) is not file:
+                    return None
+            pinned = self._pin(LogAddress(place[1], file.number, place[0]))
+            try:
+                return await self._reading(
+                    pinned, lambda: read_heads(pinned, self._log_crc, place, stop, after_sequence, MIB)
+                )
+            except OSError as error:
+                raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
+
         last_sequence = self.last_sequence
         with self._lock:
             files = list(self._files.values())
-        for file, following in zip(files, [*files[1:], None], strict=False):
-            stop = following.first_sequence if following is not None else last_sequence + 1
-            place = BLOCK_BYTES, file.first_sequence
-            while after_sequence + 1 < stop and place[1] < stop:
-                with self._lock:
-                    if self._files.get(file.number) is not file:
-                        break
-                try:
-                    found = await self._heads_of(file, place, stop, after_sequence)
-                except NotFoundError:
-                    what = f"the file is missing, with frames {place[1]:,} to {stop - 1:,}"
-                    found = HeadsRead(place[0], stop, 0, (CorruptLogError(str(file.path), 0, what),))
-                yield found
-                place = found.position, found.sequence
-
-    async def _heads_of(self, file: LogFile, place: tuple[int, int], stop: int, after_sequence: int) -> HeadsRead:
-        position, sequence = place
-        pinned = self._pin(LogAddress(sequence, file.number, position))
-        try:
-            return await self._reading(
-                pinned, lambda: read_heads(pinned, self._log_crc, place, stop, after_sequence, MIB)
-            )
-        except OSError as error:
-            raise UnavailableError(f"the log {self._name} can't be read: {error}") from error
+        async for found in heads_of_files(files, last_sequence, after_sequence, read):
+            yield found
 
     def has(self, address: LogAddress, length: int) -> bool:
         with self._lock:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from nadi.errors import CorruptLogError
+from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FrameHeader, checksum_at, pack_checksum
 from nadi.segmentstore.tier1.log import LogAddress
-from nadi.segmentstore.tier1.recovery import LogFile, headers_in
+from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, headers_in
 
 
 def read_checked(
@@ -112,6 +113,33 @@ def read_heads(
         position += header.frame_bytes
         sequence += 1
     return HeadsRead(position, sequence, read_bytes, tuple(damages))
+
+
+ReadHeads = Callable[[LogFile, tuple[int, int], int], Awaitable[HeadsRead | None]]
+
+
+async def heads_of_files(
+    files: Sequence[LogFile], last_sequence: int, after_sequence: int, read: ReadHeads
+) -> AsyncIterator[HeadsRead]:
+    """See whether what a replay after that frame needs of files, up to the last frame, is still there, piece by piece.
+
+    files: in order. read: `read_heads` of a file from a place up to a frame, somehow; None passes by the rest of a file
+    that is needed no more, NotFoundError says that it is missing.
+    """
+    for file, following in zip(files, [*files[1:], None], strict=False):
+        stop = min(following.first_sequence if following is not None else UNKNOWN, last_sequence + 1)
+        place = BLOCK_BYTES, file.first_sequence
+        while after_sequence + 1 < stop and place[1] < stop:
+            found: HeadsRead | None
+            try:
+                found = await read(file, place, stop)
+            except NotFoundError:
+                what = f"the file is missing, with frames {place[1]:,} to {stop - 1:,}"
+                found = HeadsRead(place[0], stop, 0, (CorruptLogError(str(file.path), 0, what),))
+            if found is None:
+                break
+            yield found
+            place = found.position, found.sequence
 
 
 def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int) -> tuple[FrameHeader | None, int]:

@@ -1,4 +1,4 @@
-"""What a chunk object says of itself, behind its data: whose bytes these are, their checksums, where appends begin.
+"""What a chunk object says of itself, behind its data: whose bytes these are, their checksums, where events may begin.
 
     object     data · description, msgpack · footer
     footer     size of the description u32 · its crc32c, seeded with the chunk's name, u32 · magic 8 (little-endian)
@@ -27,7 +27,8 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     """segment, offset: whose bytes these were when they were moved here, and from where on; a merge may move them.
 
     boundaries: for each block of `block_bytes` the first position in the data, at or after the block's begin, where an
-    append begins; the data's length if none does.
+    append begins, but for those that continue an event; the data's length if none does. Earlier versions made no
+    exceptions.
     """
 
     version: int
@@ -67,12 +68,17 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
             return None
 
     def go_on_at(self, block: int) -> int:
-        """The first position at or after the begin of that block where an append begins."""
+        """The first position at or after the begin of that block where an event may begin."""
         return self.boundaries[block] if block < len(self.boundaries) else self.length
+
+    @property
+    def continues(self) -> bool:
+        """Whether the data begins within an event."""
+        return self.length > 0 and self.go_on_at(0) > 0
 
 
 def boundaries_of(begins: Iterable[int], length: int) -> tuple[int, ...]:
-    """The boundaries of a description, from all positions where appends begin, in order.
+    """The boundaries of a description, from all positions where events may begin, in order.
 
     >>> boundaries_of([0, 100, BLOCK_BYTES + 5], 3 * BLOCK_BYTES)
     (0, 1048581, 3145728)

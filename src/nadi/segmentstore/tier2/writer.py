@@ -14,7 +14,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
-from itertools import accumulate, islice
+from itertools import islice
 
 from nadi.errors import DamagedDataError, NadiError, NotFoundError, StorageFullError
 from nadi.limits import (
@@ -26,6 +26,7 @@ from nadi.limits import (
     STORAGE_WRITER_RUNS,
     STORAGE_WRITER_TICK_S,
 )
+from nadi.segmentstore.boundaries import event_begins
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
@@ -238,15 +239,13 @@ class StorageWriter:
             state.residents.release(record)
 
     async def _begins(self, extents: list[Extent]) -> list[int]:
-        """Where appends begin in the extents put end to end; a small chunk's begin is enough of it."""
-        if not any(extent.chunk for extent in extents):
-            return list(accumulate((extent.length for extent in extents[:-1]), initial=0))
+        """Where events may begin in the extents put end to end."""
         begins, position = [], 0
-        for extent in extents:
-            described = None
-            if extent.chunk and extent.length > BLOCK_BYTES:
-                described = await self._chunks.describe(extent.chunk, extent.length)
-            begins += [position, *(position + begin for begin in (described.boundaries if described else ()))]
+        for extent in extents:  # of the log there may be many
+            if extent.chunk:
+                begins += [position + begin for begin in await event_begins(extent, self._chunks)]
+            elif not extent.continues:
+                begins.append(position)
             position += extent.length
         return begins
 
