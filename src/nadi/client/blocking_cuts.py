@@ -73,6 +73,11 @@ class StreamCuts:
         """The cut before which lies all that lies before either."""
         return self._thread.run(self._core.latest(first, second))
 
+    def segments_between(self, start: StreamCut, end: StreamCut) -> builtins.list[int]:
+        """Ids of the segments between two cuts, older ones first; InvalidStreamCutError if the end lies before the
+        start."""
+        return self._thread.run(self._core.segments_between(start, end))
+
     def bytes_between(self, start: StreamCut, end: StreamCut) -> int:
         """Bytes from one cut to the other, events' headers included."""
         return self._thread.run(self._core.bytes_between(start, end))

@@ -67,6 +67,7 @@ KINDS: dict[str, type[AnyWork]] = {
 _KIND_OF: dict[type[Any], str] = {kind: label for label, kind in KINDS.items()}
 _ON_A_STREAM = frozenset(("scale", "update", "truncate", "seal"))  # what changes a stream that is there
 # These make room, by their steps or in the end, and so go on on a full disk.
+BACKGROUND = "controller background"  # the name of tasks that no call waits for
 _FREES_ROOM = frozenset(("truncate", "seal", "delete", "delete_group", "delete_table", "scope"))
 _FIRST_PAUSE_S = 0.1
 _FULL_PAUSE_S = 1.0  # longest pause while the disk is full
@@ -85,7 +86,7 @@ class Tasks:
         if self._closed:
             coroutine.close()
             raise ClosedError("the controller is being stopped: try again")
-        task = asyncio.get_running_loop().create_task(coroutine)
+        task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
