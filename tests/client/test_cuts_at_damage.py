@@ -82,9 +82,10 @@ def test_both_ends_of_damage_are_positions(manager: StreamManager) -> None:
     assert first.end_offset < second.offset
     for damage, block in zip((first, second), DAMAGED_BLOCKS, strict=True):
         assert damage.offset < block * BLOCK_BYTES < damage.end_offset
-        for offset in (damage.offset, block * BLOCK_BYTES, damage.end_offset):  # `nadi check` tells the second
+        for offset in (damage.offset, damage.end_offset):
             cuts.check(cut(offset))
-        for offset in (damage.offset + 1, block * BLOCK_BYTES + 1, damage.end_offset + 1):
+        # a damaged block begins within an event: put back from a copy, it would be read from the midst of that
+        for offset in (damage.offset + 1, block * BLOCK_BYTES, block * BLOCK_BYTES + 1, damage.end_offset + 1):
             with pytest.raises((InvalidStreamCutError, DamagedDataError)):
                 cuts.check(cut(offset))
     cuts.check(cut((EVENTS - 1) * EVENT_BYTES))
@@ -95,10 +96,10 @@ def test_both_ends_of_damage_are_positions(manager: StreamManager) -> None:
         ]
 
 
-@pytest.mark.parametrize("place", ["begin", "block", "end"])
+@pytest.mark.parametrize("place", ["begin", "end"])
 def test_a_stream_is_truncated_at_damage(manager: StreamManager, place: str) -> None:
     first, second = stretches(manager)
-    offset = {"begin": first.offset, "block": BLOCK_BYTES, "end": first.end_offset}[place]
+    offset = first.offset if place == "begin" else first.end_offset
     manager.truncate_stream(cut(offset))
     assert manager.stream_info("s", "t").head == cut(offset)
     told = [(offset, first.end_offset)] if place != "end" else []

@@ -53,39 +53,18 @@ def edges_around(record: SegmentRecord, target: int) -> list[int]:
 async def boundary_from(target: int, edges: Sequence[int], read: Read) -> int:
     """The first event boundary at or after `target`, which lies within the extents.
 
-    edges: as `edges_around` gives them. Where the bytes are no events, the answer is the first of these at or after
-    `target`. Where a damaged stretch begins or ends, as readers are told of it, the answer is `target`: there somebody
-    wants to truncate, or to cut around it. DamagedDataError where the events around `target` are lost.
+    edges: as `edges_around` gives them. Events are followed over damage as readers are, so both ends of what a reader is
+    told of are boundaries. Where the bytes are no events, the answer is the first edge at or after `target`.
+
+    Raises:
+        DamagedDataError: `target` lies in a damaged stretch.
     """
-    try:
-        found = await _by_walking(target, edges, read)
-    except DamagedDataError:
-        if await _is_edge_of_damage(target, read):
-            return target
-        raise
-    return target if found != target and await _is_edge_of_damage(target, read) else found
-
-
-async def _by_walking(target: int, edges: Sequence[int], read: Read) -> int:
     holding = bisect_right(edges, target) - 1
     for first in range(holding, max(-1, holding - LOCATE_EXTENTS_BACK), -1):
         found = await _walk(target, edges[first:], read)
         if found is not None:
             return found
     return edges[bisect_left(edges, target)]
-
-
-async def _is_edge_of_damage(target: int, read: Read) -> bool:
-    before, here = await _damage_at(target - 1, read), await _damage_at(target, read)
-    return here is not None if before is None else before.end_offset == target
-
-
-async def _damage_at(offset: int, read: Read) -> DamagedDataError | None:
-    try:
-        await read(offset, 1)
-    except DamagedDataError as error:
-        return error
-    return None
 
 
 async def first_event_at(edges: Sequence[int], read: Read) -> int:
