@@ -101,7 +101,7 @@ def test_what_a_cut_gives_up_is_named(folder: Path) -> None:
     assert contents(folder) == before
 
     repaired = command("repair", "--cut-log", log, "--at", at, "--yes")
-    assert repaired.exit_code == 0, repaired.output
+    assert repaired.exit_code == 1, repaired.output
     found = events_of(folder)
     assert {b"late-%d" % number for number in range(20)} <= found
     assert not {b"late-%d" % number for number in range(20, 40)} & found
@@ -242,7 +242,8 @@ def test_without_a_snapshot_what_is_whole_of_a_state_is_kept(folder: Path, table
     assert contents(folder) == before
 
     repaired = command("repair", folder, "--yes")
-    assert repaired.exit_code == 0, repaired.output
+    assert repaired.exit_code == 1, repaired.output
+    assert f"given up: {chosen[0].name}: " in repaired.output
     assert list(chosen[0].glob("state.damaged-*"))
     if table != "entries":  # which may be of the controller's own
         assert events_of(folder) == expected
@@ -280,7 +281,8 @@ def test_one_damaged_page_of_a_state_costs_no_other(folder: Path, what: str) -> 
     assert told.output.count("what follows is of what is whole of state") == 2, told.output
     assert ("some records may be older ones" in told.output) == (what == "free list, branches"), told.output
     repaired = command("repair", folder, "--yes")
-    assert repaired.exit_code == 0, repaired.output
+    assert repaired.exit_code == 1, repaired.output
+    assert "given up: container-1: " in repaired.output
     assert events_of(folder) == expected
 
 
