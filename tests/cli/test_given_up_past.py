@@ -101,12 +101,37 @@ def test_what_tier_2_has_of_a_lost_end_is_had_back(with_a: Path, how: str) -> No
         assert number, done.output
         assert f"given up: container-0: frames {number[1]} on" in done.output
         assert "the state has all that it said" not in done.output
+        assert "nothing is lost" not in done.output
         again = command("check", with_a)
         assert f"frames {number[1]} on said was given up by a repair" in again.output
     assert done.exit_code == 1, done.output
     assert "chunks had what is missing of the log: stream home/s" in done.output
     write(with_a, "B", 20, HOLD)
     assert read(with_a) == tens("A", 60) + tens("B", 20)
+
+
+@pytest.mark.parametrize("gone", [("log", "state"), ("log",)])
+def test_without_a_log_a_server_starts_after_a_repair(tmp_path: Path, gone: tuple[str, ...]) -> None:
+    """The repair said so, and the start was refused: a log that isn't there was taken for one that isn't needed."""
+    folder = tmp_path / "data"
+    write(folder, "", 0, HOLD)
+    write(folder, "A", 20, MOVE)
+    nadi.embedded(folder).stop()
+    expected = read(folder)
+    assert expected == tens("A", 20)
+    write(folder, "B", 10, HOLD)
+    for name in gone:
+        shutil.rmtree(folder / "container-0" / name)
+    with pytest.raises(DataFolderError):
+        nadi.embedded(folder)
+    done = command("repair", folder, "--yes")
+    assert done.exit_code == 1, done.output
+    assert "a server can be started" in done.output
+    assert "no file of the log is there" in done.output
+    assert "nothing is lost" not in done.output
+    assert read(folder) == expected
+    write(folder, "C", 10, HOLD)
+    assert read(folder) == [*expected, *tens("C", 10)]
 
 
 @pytest.mark.parametrize("version", ["today", "earlier"])

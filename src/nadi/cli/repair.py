@@ -42,7 +42,7 @@ def _repair(data: Path, *, yes: bool) -> None:
     try:
         reports = inspected(data)
         for _ in range(_ROUNDS):
-            is_sound = tell(reports)
+            is_sound = tell(reports, is_repaired=bool(given_up))
             plan = _plan(reports)
             if is_sound or not plan:
                 break
@@ -56,7 +56,7 @@ def _repair(data: Path, *, yes: bool) -> None:
             }
             reports = inspected(data)
         else:
-            is_sound = tell(reports)
+            is_sound = tell(reports, is_repaired=bool(given_up))
     finally:
         lock.release()
     lost = given_up | {f"{report.name}: {line}": None for report in reports for line in report.lost}

@@ -26,7 +26,6 @@ from nadi.segmentstore.checked import COUNTED, STATE_KEY, TABLES, seed_of
 from nadi.segmentstore.commit import Commit
 from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.metadata import Metadata, derived, encode_state, freed
-from nadi.segmentstore.pages import DamagedPagesError
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.remains import LOST_CHUNK, Described, LogTells, Records, Remains, segments_of, with_any
 from nadi.segmentstore.stopped import StoppedContainer, StoppedLog, in_words
@@ -77,8 +76,6 @@ async def _states(
             found = await asyncio.to_thread(remains.of_state, state, container)
         except FileNotFoundError:
             told.append(f"{state.name} is missing")
-        except DamagedPagesError as error:
-            told.append(f"{state.name} is damaged all over: {error}")
         else:
             if STATE_KEY not in found.records["state"]:
                 if not found.records["segments"]:
