@@ -26,7 +26,7 @@ def repair(
     """Repair a damaged data folder, after telling what is damaged and what would be given up.
 
     Nothing is deleted: what is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Ends with code
-    0 if all is well then, and with 1 if anything is lost; whether a server can be started is said.
+    0 if all is well then, and with 1 if anything is lost, or was given up; whether a server can be started is said.
     """
     if (cut_log is None) != (at is None) or (cut_log is None) == (data is None):
         raise failure(InvalidArgumentError("give the data folder; or else both --cut-log FILE and --at BYTE"))

@@ -331,11 +331,12 @@ async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: 
 async def _inspect_heads(report: Report, stopped: StoppedContainer, snapshot_sequence: int) -> None:
     """What a state made of the snapshot needs of the log, and the state that is there doesn't."""
     last_sequence = stopped.metadata.state().sequence
+    left = "no start needs it" if report.given_up_from else "the state has what it said"
     async for heads in stopped.log.read_heads(snapshot_sequence, last_sequence):
         for error in heads.damages:
             report.renewed.append(
-                f"the log is damaged at byte {error.offset:,} of {error.file} ({error.what}): the state has what it "
-                "said; a server's scrub makes a snapshot in place of it"
+                f"the log is damaged at byte {error.offset:,} of {error.file} ({error.what}): {left}; a server's scrub "
+                "makes a snapshot in place of it"
             )
 
 
