@@ -82,6 +82,7 @@ async def leave_out(state: Path, folder: Path, container: int, chunks: ChunkStor
         rest.ends_before(max((part.sequence for part in parts), default=0), is_cut=log.is_cut)
         if rest.found.frames or rest.found.ends or log.is_cut:
             await _take_back(rest, log, chunks, described)
+            rest.state.planned.clear()  # so that they are set aside: a server would delete them
         rest.finish()
         await asyncio.to_thread(_write, metadata, rest.state)
         named = {chunk for _, _, _, chunk in metadata.chunks()} | {*rest.state.garbage, *rest.state.planned}
@@ -190,6 +191,8 @@ class _Rest:
                 record = self.state.by_id(operation.segment)
                 if record is not None:
                     make_fit(self.state, record, operation.offset, operation.offset + operation.length)
+                # else it would be garbage, and be deleted, for what is missing here
+                return self.state.extents_exactly(record, operation.offset, operation.length) is not None
             case op.Truncate():
                 record = self.state.by_id(operation.segment)
                 if record is not None and operation.offset > record.length:
