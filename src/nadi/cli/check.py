@@ -59,8 +59,8 @@ def inspected(data: Path) -> list[Report]:
         raise failure(error) from None
 
 
-def tell(reports: list[Report]) -> bool:
-    """Print what was found; whether all is sound."""
+def tell(reports: list[Report], *, is_repaired: bool = False) -> bool:
+    """Print what was found; whether all is sound. is_repaired: what was given up just now isn't found any more."""
     for report in reports:
         say(report.name)
         for kind, lines in (
@@ -71,11 +71,13 @@ def tell(reports: list[Report]) -> bool:
         ):
             for line in lines:
                 say(f"  {kind:<6} {line}")
+    is_less = is_repaired or any(report.given_up_from for report in reports)
     if all(report.is_sound for report in reports):
-        say("sound: nothing is damaged")
+        say("what is left is sound" if is_less else "sound: nothing is damaged")
         return True
     if not any(report.lost for report in reports):
-        say("damaged, and nothing is lost: a server mends it when it is started")
+        what = "nothing more than a repair gave up is lost" if is_less else "nothing is lost"
+        say(f"damaged, and {what}: a server mends it when it is started")
     else:
         say("damaged: what is LOST can only come back from a copy; `nadi repair` does what can be done without one")
     return False

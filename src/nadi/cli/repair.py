@@ -12,7 +12,7 @@ from nadi.cli.printing import failure, say
 from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
-    from nadi.segmentstore.inspection import Report
+    from nadi.segmentstore.inspection import Repaired, Report
 
 
 def repair(
@@ -26,7 +26,7 @@ def repair(
     """Repair a damaged data folder, after telling what is damaged and what would be given up.
 
     Nothing is deleted: what is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Ends with code
-    0 if all is well then, and with 1 if anything is lost; whether a server can be started is said.
+    0 if all is well then, and with 1 if anything is lost, or was given up; whether a server can be started is said.
     """
     if (cut_log is None) != (at is None) or (cut_log is None) == (data is None):
         raise failure(InvalidArgumentError("give the data folder; or else both --cut-log FILE and --at BYTE"))
@@ -38,30 +38,38 @@ def repair(
 
 def _repair(data: Path, *, yes: bool) -> None:
     lock = locked(data, changes=True)
+    given_up: dict[str, None] = {}  # in order, each once
     try:
         reports = inspected(data)
         for _ in range(_ROUNDS):
-            if tell(reports):
-                return
+            is_sound = tell(reports, is_repaired=bool(given_up))
             plan = _plan(reports)
-            if not plan:
+            if is_sound or not plan:
                 break
             for line in plan:
                 say(f"to do: {line}")
             if not yes:
                 typer.confirm("Do that?", abort=True)
             _do(data, reports)
+            given_up |= {
+                f"{report.name}: {line}": None for report in reports if report.gives_up for line in report.lost
+            }
             reports = inspected(data)
         else:
-            tell(reports)
+            is_sound = tell(reports, is_repaired=bool(given_up))
     finally:
         lock.release()
+    lost = given_up | {f"{report.name}: {line}": None for report in reports for line in report.lost}
+    if is_sound and not lost:
+        return
     if all(report.can_be_served for report in reports):
-        is_lost = any(report.lost for report in reports)
-        say("a server can be started" + ("; readers of what is LOST are told so" if is_lost else ""))
+        is_told = any(report.lost for report in reports)
+        say("a server can be started" + ("; readers of what is LOST are told so" if is_told else ""))
     else:
         say("no server can be started as it is: put back from a copy what is LOST")
-    if any(report.lost for report in reports):
+    for line in given_up:
+        say(f"given up: {line}")
+    if lost:
         say("what is LOST can't be repaired")
         raise typer.Exit(1)
 
@@ -81,6 +89,8 @@ def _plan(reports: list[Report]) -> list[str]:
             plan.append(f"{report.name}: make a state of what can be had back, and give up what is LOST")
         elif report.leaves_out:
             plan.append(f"{report.name}: leave out what can't be read of the log, and keep what follows")
+        if report.unnamed:
+            plan.append(f"{report.name}: set aside chunks of what is given up: {report.unnamed:,}")
     return plan
 
 
@@ -104,12 +114,23 @@ def _do(data: Path, reports: list[Report]) -> None:
             if report.cut is not None:
                 with reserve.in_words(folder):
                     say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
-            if report.healed or report.leaves_out or report.can_be_had_back:
-                aside = asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
-                kept = f"; the former one is kept as {aside.name}" if aside is not None else ""
-                say(f"{report.name}: the state was made of what there is{kept}")
+            if report.healed or report.gives_up:
+                _say_done(
+                    report.name, asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
+                )
     except (NadiError, OSError) as error:
         raise failure(error) from None
+
+
+def _say_done(name: str, done: Repaired | None) -> None:
+    if done is None:
+        return
+    kept = f"; the former one is kept as {done.aside.name}" if done.aside is not None else ""
+    say(f"{name}: the state was made of what there is{kept}")
+    for place in done.had_back:
+        say(f"{name}: chunks had what is missing of the log: {place}")
+    if done.unnamed:
+        say(f"{name}: {done.unnamed:,} chunks of what is given up are kept as {done.chunks_aside} in tier 2")
 
 
 def _cut_log(file: Path, at: int, *, yes: bool) -> None:
@@ -117,7 +138,7 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     import tempfile
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.inspection import cut_of, inspect_container
+    from nadi.segmentstore.inspection import cut_of, inspect_container, repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -142,7 +163,11 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
         try:
             with reserve.in_words(folder):
                 say(cut(file.parent, file.name, at))
+            done = asyncio.run(repair_container(folder, int(number), chunks, leaves_out=False))
         except (NadiError, OSError, ValueError) as error:
             raise failure(error) from None
+        _say_done(folder.name, done)
+        if report.lost:
+            raise typer.Exit(1)
     finally:
         lock.release()

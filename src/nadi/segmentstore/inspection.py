@@ -23,6 +23,7 @@ from nadi.segmentstore.snapshots import SnapshotError
 from nadi.segmentstore.stopped import Lost, StoppedContainer, in_words
 from nadi.segmentstore.tier1.layout import log_file_number
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.unnamed import set_aside
 
 _NAMED = 100  # segments named one by one in a report
 
@@ -42,6 +43,8 @@ class Report:
     lost: list[str] = field(default_factory=list)
     cut: CorruptLogError | None = None  # the log can only be used up to there
     leaves_out: bool = False  # what can't be read of the log, and keeps what follows
+    unnamed: int = 0  # chunks that belong to what is given up
+    given_up_from: int = 0  # the first frame of an end of the log that an earlier repair gave up
     state_is_lost: DamagedStateError | None = None
     can_be_had_back: bool = False  # what is whole of it
     is_refused: bool = False  # no server starts with it, and a repair changes nothing about that
@@ -52,6 +55,11 @@ class Report:
     @property
     def can_be_served(self) -> bool:
         return not (self.is_refused or self.cut or self.leaves_out or self.state_is_lost)
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether a repair gives up what is `lost`, so that it can be read no more, and isn't told later."""
+        return self.leaves_out or self.can_be_had_back or self.cut is not None
 
     @property
     def is_sound(self) -> bool:
@@ -170,7 +178,8 @@ async def state_to_use(report: Report, folder: Path, number: int, chunks: ChunkS
             return False
     if not what:
         await asyncio.to_thread(_copy, folder / rebuild.STATE, copy)
-        report.sound.append("state: as it was left at a clean stop" if examined.sealed else "state: whole")
+        report.sound.append(_in_words(examined))
+        report.given_up_from = examined.given_up_from
         return rebuild.has_all(folder, examined)
     made = statecheck.examine(folder / rebuild.MADE, number)
     if not rebuild.wrong(folder, made):
@@ -196,6 +205,12 @@ async def state_to_use(report: Report, folder: Path, number: int, chunks: ChunkS
         return None
     report.healed.append(f"the state can't be used ({what}): it is made anew without loss, from {source}")
     return False
+
+
+def _in_words(examined: statecheck.Examined) -> str:
+    if examined.given_up_from:
+        return f"state: as a repair made it, without what frames {examined.given_up_from:,} on of the log said"
+    return "state: as it was left at a clean stop" if examined.sealed else "state: whole"
 
 
 def _copy(state: Path, copy: Path) -> None:
@@ -226,14 +241,30 @@ async def _left_out(report: Report, stopped: StoppedContainer, state: Path) -> b
         if found.frames:
             report.lost.append(f"{found.in_words()} can't be read; the {found.kept:,} after that are kept")
         report.lost += found.unsafe + found.lost
-        report.leaves_out = True
+        report.sound += [f"chunks have what is missing of the log: {place}" for place in found.had_back]
+        report.leaves_out, report.unnamed = True, len(found.unnamed)
         shutil.copyfile(trial / statecheck.STATE_FILE, state / statecheck.STATE_FILE)
     return True
 
 
-async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> Path | None:
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair has done. aside: where the former state is, if there was any. had_back: what chunks had of frames
+    that are missing. unnamed: so many chunks that the state doesn't name are in `chunks_aside` of tier 2 now."""
+
+    aside: Path | None
+    had_back: tuple[str, ...] = ()
+    unnamed: int = 0
+    chunks_aside: str = ""
+
+
+async def repair_container(
+    folder: Path, number: int, chunks: ChunkStore, *, leaves_out: bool = True
+) -> Repaired | None:
     """Make a state of what there is, leaving out what can't be read of the log, and let it take the place of the one
-    that is there; gives where that is now. It can be interrupted at any moment, and done again.
+    that is there; None where there is nothing to do. It can be interrupted at any moment, and done again.
+
+    leaves_out: if not, nothing is done where something of the log can't be read.
 
     Raises:
         DamagedStateError: nothing can be made.
@@ -242,25 +273,30 @@ async def repair_container(folder: Path, number: int, chunks: ChunkStore) -> Pat
     """
     try:
         with reserve.in_words(folder):
-            return await _make_and_replace(folder, number, chunks)
+            return await _make_and_replace(folder, number, chunks, leaves_out=leaves_out)
     except StorageFullError:
         if not reserve.release(folder):
             raise
     try:
         with reserve.in_words(folder):
-            return await _make_and_replace(folder, number, chunks)
+            return await _make_and_replace(folder, number, chunks, leaves_out=leaves_out)
     finally:
         reserve.take(folder)
 
 
-async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore) -> Path | None:
+async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore, *, leaves_out: bool) -> Repaired | None:
     new = folder / rebuild.NEW
     await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
     try:
         if await state_to_use(Report(folder.name), folder, number, chunks, new) is None:
             return None
-        await leave_out(new, folder, number, chunks)
-        return await asyncio.to_thread(rebuild.replace, folder, new)
+        found = await leave_out(new, folder, number, chunks)
+        if (found.frames or found.ends) and not leaves_out:
+            return None
+        # first: once the state is there, nothing may be left that a later repair could take for what is written then
+        chunks_aside = await set_aside(number, list(found.unnamed), chunks)
+        aside = await asyncio.to_thread(rebuild.replace, folder, new)
+        return Repaired(aside, tuple(found.had_back), len(found.unnamed), chunks_aside)
     finally:
         await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
 
@@ -295,11 +331,12 @@ async def _inspect_snapshots(report: Report, folder: Path, number: int, chunks: 
 async def _inspect_heads(report: Report, stopped: StoppedContainer, snapshot_sequence: int) -> None:
     """What a state made of the snapshot needs of the log, and the state that is there doesn't."""
     last_sequence = stopped.metadata.state().sequence
+    left = "no start needs it" if report.given_up_from else "the state has what it said"
     async for heads in stopped.log.read_heads(snapshot_sequence, last_sequence):
         for error in heads.damages:
             report.renewed.append(
-                f"the log is damaged at byte {error.offset:,} of {error.file} ({error.what}): the state has what it "
-                "said; a server's scrub makes a snapshot in place of it"
+                f"the log is damaged at byte {error.offset:,} of {error.file} ({error.what}): {left}; a server's scrub "
+                "makes a snapshot in place of it"
             )
 
 
@@ -313,7 +350,11 @@ async def _inspect_data(report: Report, stopped: StoppedContainer) -> None:
     needless = stopped.log.needless
     if needless is not None and not report.leaves_out:
         place = f"byte {needless.offset:,} of {needless.file}"
-        report.renewed.append(f"the log is damaged at {place} ({needless.what}): the state has all that it said")
+        if report.given_up_from:
+            left = f"what frames {report.given_up_from:,} on said was given up by a repair, and no start needs them"
+        else:
+            left = "the state has all that it said"
+        report.renewed.append(f"the log is damaged at {place} ({needless.what}): {left}")
     if stopped.undescribed:
         report.renewed.append(
             f"chunks whose description is damaged, and all data right: {stopped.undescribed:,}, "

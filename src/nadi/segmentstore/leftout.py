@@ -2,7 +2,8 @@
 
 An append says where in its segment it goes. So once frames are missing, the next append to a segment shows what it
 lost: that becomes an extent of a chunk there is none of, and readers are told of just that range. What was moved to
-tier 2 meanwhile is taken from there. The state that comes of it has all that the log still tells, and is sealed so.
+tier 2 meanwhile is taken from there (`unnamed`). The state that comes of it has all that the log still tells, and is
+sealed so.
 
 A frame may hold more than appends. Where later ones show that a change is missing which readers would not be told of, a
 table's entries or the creation of a segment, `unsafe` says so: then ending the log there is the choice that fits
@@ -23,26 +24,32 @@ from nadi.limits import FRAME_MAX_REQUESTS
 from nadi.segmentstore import operations as op
 from nadi.segmentstore import rebuild, statecheck
 from nadi.segmentstore.metadata import Metadata
-from nadi.segmentstore.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.records import FrameRef, SegmentRecord
 from nadi.segmentstore.remains import LOST_CHUNK, Described, described_chunks
 from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.stopped import ReadableFrame, StoppedLog, in_words
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.unnamed import TakeBack, lose, make_fit, of_one_past
 
 
 @dataclass(slots=True)
 class LeftOut:
     """What was left out. frames: from and to. lost: what is known to be missing; readers are told of its bytes.
 
-    unsafe: what is missing unseen by readers. kept: how many later frames there are.
+    unsafe: what is missing unseen by readers. kept: how many later frames there are. ends: the first frame of those at
+    the end of the log that may be missing, 0 if none may. had_back: what chunks had of what is missing. unnamed: chunks
+    of which the state says nothing, with their sizes in bytes.
     """
 
     frames: list[tuple[int, int]] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     unsafe: list[str] = field(default_factory=list)
     kept: int = 0
+    ends: int = 0
+    had_back: list[str] = field(default_factory=list)
+    unnamed: dict[str, int] = field(default_factory=dict)
 
     def count(self) -> int:
         return sum(last - first + 1 for first, last in self.frames)
@@ -64,24 +71,54 @@ async def leave_out(state: Path, folder: Path, container: int, chunks: ChunkStor
         UnavailableError: tier 2 can't be read.
         OSError: a folder can't be used.
     """
-    described = await described_chunks(chunks, container)
-    return await asyncio.to_thread(_leave_out, state, folder, container, described)
-
-
-def _leave_out(state: Path, folder: Path, container: int, described: Described) -> LeftOut:
     (state / statecheck.SEAL_FILE).unlink(missing_ok=True)
-    metadata = Metadata(state, container)
+    described = await described_chunks(chunks, container)
+    log = StoppedLog(folder / "log")
+    metadata = await asyncio.to_thread(Metadata, state, container)
     try:
-        rest = _Rest(StateMachine(metadata))
-        for frame in StoppedLog(folder / "log").readable(rest.state.sequence):
-            rest.take(frame)
-        rest.take_chunks(described)
+        rest, frames = await asyncio.to_thread(_fold, metadata, log)
+        described = of_one_past(described, frames)
+        parts = [part for some in described.values() for _, part in some]
+        rest.ends_before(max((part.sequence for part in parts), default=0), is_cut=log.is_cut)
+        if rest.found.frames or rest.found.ends or log.is_cut:
+            await _take_back(rest, log, chunks, described)
+            rest.state.planned.clear()  # so that they are set aside: a server would delete them
         rest.finish()
-        _write(metadata, rest.state)
+        await asyncio.to_thread(_write, metadata, rest.state)
+        named = {chunk for _, _, _, chunk in metadata.chunks()} | {*rest.state.garbage, *rest.state.planned}
     finally:
         metadata.close()
-    statecheck.seal(state, rebuild.last_epoch(folder))
+        await log.close()
+    listed = await chunks.listed(f"container-{container}")
+    rest.found.unnamed = {name: size for name, size in listed.items() if name not in named}
+    last_epoch = await asyncio.to_thread(rebuild.last_epoch, folder)
+    epoch = max([1, last_epoch, *(part.epoch for part in parts)])  # 0 would mean that it may lack something
+    await asyncio.to_thread(statecheck.seal, state, epoch, given_up_from=rest.found.ends)
     return rest.found
+
+
+def _fold(metadata: Metadata, log: StoppedLog) -> tuple[_Rest, list[tuple[int, int]]]:
+    """Apply all that can be read; with sequence and epoch of each frame there is."""
+    rest = _Rest(StateMachine(metadata))
+    former = rest.state.sequence
+    for _ in log.replay(former):  # it tells what is wrong
+        pass
+    frames = log.readable(0)
+    for frame in frames:
+        if frame.header.sequence > former:
+            rest.take(frame)
+    if log.has_lost_its_end(frames, former):
+        rest.found.ends = rest.state.sequence + 1
+    return rest, [(frame.header.sequence, frame.header.epoch) for frame in frames]
+
+
+async def _take_back(rest: _Rest, log: StoppedLog, chunks: ChunkStore, described: Described) -> None:
+    taking = TakeBack(rest.state, log, chunks)
+    await taking.take(described)
+    for segment, places in taking.had_back.items():
+        for begin, end in places:
+            record = rest.state.must(segment)
+            rest.found.had_back.append(f"{in_words(record.name)}: bytes {begin:,} to {end:,}")
 
 
 def _write(metadata: Metadata, state: StateMachine) -> None:
@@ -153,11 +190,13 @@ class _Rest:
             case op.ChunkStored():
                 record = self.state.by_id(operation.segment)
                 if record is not None:
-                    self._make_fit(record, operation.offset, operation.offset + operation.length)
+                    make_fit(self.state, record, operation.offset, operation.offset + operation.length)
+                # else it would be garbage, and be deleted, for what is missing here
+                return self.state.extents_exactly(record, operation.offset, operation.length) is not None
             case op.Truncate():
                 record = self.state.by_id(operation.segment)
                 if record is not None and operation.offset > record.length:
-                    self._lose(record, operation.offset)
+                    lose(self.state, record, operation.offset)
                 return record is not None
             case op.Delete():
                 self._unknown.pop(operation.segment, None)
@@ -177,7 +216,7 @@ class _Rest:
                 self.state.metadata.where, what, f"it has {record.length:,} bytes without those that are missing"
             )
         if operation.offset > record.length:
-            self._lose(record, operation.offset)
+            lose(self.state, record, operation.offset)
         self._lengths.add(record.id)
         return True
 
@@ -213,53 +252,12 @@ class _Rest:
     def _remove(self, record: SegmentRecord) -> None:
         self.state.apply(op.Delete(record.id), FrameRef(0, None, time.monotonic()))
 
-    def _lose(self, record: SegmentRecord, end: int) -> None:
-        """The segment goes on at `end`; what is before it is lost."""
-        extent = _lost(record, record.length, end)
-        record.extents.append(extent)
-        record.changed_extents[extent.offset] = extent
-        record.length = end
-        self.state.mark(record)
-
-    def _make_fit(self, record: SegmentRecord, offset: int, end: int) -> None:
-        """Let what is lost of the segment begin and end where a chunk does, which has some of it."""
-        if offset <= record.length < end and (offset == record.length or _begins(record, offset)):
-            self._lose(record, end)
-        for place in (offset, end):
-            if record.extents and record.extents[0].offset < place < record.length:
-                index = record.extent_index(place)
-                whole = record.extents[index]
-                if whole.chunk == LOST_CHUNK and whole.offset < place:
-                    rest = _lost(record, place, whole.end)
-                    whole.length = place - whole.offset
-                    record.extents.insert(index + 1, rest)
-                    record.changed_extents |= {whole.offset: whole, place: rest}
-                    self.state.mark(record)
-
-    def take_chunks(self, described: Described) -> None:
-        """What was moved to tier 2, or was to be, when a missing frame told of it."""
-        there = {name for parts in described.values() for name, _ in parts}
-        for segment, parts in described.items() if self.found.frames else ():
-            record = self.state.by_id(segment)
-            for name, part in parts:
-                if record is None or name in self.state.garbage or any(e.chunk == name for e in record.extents):
-                    continue
-                self._make_fit(record, part.offset, part.offset + part.length)
-                span = self.state.extents_exactly(record, part.offset, part.length)
-                if span is None or all(e.chunk in there for e in record.extents[slice(*span)]):
-                    continue
-                stored = op.ChunkStored(segment, part.offset, part.length, name, part.checksums)
-                self.state.apply(stored, FrameRef(0, None, time.monotonic()))
-            if record is not None:
-                self._mark(record, {name for name, part in parts if part.continues})
-
-    def _mark(self, record: SegmentRecord, continuing: set[str]) -> None:
-        """Chunks say themselves that they begin within an event; what was lost in their place could not."""
-        for extent in record.extents:
-            if extent.chunk in continuing and not extent.continues:
-                extent.continues = True
-                record.changed_extents[extent.offset] = extent
-                self.state.mark(record)
+    def ends_before(self, sequence: int, *, is_cut: bool) -> None:
+        """A chunk was planned in that frame: the log had it once, and no later one may have its number."""
+        if sequence > self.state.sequence:
+            if not is_cut and not self.found.ends:
+                self.found.ends = self.state.sequence + 1
+            self.state.sequence = sequence
 
     def finish(self) -> None:
         """Name what is missing; the bytes of segments are found by whoever reads them."""
@@ -281,11 +279,8 @@ class _Rest:
                 "nothing was appended to later; creations, seals, truncations and deletions; entries of tables that "
                 "nothing was changed in later; writers' numbers, so that one that repeats itself may store events twice"
             )
-
-
-def _lost(record: SegmentRecord, offset: int, end: int) -> Extent:
-    return Extent(offset, end - offset, None, 0, LOST_CHUNK, continues=record.continues_at(offset))
-
-
-def _begins(record: SegmentRecord, offset: int) -> bool:
-    return any(extent.offset == offset for extent in record.extents)
+        if found.ends:
+            found.lost.append(
+                f"frames {found.ends:,} on: the end of the log is gone, and nothing tells how many frames that were; "
+                "all that they said is lost, but for what chunks have of it"
+            )

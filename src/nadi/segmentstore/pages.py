@@ -55,6 +55,7 @@ _DEEPEST = 32  # LMDB's own limit
 _PAGE = struct.Struct("<QHHHH")  # number, -, flags, lower, upper
 _NODE = struct.Struct("<HHHH")  # size (or child page), more of it, flags, size of the key
 _TREE_HEAD = struct.Struct("<IHHQQQQQ")  # -, flags, depth, branch, leaf and overflow pages, records, root
+TREE_BYTES = _TREE_HEAD.size
 _META_HEAD = struct.Struct("<IIQQ")  # magic, version, address, size of the map
 _META_TAIL = struct.Struct("<QQ")  # last page, transaction
 
@@ -111,8 +112,8 @@ def _meta_page(file: int, number: int) -> Meta:
     magic, version, address, _ = _META_HEAD.unpack_from(page, _HEAD_BYTES)
     trees = _HEAD_BYTES + _META_HEAD.size
     pad = _TREE_HEAD.unpack_from(page, trees)[0]
-    free, main = (Tree.decode(page[at : at + _TREE_HEAD.size]) for at in (trees, trees + _TREE_HEAD.size))
-    last_page, transaction = _META_TAIL.unpack_from(page, trees + 2 * _TREE_HEAD.size)
+    free, main = (Tree.decode(page[at : at + TREE_BYTES]) for at in (trees, trees + TREE_BYTES))
+    last_page, transaction = _META_TAIL.unpack_from(page, trees + 2 * TREE_BYTES)
     # in a compact copy both have number 0
     if flags != _META or magic != _MAGIC or version != _VERSION or found > 1:
         raise DamagedPagesError(f"meta page {number} is none")
@@ -371,11 +372,14 @@ def inspect(path: Path, container: int) -> Inspected:
 
 def _inspect(descriptor: int, container: int) -> Inspected:
     meta = read_meta(descriptor)
-    file = _File(descriptor, meta.last_page)
+    return _inspect_pages(_File(descriptor, meta.last_page), meta, container)
+
+
+def _inspect_pages(file: _File, meta: Meta, container: int) -> Inspected:
     trees: dict[str, Tree] = {}
     for key, (flags, value) in _pairs(file, meta.main).items():
         name = key.decode(errors="replace")
-        if flags != _TREE or len(value) != _TREE_HEAD.size or name not in TABLES:
+        if flags != _TREE or len(value) != TREE_BYTES or name not in TABLES:
             raise DamagedPagesError("the list of tables names one that no state has")
         trees[name] = Tree.decode(value)
         if trees[name].flags:
@@ -459,6 +463,23 @@ def used_pages(file: int) -> UsedPages:
     return UsedPages(pages - set(np.flatnonzero(walked.used).tolist()), set())
 
 
+def pages_of(file: int, container: int, meta: Meta) -> set[int]:
+    """The pages in use of a state that such a meta page would lead to.
+
+    Raises:
+        DamagedPagesError: that is none, or not whole.
+    """
+    walked = _File(file, meta.last_page)
+    if not _inspect_pages(walked, meta, container).checked:
+        raise DamagedPagesError("it is of an earlier version, and nothing tells whether it is whole")
+    return set(np.flatnonzero(walked.used).tolist()) - {0, 1}
+
+
+def meta_of(last_page: int, root: int, tables: int) -> Meta:
+    """What a meta page would say of the list of tables on that page; nothing of free pages."""
+    return Meta(last_page, 0, Tree(_INTEGER_KEYS, 0, 0, _NO_PAGE), Tree(0, 1, tables, root))
+
+
 def _any_meta(file: int) -> Meta:
     """The newest meta page that is one. Pages of the transaction before the last are not used again by that one, so its
     tables are whole too. What a file that was cut short doesn't have is left out."""
@@ -482,7 +503,7 @@ def _reached(file: int, meta: Meta) -> tuple[set[int], bool]:
         key: Tree.decode(value)
         for number in found
         for key, value in records_on(file, number)
-        if key.decode(errors="replace") in TABLES and len(value) == _TREE_HEAD.size
+        if key.decode(errors="replace") in TABLES and len(value) == TREE_BYTES
     }
     is_all = is_all and len(heads) == len(TABLES)
     for tree in heads.values():

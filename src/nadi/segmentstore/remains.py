@@ -20,11 +20,11 @@ from crc32c import crc32c
 
 from nadi.errors import NotFoundError
 from nadi.limits import MIB, SNAPSHOT_PART_BYTES
+from nadi.segmentstore import lostheads, pages, snapshots
 from nadi.segmentstore import operations as op
-from nadi.segmentstore import pages, snapshots
 from nadi.segmentstore.checked import CRC_BYTES, STATE_KEY, TABLES, TOTALS_KEY, WHOLE, Totals, decode_totals, seed_of
 from nadi.segmentstore.metadata import decode_segment, decode_sequence, encode_state
-from nadi.segmentstore.pages import PAGE_BYTES
+from nadi.segmentstore.pages import PAGE_BYTES, DamagedPagesError
 from nadi.segmentstore.snapshots import NO_CRC, Manifest, Part, SnapshotError
 from nadi.segmentstore.statecheck import STATE_FILE
 from nadi.segmentstore.stopped import StoppedLog
@@ -66,12 +66,14 @@ def of_state(folder: Path, container: int) -> Remains:
     """What can be relied on of the state in a folder; blocking. Its own record may be missing.
 
     Raises:
-        DamagedPagesError: which pages were in use can't be told.
         OSError: the file can't be read.
     """
     told = []
     with (folder / STATE_FILE).open("rb") as stream:
-        used = pages.used_pages(stream.fileno())
+        try:
+            used = pages.used_pages(stream.fileno())
+        except DamagedPagesError as error:
+            used = lostheads.used_pages(stream.fileno(), container, error)
         records = _whole_on(stream.fileno(), container, used.rest)
         records["state"].clear()  # an older one would tell another end
         for table, rows in _whole_on(stream.fileno(), container, used.sure).items():

@@ -26,13 +26,13 @@ from nadi.segmentstore.checked import COUNTED, STATE_KEY, TABLES, seed_of
 from nadi.segmentstore.commit import Commit
 from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.metadata import Metadata, derived, encode_state, freed
-from nadi.segmentstore.pages import DamagedPagesError
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.remains import LOST_CHUNK, Described, LogTells, Records, Remains, segments_of, with_any
-from nadi.segmentstore.stopped import StoppedContainer, in_words
+from nadi.segmentstore.stopped import StoppedContainer, StoppedLog, in_words
 from nadi.segmentstore.tables import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.segmentstore.unnamed import of_one_past
 
 
 async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -> list[str]:
@@ -45,6 +45,8 @@ async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -
     """
     told: list[str] = []
     described = await remains.described_chunks(chunks, container)
+    frames = await asyncio.to_thread(StoppedLog(folder / "log").readable, 0)
+    described = of_one_past(described, [(frame.header.sequence, frame.header.epoch) for frame in frames])
     there = set(await chunks.listed(f"container-{container}"))
     first = await asyncio.to_thread(rebuild.first_logged, folder) or 0
     with tempfile.TemporaryDirectory(prefix="nadi-salvage-") as scratch:
@@ -74,8 +76,6 @@ async def _states(
             found = await asyncio.to_thread(remains.of_state, state, container)
         except FileNotFoundError:
             told.append(f"{state.name} is missing")
-        except DamagedPagesError as error:
-            told.append(f"{state.name} is damaged all over: {error}")
         else:
             if STATE_KEY not in found.records["state"]:
                 if not found.records["segments"]:

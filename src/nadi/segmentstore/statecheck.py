@@ -30,7 +30,9 @@ from nadi.segmentstore.metadata import decode_sequence
 from nadi.segmentstore.tier1 import disk
 
 STATE_FILE, SEAL_FILE = "data.mdb", "seal"
-_LINE = re.compile(r"(nadi-state-seal (\d+) ([0-9a-f]{8})(?: all-to-epoch (\d+))?) ([0-9a-f]{8})\n")
+_LINE = re.compile(
+    r"(nadi-state-seal (\d+) ([0-9a-f]{8})(?: all-to-epoch (\d+))?(?: given-up-from (\d+))?) ([0-9a-f]{8})\n"
+)
 _BLOCK_BYTES = MIB
 _OWN_PROCESS_BYTES = 8 * MIB  # a larger file is walked by a process of its own, whose start takes 0.15 s
 
@@ -46,23 +48,27 @@ class Verdict(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Examined:
     """What a look at the file has shown. sequence: of the last frame it reflects. records: by table, where it was
-    walked. epoch: it has all that was in the log when the owner of that epoch left it; 0: that isn't said."""
+    walked. epoch: it has all that was in the log when the owner of that epoch left it; 0: that isn't said.
+    given_up_from: but for what frames from that one on said, if a repair gave up the end of the log; 0: it didn't."""
 
     verdict: Verdict
     what: str = ""
     sealed: bool = False
     epoch: int = 0
+    given_up_from: int = 0
     sequence: int = 0
     records: dict[str, int] = field(default_factory=dict)
 
 
-def seal(folder: Path, epoch: int = 0) -> None:
+def seal(folder: Path, epoch: int = 0, *, given_up_from: int = 0) -> None:
     """Vouch for the state in `folder`, which was closed; blocking.
 
     epoch: it has all that is in the log, and the log's last owner was that of this epoch; 0: it may lack some.
+    given_up_from: the first frame of an end of the log that a repair gave up; 0: of none.
     """
     size, crc = _checksum(folder / STATE_FILE)
     line = f"nadi-state-seal {size} {crc:08x}" + (f" all-to-epoch {epoch}" if epoch else "")
+    line += f" given-up-from {given_up_from}" if given_up_from else ""
     disk.replace_file(folder / SEAL_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
 
 
@@ -87,12 +93,12 @@ def examine(folder: Path, container: int) -> Examined:
         return Examined(Verdict.MISSING, "there is none")
     found = _read_seal(folder)
     if found is not None:
-        *expected, epoch = found
-        if tuple(expected) == _checksum(file):
+        size, crc, epoch, given_up_from = found
+        if (size, crc) == _checksum(file):
             sequence = _sealed_sequence(folder, container)
             if sequence is None:
                 return Examined(Verdict.DAMAGED, "its own record is not one of this container", sealed=True)
-            return Examined(Verdict.SOUND, sealed=True, epoch=epoch, sequence=sequence)
+            return Examined(Verdict.SOUND, sealed=True, epoch=epoch, given_up_from=given_up_from, sequence=sequence)
         return Examined(Verdict.DAMAGED, "it is not as it was left at the last clean stop", sealed=True)
     inspected = inspect_file(file, container)
     if inspected.damage:
@@ -100,16 +106,17 @@ def examine(folder: Path, container: int) -> Examined:
     return Examined(Verdict.SOUND, sequence=inspected.sequence, records=inspected.records)
 
 
-def _read_seal(folder: Path) -> tuple[int, int, int] | None:
-    """Size, checksum and epoch; None where there is no seal, or one that is damaged itself: then the file is walked."""
+def _read_seal(folder: Path) -> tuple[int, int, int, int] | None:
+    """Size, checksum, epoch, and the first frame that was given up; None where there is no seal, or one that is damaged
+    itself: then the file is walked."""
     try:
         text = (folder / SEAL_FILE).read_text("ascii", "replace")
     except FileNotFoundError:
         return None
     match = _LINE.fullmatch(text)
-    if match is None or int(match[5], 16) != crc32c(match[1].encode()):
+    if match is None or int(match[6], 16) != crc32c(match[1].encode()):
         return None
-    return int(match[2]), int(match[3], 16), int(match[4] or 0)
+    return int(match[2]), int(match[3], 16), int(match[4] or 0), int(match[5] or 0)
 
 
 def _sealed_sequence(folder: Path, container: int) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,7 +32,15 @@ from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
 from nadi.segmentstore.tier1.log import Frame, LogAddress
 from nadi.segmentstore.tier1.reading import HeadsRead, heads_of_files, read_checked, read_heads
-from nadi.segmentstore.tier1.recovery import UNKNOWN, Headers, LogFile, Replay, headers_in, read_headers
+from nadi.segmentstore.tier1.recovery import (
+    UNKNOWN,
+    Headers,
+    LogFile,
+    Replay,
+    check_can_be_told,
+    headers_in,
+    read_headers,
+)
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
@@ -92,11 +100,11 @@ class StoppedLog:
         self._folder = folder
         self._cut = cut
         self._files: dict[int, LogFile] = {}
-        self._log_id = b""
-        if not folder.exists():
-            return
+        headers = Headers(folder, None, [], [], 1)
         try:
-            headers = read_headers(folder, known[0] if known else None)
+            if folder.exists():
+                headers = read_headers(folder, known[0] if known else None)
+                check_can_be_told(headers, known is not None)
         except CorruptLogError as error:
             self._note(error)
             headers = read_headers(folder, known[0] if known else None, UNKNOWN)
@@ -117,7 +125,7 @@ class StoppedLog:
     def replay(self, after_sequence: int) -> Iterator[Frame]:
         """The frames that a start would replay, up to damage that refuses it, or to the cut."""
         sequence = after_sequence
-        if self._folder.exists() and self.damage is None and self.needless is None:
+        if self.damage is None and self.needless is None:
             try:
                 for frame in self._replay.frames(after_sequence):
                     if self._cut is not None and (frame.address.file, frame.address.offset) >= self._cut:
@@ -126,6 +134,8 @@ class StoppedLog:
                     sequence = frame.address.sequence
             except CorruptLogError as error:
                 self._note(error)
+                if not self._folder.exists():
+                    return
                 # what passed for a file that was only prepared may hold what is needed
                 self._use(read_headers(self._folder, self._log_id or None, UNKNOWN))
         if self.damage is not None or self._cut is not None:
@@ -169,6 +179,22 @@ class StoppedLog:
                         check = header.check(content, log_crc)
                         if check.head_is_whole:
                             yield ReadableFrame(path, header, check)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether an operator gave up its end, and nothing was written since."""
+        return self._replay.is_cut
+
+    def has_lost_its_end(self, frames: Sequence[ReadableFrame], after_sequence: int) -> bool:
+        """Whether more may be missing behind those, which are all; known once a replay after that frame has ended."""
+        if self.damage is None:
+            return False
+        if not frames or frames[-1].header.sequence < after_sequence:
+            return True
+        last = log_file_number(frames[-1].path.name) or 0
+        damaged = log_file_number(Path(self.damage.file).name) or 0
+        file = self._files.get(last)
+        return damaged > last or (file is not None and file.size_bytes < file.least_bytes)
 
     @property
     def first_sequence(self) -> int:

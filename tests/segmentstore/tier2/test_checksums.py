@@ -33,11 +33,14 @@ def test_golden_checksums() -> None:
 
 
 def test_golden_description() -> None:
-    described = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 100, 9, 1 << 20, b"\1\2\3\4", (0,))
+    described = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 100, 9, 1 << 20, b"\1\2\3\4", (0,), 5, 300)
     tail = described.encode(NAME)
+    earlier = "99010007ae732f742f302e2365706f63682e306409ce00100000c404010203049100220000004aea4fc8"
+    without = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 100, 9, 1 << 20, b"\1\2\3\4", (0,))
+    assert ChunkDescription.decode(NAME, bytes.fromhex(earlier) + b"nadichnk") == without
     assert (
         tail
-        == bytes.fromhex("99010007ae732f742f302e2365706f63682e306409ce00100000c404010203049100220000004aea4fc8")
+        == bytes.fromhex("9b010007ae732f742f302e2365706f63682e306409ce00100000c40401020304910005cd012c26000000ba7b4831")
         + b"nadichnk"
     )
     assert ChunkDescription.decode(NAME, b"its data!" + tail) == described

@@ -39,7 +39,7 @@ from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
 from nadi.segmentstore.tier1.reading import HeadsRead, heads_of_files, read_checked, read_heads
-from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, read_headers
+from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
 from nadi.segmentstore.tier1.writer import FrameWriter
 
@@ -66,10 +66,11 @@ class FileLog:
         direct = disk.supports_direct(folder)
         known = read_epoch(folder)
         headers = self._read_headers(known[0] if known else None)
-        is_unknown = known is None and bool(headers.prepared) and not headers.used
-        if is_unknown:
-            what = "neither its header nor the epoch file can be read"
-            headers = self._tolerate(CorruptLogError(str(headers.prepared[0].path), 0, what))
+        is_unknown = False
+        try:
+            check_can_be_told(headers, known is not None)
+        except CorruptLogError as error:
+            headers, is_unknown = self._tolerate(error), True
         log_id = headers.log_id or secrets.token_bytes(_LOG_ID_BYTES)
         former_epoch = max(known[1] if known else 0, complete[1] if complete else 0, *(f.epoch for f in headers.used))
         self._fence = Fence.take(folder, log_id, former_epoch + 1)

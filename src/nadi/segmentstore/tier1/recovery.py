@@ -162,6 +162,17 @@ def _all_headers(
     return Headers(folder, log_id, files, prepared, next_number)
 
 
+def check_can_be_told(headers: Headers, is_known: bool) -> None:
+    """Of files none of which tells its log, the epoch file must (`is_known`).
+
+    Raises:
+        CorruptLogError: it doesn't.
+    """
+    if not is_known and headers.prepared and not headers.used:
+        what = "neither its header nor the epoch file can be read"
+        raise CorruptLogError(str(headers.prepared[0].path), 0, what)
+
+
 def first_frame(path: Path, number: int, log_id: bytes) -> FrameHeader | None:
     """The header of the first frame in file `number` that can be told."""
     log_crc = crc32c(log_id)
@@ -201,7 +212,7 @@ class Replay:
     def __init__(self, headers: Headers, log_id: bytes, given_up: int | None, *, direct: bool) -> None:
         self._folder, self._used, self._prepared = headers.folder, headers.used, headers.prepared
         self._log_crc = crc32c(log_id)
-        self._is_cut = given_up is not None and (not self._used or self._used[-1].number <= given_up)
+        self.is_cut = given_up is not None and (not self._used or self._used[-1].number <= given_up)
         self._window = Window(direct=direct)
         self.next_sequence = 0
 
@@ -222,7 +233,7 @@ class Replay:
                 first = self._used[0]
                 what = f"the log begins with frame {first.first_sequence:,}, not {after_sequence + 1:,}"
                 raise CorruptLogError(str(first.path), 0, what)
-            if not self._used and after_sequence and not self._is_cut:
+            if not self._used and after_sequence and not self.is_cut:
                 what = f"no file of the log is there, and the state has frame {after_sequence:,}"
                 raise CorruptLogError(str(self._folder / log_file_name(1)), 0, what)
             for file, following in zip(self._used, [*self._used[1:], None], strict=False):
@@ -290,7 +301,7 @@ class Replay:
 
     def _check_end(self, file: LogFile, position: int, sequence: int, after_sequence: int, end: _End) -> int:
         """The last file's frames end there: see that none is lost. Gives the number of the next one."""
-        if self._is_cut:
+        if self.is_cut:
             return sequence
         place = min(position, file.size_bytes)
         if sequence <= after_sequence:

@@ -18,6 +18,7 @@ from obstore.store import LocalStore, ObjectStore
 
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
+from nadi.segmentstore.tier1.disk import sync_folder
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire.fields import Buffer
 
@@ -132,6 +133,17 @@ class ChunkStore:
 
     def _listed(self, folder: str) -> dict[str, int]:
         return {found["path"]: found["size"] for some in obstore.list(self._store, folder) for found in some}
+
+    async def rename(self, name: str, new: str) -> None:
+        """Give an object another name; that is durable when this returns."""
+        try:
+            await obstore.rename_async(self._store, name, new)
+            if self._local is not None:
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(None, _sync, self._local, self._local / new)
+                await loop.run_in_executor(None, sync_folder, (self._local / name).parent)
+        except Exception as error:
+            raise UnavailableError(f"chunk {name} can't be renamed: {_in_a_line(error)}") from error
 
     async def delete(self, name: str) -> None:
         """Delete a chunk if it is there."""

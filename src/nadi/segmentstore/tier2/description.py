@@ -29,6 +29,7 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     boundaries: for each block of `block_bytes` the first position in the data, at or after the block's begin, where an
     append begins, but for those that continue an event; the data's length if none does. Earlier versions made no
     exceptions.
+    epoch, sequence: of the log's owner, and of the frame that the chunk was planned in; 0: of an earlier version.
     """
 
     version: int
@@ -40,6 +41,8 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     block_bytes: int
     checksums: bytes
     boundaries: tuple[int, ...]
+    epoch: int = 0
+    sequence: int = 0
 
     def encode(self, name: str) -> bytes:
         """What stands behind the data in the chunk of that name."""

@@ -205,12 +205,12 @@ class StorageWriter:
         begins = await self._begins(extents)
         checksums = await asyncio.get_running_loop().run_in_executor(None, checksums_of, name, parts)
         boundaries = boundaries_of(begins, length)
-        described = ChunkDescription(
-            1, container, segment, name_of_segment, offset, length, BLOCK_BYTES, checksums, boundaries
-        )
         self._planned_here.add(name)
         try:
-            await self._container.call(lambda frame: frame.emit(ChunkPlanned(name)))
+            planned = await self._container.call(lambda frame: self._plan(frame, name))
+            described = ChunkDescription(
+                1, container, segment, name_of_segment, offset, length, BLOCK_BYTES, checksums, boundaries, *planned
+            )
             await self._chunks.put(name, [*parts, described.encode(name)])
             del parts
             stored = ChunkStored(segment, offset, length, name, checksums)
@@ -248,6 +248,11 @@ class StorageWriter:
                 begins.append(position)
             position += extent.length
         return begins
+
+    def _plan(self, frame: FrameBuilder, name: str) -> tuple[int, int]:
+        """The log's epoch, and the frame that says so."""
+        frame.emit(ChunkPlanned(name))
+        return self._container.log.epoch, frame.ref.sequence
 
     def _stored(self, frame: FrameBuilder, stored: ChunkStored) -> None:
         record = self._container.state.by_id(stored.segment)  # again: it may have left memory meanwhile

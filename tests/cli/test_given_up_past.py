@@ -1,0 +1,202 @@
+"""What a repair gives up of a log is given up for good: its chunks never stand for what was written since."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+import nadi
+from nadi.errors import DamagedDataError, DataFolderError
+from nadi.segmentstore.remains import Described
+from nadi.segmentstore.tier1.latest import latest
+from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.segmentstore.unnamed import of_one_past
+from tests.cli.test_check_and_repair import command
+
+HOLD = "chunk_flush_age_s=9999,chunk_flush_bytes=99999999,checkpoint_interval_s=3600"
+MOVE = "chunk_flush_age_s=0.1,storage_writer_tick_s=0.02,checkpoint_interval_s=3600"
+NAME = "container-0/000000000007/0000000000000000-1"
+
+
+def write(folder: Path, what: str, count: int, limits: str) -> None:
+    """Acknowledged events, ten in a frame, which only the log tells of; the server is killed."""
+    server = nadi.embedded(folder, environment={"NADI_LIMITS": limits})
+    with nadi.StreamManager(server.controller_uri) as manager:
+        if not what:
+            manager.create_scope("home")
+            manager.create_stream("home", "s", 1)
+        else:
+            with manager.create_writer("home", "s") as writer:
+                for number in range(count):
+                    writer.write_event(f"{what}-{number:05d}-".encode() * 10, "k")
+                    if number % 10 == 9:
+                        writer.flush(20)
+        ends_at = time.monotonic() + 20
+        while limits == MOVE and what and not chunks_with(folder, f"{what}-{count - 1:05d}-".encode()):
+            assert time.monotonic() < ends_at, "it is moved to tier 2"
+            time.sleep(0.02)
+    server.kill() if what else server.stop()
+
+
+def chunks_with(folder: Path, data: bytes) -> list[Path]:
+    return [path for path in (folder / "tier2/container-0").rglob("*-*") if data in path.read_bytes()]
+
+
+def last_log(folder: Path) -> Path:
+    log = folder / "container-0/log"
+    return log / f"log-{latest(log, None):016d}.nadi"
+
+
+def frames_of(log: Path) -> list[int]:
+    data = log.read_bytes()
+    return [at for at in range(4096, len(data), 4096) if data[at : at + 4] == b"nad2"]
+
+
+def read(folder: Path) -> list[str]:
+    """The first event of each ten in order; damaged ranges as "GAP"."""
+    found: list[str] = []
+    with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:
+        tail = manager.stream_info("home", "s").tail
+        with manager.create_reader("home", "s", end=tail) as reader:
+            while True:
+                try:
+                    block = reader.next_block(20)
+                except DamagedDataError:
+                    found.append("GAP")
+                    continue
+                if block is None:
+                    break
+                found += [bytes(event[:7]).decode() for event in block[1].events()]
+    return [event for event in found if event.endswith(("GAP", "0"))]
+
+
+def tens(what: str, count: int) -> list[str]:
+    return [f"{what}-{number:05d}" for number in range(0, count, 10)]
+
+
+@pytest.fixture
+def with_a(tmp_path: Path) -> Path:
+    """A folder whose events A are in tier 2, which the end of its log alone tells."""
+    folder = tmp_path / "data"
+    write(folder, "", 0, HOLD)
+    shutil.copytree(folder, tmp_path / "before")
+    write(folder, "A", 60, MOVE)
+    return folder
+
+
+@pytest.mark.parametrize("how", ["the last file is lost", "the last file is short", "cut"])
+def test_what_tier_2_has_of_a_lost_end_is_had_back(with_a: Path, how: str) -> None:
+    """It was given up, though chunks said whose it was; and then it stood where other events were acknowledged."""
+    log = last_log(with_a)
+    if how == "cut":
+        done = command("repair", "--cut-log", log, "--at", 4096, "--yes")
+    else:
+        if how == "the last file is lost":
+            log.unlink()
+        else:  # some of the chunk's events are in the log too
+            os.truncate(log, frames_of(log)[4])
+        done = command("repair", with_a, "--yes")
+        number = re.search(r"LOST +frames (\d+) on: the end of the log is gone", done.output)
+        assert number, done.output
+        assert f"given up: container-0: frames {number[1]} on" in done.output
+        assert "the state has all that it said" not in done.output
+        assert "the state has what it said" not in done.output
+        assert "nothing is lost" not in done.output
+        again = command("check", with_a)
+        assert f"frames {number[1]} on said was given up by a repair" in again.output
+    assert done.exit_code == 1, done.output
+    assert "chunks had what is missing of the log: stream home/s" in done.output
+    write(with_a, "B", 20, HOLD)
+    assert read(with_a) == tens("A", 60) + tens("B", 20)
+
+
+@pytest.mark.parametrize("gone", [("log", "state"), ("log",)])
+def test_without_a_log_a_server_starts_after_a_repair(tmp_path: Path, gone: tuple[str, ...]) -> None:
+    """The repair said so, and the start was refused: a log that isn't there was taken for one that isn't needed."""
+    folder = tmp_path / "data"
+    write(folder, "", 0, HOLD)
+    write(folder, "A", 20, MOVE)
+    nadi.embedded(folder).stop()
+    expected = read(folder)
+    assert expected == tens("A", 20)
+    write(folder, "B", 10, HOLD)
+    for name in gone:
+        shutil.rmtree(folder / "container-0" / name)
+    with pytest.raises(DataFolderError):
+        nadi.embedded(folder)
+    done = command("repair", folder, "--yes")
+    assert done.exit_code == 1, done.output
+    assert "a server can be started" in done.output
+    assert "no file of the log is there" in done.output
+    assert "nothing is lost" not in done.output
+    assert read(folder) == expected
+    write(folder, "C", 10, HOLD)
+    assert read(folder) == [*expected, *tens("C", 10)]
+
+
+@pytest.mark.parametrize("version", ["today", "earlier"])
+def test_no_chunk_of_a_past_that_was_given_up_is_taken(with_a: Path, tmp_path: Path, version: str) -> None:
+    """Of a repair of an earlier version, which left it; a chunk of such a version doesn't say when it was planned."""
+    chunks = chunks_with(with_a, b"A-00059-")
+    epoch = (with_a / "container-0/log/epoch").read_bytes()
+    before = tmp_path / "before"
+    for chunk in chunks:
+        stale = before / chunk.relative_to(with_a)
+        stale.parent.mkdir(parents=True, exist_ok=True)
+        data = chunk.read_bytes()
+        if version == "earlier":
+            name = str(chunk.relative_to(with_a / "tier2"))
+            described = ChunkDescription.decode(name, data)
+            assert described is not None
+            assert described.sequence
+            assert described.epoch
+            fields = [getattr(described, field) for field in described.__struct_fields__]
+            data = data[: described.length] + ChunkDescription(*fields[:-2]).encode(name)
+        stale.write_bytes(data)
+    (before / "container-0/log/epoch").write_bytes(epoch)
+    write(before, "B", 100, HOLD)
+    log = last_log(before)
+    content = log.read_bytes()
+    frames = frames_of(log)
+    damaged = [at for at in frames if b"B-0005" in content[at:][:4096] or b"B-0006" in content[at:][:4096]]
+    with log.open("r+b") as stream:
+        for at in damaged:
+            stream.seek(at)
+            stream.write(bytes(4096))
+    with pytest.raises(DataFolderError):
+        nadi.embedded(before)
+    done = command("repair", before, "--yes")
+    assert done.exit_code == 1
+    events = tens("B", 100)
+    assert read(before) == [*events[:5], "GAP", *events[7:]]
+    assert f"to do: container-0: set aside chunks of what is given up: {len(chunks)}" in done.output
+    aside = list((before / "tier2").glob("container-0.damaged-*/*/*"))
+    assert sorted(path.name for path in aside) == sorted(path.name for path in chunks)
+    assert not chunks_with(before, b"A-00059-")
+
+
+@pytest.mark.parametrize(
+    ("planned", "frames", "goes"),
+    [
+        ((2, 15), [(10, 2), (14, 2), (16, 2)], True),  # its own frame is missing
+        ((2, 15), [(10, 2), (15, 2), (16, 3)], True),
+        ((2, 15), [(10, 2), (16, 3)], True),
+        ((2, 15), [], True),
+        ((2, 15), [(10, 2)], True),
+        ((2, 15), [(10, 2), (13, 3), (16, 3)], False),
+        ((2, 15), [(10, 2), (15, 3)], False),
+        ((2, 15), [(13, 3)], False),
+        ((3, 15), [(10, 2), (16, 2)], False),
+        ((3, 15), [(10, 2), (15, 2), (16, 4)], False),
+        ((0, 0), [(10, 2)], True),  # of an earlier version
+    ],
+)
+def test_which_past_a_chunk_is_of(planned: tuple[int, int], frames: list[tuple[int, int]], goes: bool) -> None:
+    part = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 0, 4, 1 << 20, b"....", (0,), *planned)
+    described: Described = {7: [(NAME, part)]}
+    assert of_one_past(described, frames) == (described if goes else {})
