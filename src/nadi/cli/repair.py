@@ -88,7 +88,7 @@ def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.datafolder import container_folders, read_format, write_format
+    from nadi.segmentstore.datafolder import known_containers, read_format, write_format
     from nadi.segmentstore.inspection import repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -98,13 +98,14 @@ def _do(data: Path, reports: list[Report]) -> None:
             write_format(data, reports[0].containers)
         elif reports[0].healed and not reports[0].lost:
             read_format(data, None)
-        by_name = {path.name: (number, path) for number, path in container_folders(data).items()}
+        by_name = {path.name: (number, path) for number, path in known_containers(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]
             if report.cut is not None:
                 with reserve.in_words(folder):
                     say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
             if report.healed or report.leaves_out or report.can_be_had_back:
+                folder.mkdir(mode=0o700, exist_ok=True)
                 aside = asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
                 kept = f"; the former one is kept as {aside.name}" if aside is not None else ""
                 say(f"{report.name}: the state was made of what there is{kept}")
