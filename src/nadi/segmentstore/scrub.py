@@ -411,7 +411,8 @@ class Scrub:
     def _load(self) -> None:
         try:
             kept = _decode(self._file.read_bytes())
-            kept.place.check(len(self._containers))
+            if kept.running is not None:  # else it is where the last pass ended
+                kept.place.check(len(self._containers))
         except FileNotFoundError:
             self._keep()
         except (OSError, ValueError) as error:
