@@ -387,7 +387,9 @@ class Container:
         self.log_full = self.log.size_bytes > LOG_MAX_BYTES
         self._prepare(frame, answers)
         if not frame.empty:
-            await self._break_seal()
+            if self._may_be_sealed:
+                await self.log.claim()  # a start that needs the seal is possible until the log tells as much
+                await self._break_seal()
             parts, extents = frame.finish()
             ref.address, checksums = await self.log.append(parts)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
@@ -597,7 +599,8 @@ class Container:
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
         moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
         changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
-        await self._break_seal()
+        if self._may_be_sealed:
+            await self._break_seal()
         while True:
             try:
                 await loop.run_in_executor(None, metadata.commit, *changes)
@@ -611,10 +614,9 @@ class Container:
                 return
 
     async def _break_seal(self) -> None:
-        """Before anything is written since the start, to the log or to the state: up to then what was sealed holds."""
-        if self._may_be_sealed:
-            await asyncio.get_running_loop().run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
-            self._may_be_sealed = False
+        """Before the first frame since the start, and before the state is written: up to then what was sealed holds."""
+        await asyncio.get_running_loop().run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
+        self._may_be_sealed = False
 
     def _truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.
