@@ -128,10 +128,11 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
         raise failure(InvalidArgumentError(f"{file} is in no container's log of a data folder"))
     lock = locked(folder.parent, changes=True)
     try:
-        chunks = ChunkStore.in_folder(folder.parent / "tier2")
         try:
+            place = cut_of(file, at)
+            chunks = ChunkStore.in_folder(folder.parent / "tier2")
             with reserve.in_words(Path(tempfile.gettempdir())):
-                report = asyncio.run(inspect_container(folder, int(number), chunks, cut_of(file, at)))
+                report = asyncio.run(inspect_container(folder, int(number), chunks, place))
         except (NadiError, OSError) as error:
             raise failure(error) from None
         tell([report])

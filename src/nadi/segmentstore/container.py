@@ -144,6 +144,8 @@ class Container:
         self._may_be_sealed = True
         self.rebuilt = ""  # why the state was made anew, if it was
         self.on_durable: Callable[[], None] = lambda: None
+        self.is_owned: Callable[[], bool] = lambda: True  # whether the data folder is still this server's
+        self.on_taken: Callable[[], None] = lambda: None  # it isn't, and another one writes the log
         self.on_opened: Callable[[], Awaitable[None]] = _nothing  # before it takes requests
 
     # --- life ----------------------------------------------------------------------------------------
@@ -448,6 +450,8 @@ class Container:
             error = UnavailableError(f"the container's state was found damaged ({error.what}): try again")
         elif isinstance(error, StorageFullError):
             log.warning("container %d: %s", self.number, error)
+        elif isinstance(error, ClosedError) and not self.is_owned():
+            error = UnavailableError("another server has the data folder: this one stops")
         else:
             log.error("container %d failed and will recover from its log", self.number, exc_info=error)
         if not isinstance(error, UnavailableError):
@@ -469,6 +473,11 @@ class Container:
         self._wake.set()
 
     async def _reopen(self) -> None:
+        if not self.is_owned():  # to open it again would stop the other one
+            self.on_taken()
+            self._wake.clear()
+            await self._wake.wait()  # for `stop`
+            return
         await asyncio.sleep(REOPEN_DELAY_S)
         try:
             await self._release()
@@ -487,10 +496,11 @@ class Container:
         if self._timer is not None:
             self._timer.cancel()
         await self._checkpoint_ended()
-        if self._failure is None and self._pending_failure is None:
+        owned = self.is_owned()
+        if owned and self._failure is None and self._pending_failure is None:
             self._start_checkpoint()
             await self._checkpoint_ended()
-        clean = self._failure is None and self._pending_failure is None
+        clean = owned and self._failure is None and self._pending_failure is None
         if clean:
             await self.snapshots.finish(self.metadata, self._checkpointed_sequence, self._logged_bytes)
             self._truncate_log()

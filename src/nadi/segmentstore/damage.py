@@ -25,10 +25,14 @@ class Damage:
 
 
 class KnownDamage:
-    """A container's damaged places, those of a segment that touch as one; `unlisted` counts what found no room."""
+    """A container's damaged places, those of a segment that touch as one; `unlisted` counts what found no room.
 
-    def __init__(self, container: int) -> None:
+    logs: what is new is logged; else whoever asks for the list tells it.
+    """
+
+    def __init__(self, container: int, *, logs: bool = True) -> None:
         self._container = container
+        self._logs = logs
         self._by_segment: dict[str, list[Damage]] = {}
         self._count = 0
         self.unlisted = 0
@@ -37,7 +41,7 @@ class KnownDamage:
         return [damage for damages in self._by_segment.values() for damage in damages]
 
     def note(self, error: DamagedDataError) -> None:
-        """List it and log it, unless it is known."""
+        """List it, and log it, unless it is known."""
         damages = self._by_segment.get(error.segment, [])
         begin, end, reason = error.offset, error.end_offset, error.reason
         touching = [damage for damage in damages if damage.offset <= end and begin <= damage.end_offset]
@@ -47,7 +51,8 @@ class KnownDamage:
             if self._count >= DAMAGE_LISTED:
                 self.unlisted += 1
                 return
-            log.error("container %d: %s", self._container, error)
+            if self._logs:
+                log.error("container %d: %s", self._container, error)
         for damage in touching:
             begin, end, reason = min(begin, damage.offset), max(end, damage.end_offset), damage.reason
             damages.remove(damage)

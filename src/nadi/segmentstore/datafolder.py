@@ -69,6 +69,7 @@ class FolderLock:
 
     def __init__(self, folder: Path, *, changes: bool = True) -> None:
         check_is_whole(folder)
+        self._folder = folder
         if changes:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         elif not (folder / "lock").exists():
@@ -85,6 +86,14 @@ class FolderLock:
         if changes:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
+
+    def is_held(self) -> bool:
+        """False once the file was removed: then another server may hold one of that name."""
+        try:
+            there, own = os.stat(self._folder / "lock"), os.fstat(self._file)
+        except FileNotFoundError:
+            return False
+        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
         os.close(self._file)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError, StorageFullError
+from nadi.errors import CorruptLogError, DamagedStateError, StorageFullError
 from nadi.segmentstore import rebuild, reserve, snapshots, statecheck
 from nadi.segmentstore.datafolder import (
     FORMAT,
@@ -30,7 +30,7 @@ from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.salvage import salvage
 from nadi.segmentstore.snapshots import SnapshotError
 from nadi.segmentstore.stopped import Lost, StoppedContainer, in_words
-from nadi.segmentstore.tier1.layout import log_file_number
+from nadi.segmentstore.tier1.cut import check_place
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 _NAMED = 100  # segments named one by one in a report
@@ -354,9 +354,6 @@ def cut_of(file: Path, at: int) -> tuple[int, int]:
     """A place in a log as `inspect_container` takes it.
 
     Raises:
-        InvalidArgumentError: that is no log file's name.
+        InvalidArgumentError: there is no such place.
     """
-    number = log_file_number(file.name)
-    if number is None:
-        raise InvalidArgumentError(f"{file.name} is no log file: its name must be like log-0000000000000012.nadi")
-    return number, at
+    return check_place(file, at), at
