@@ -47,6 +47,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     ├── ProtocolError               the peer sent bytes that are not the protocol: the connection ends
     └── DataFolderError             the data folder can't be used as it is
         ├── DataFolderLockedError   another server has it open
+        ├── DataFolderTakenError    another server has opened it while this one ran
         ├── DataFolderVersionError  it was written by another version of nadi
         ├── CorruptLogError         acknowledged data on disk is damaged: start is refused
         └── DamagedStateError       a container's state is damaged: it is made anew, or start is refused
@@ -325,6 +326,17 @@ class DataFolderLockedError(DataFolderError):
         super().__init__(
             f"the data folder {folder} is in use by another server ({owner}): "
             "stop that one first, or give this one a folder of its own with --data"
+        )
+        self.folder = folder
+
+
+class DataFolderTakenError(DataFolderError):
+    """Of a server that ran: `lock` was removed, and another server has opened the folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(
+            f"another server has opened the data folder {folder}, whose file `lock` was removed while this one ran, so "
+            "this one stops; what it acknowledged is kept. Never remove that file: it tells nothing by being there"
         )
         self.folder = folder
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -416,3 +418,30 @@ def test_what_a_lost_state_would_need_of_the_log_is_read(
     assert "snapshot in place of it" in output
     assert what == "file" or re.search(rf"frames? {header.sequence:,} ", output)
     assert contents(tmp_path) == before
+
+
+def test_a_place_that_is_none_is_refused_before_anything_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def reads(*_: object) -> None:
+        raise AssertionError("nothing is to be read")
+
+    monkeypatch.setattr("nadi.segmentstore.inspection.inspect_container", reads)
+    before = contents(folder)
+    log = folder / "container-0/log"
+    last = max(log.glob("log-*.nadi"))
+    places = [(last, -1, "is not in"), (last, 1 << 40, "is not in"), (log / "log-0000000000000099.nadi", 0, "no file")]
+    for file, at, what in [*places, (log / "epoch", 0, "is no log file")]:
+        told = command("repair", "--yes", "--cut-log", file, "--at", at)
+        assert told.exit_code == 1
+        assert what in told.output
+    assert contents(folder) == before
+
+
+def test_a_damaged_place_is_printed_once(folder: Path) -> None:
+    chunk = next(path for path in sorted((folder / "tier2/container-0").rglob("*")) if path.is_file())
+    chunk.unlink()
+    told = subprocess.run(
+        [sys.executable, "-m", "nadi.cli.app", "check", str(folder)], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 1
+    assert told.stdout.count(chunk.name) == 1
+    assert chunk.name not in told.stderr

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 import nadi
-from nadi.segmentstore.datafolder import container_number, told_by_names
+from nadi.segmentstore.datafolder import container_folders, container_number, stored_containers, told_by_names
 from tests.cli.test_check_and_repair import command
 
 
@@ -39,7 +40,8 @@ def test_with_a_container_gone_too_nothing_is_guessed(tmp_path: Path) -> None:
         manager.create_stream("s", "t", 8)
     for path in tmp_path.rglob("format"):
         path.unlink()
-    shutil.rmtree(tmp_path / "container-2")
+    for path in list(tmp_path.rglob("container-2")):
+        shutil.rmtree(path)
     repaired = command("repair", "--yes", str(tmp_path))
     assert repaired.exit_code == 1
     assert not (tmp_path / "format").exists()
@@ -56,3 +58,97 @@ def test_names_tell_the_number_of_containers_only_where_it_is_certain() -> None:
     assert told_by_names({0: []}) is None
     assert told_by_names({1: names}) is None
     assert told_by_names({}) is None
+
+
+def written(folder: Path, containers: int) -> None:
+    limits = "chunk_flush_age_s=0.1,storage_writer_tick_s=0.02,checkpoint_interval_s=0.05,snapshot_interval_s=0.1"
+    with (
+        nadi.embedded(folder, containers=containers, environment={"NADI_LIMITS": limits}) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("s")
+        manager.create_stream("s", "t", 16)
+        with manager.create_writer("s", "t") as writer:
+            for number in range(200):
+                writer.write_event(b"%d" % number, f"key-{number}")
+        deadline = time.monotonic() + 30
+        while len(stored_containers(folder)) < containers:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_what_only_tier_2_has_is_not_forgotten(tmp_path: Path) -> None:
+    """A start made a new folder of one container beside it."""
+    written(tmp_path, 3)
+    for path in tmp_path.glob("container-*"):
+        shutil.rmtree(path)
+    (tmp_path / "format").unlink()
+    with pytest.raises(nadi.NadiError, match="tier2 has data of container-0, container-1, container-2"):
+        nadi.embedded(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(("container", "format"))} == set()
+    told = command("check", str(tmp_path))
+    assert told.exit_code == 1
+    assert "there are 3 containers" in told.output
+    repaired = command("repair", "--yes", str(tmp_path))
+    assert "Traceback" not in repaired.output
+    assert set(container_folders(tmp_path)) == {0, 1, 2}
+    told = command("check", str(tmp_path))
+    assert "format 2, 3 containers" in told.output
+    assert told.output.count("read and right") == 3
+
+
+def test_one_container_that_only_tier_2_has_is_had_back_from_there(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    shutil.rmtree(tmp_path / "container-1")
+    with pytest.raises(nadi.NadiError, match="container's whole folder is missing"):
+        nadi.embedded(tmp_path)
+    assert "container-1 is missing with its log and its state: tier 2 has" in command("check", str(tmp_path)).output
+    command("repair", "--yes", str(tmp_path))
+    assert (tmp_path / "container-1/state/data.mdb").exists()
+
+
+def test_one_container_of_several_in_tier_2_is_not_taken_for_all(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    for path in tmp_path.rglob("format"):
+        path.unlink()
+    for number in (1, 2):
+        shutil.rmtree(tmp_path / f"container-{number}")
+    assert "there are 3 containers" in command("check", str(tmp_path)).output
+
+
+@pytest.mark.parametrize("stray", ["folder", "file"])
+def test_what_is_one_too_many_is_named_by_check_and_start(tmp_path: Path, stray: str) -> None:
+    """A check told that a server mends it, and the start was refused; or both told of an `[Errno 20]`."""
+    with nadi.embedded(tmp_path):
+        pass
+    path = tmp_path / "container-7"
+    path.mkdir() if stray == "folder" else path.write_text("?")
+    told = command("check", str(tmp_path))
+    assert told.exit_code == 1
+    assert "container-7" in told.output
+    assert "move it elsewhere" in told.output
+    assert command("repair", "--yes", str(tmp_path)).exit_code == 1
+    with pytest.raises(nadi.NadiError, match=r"container-7 .*move it elsewhere"):
+        nadi.embedded(tmp_path)
+    path.rmdir() if stray == "folder" else path.unlink()
+    assert command("check", str(tmp_path)).exit_code == 0
+
+
+@pytest.mark.parametrize("part", ["container-0", "tier2", "container-0/log"])
+def test_a_part_of_a_data_folder_is_no_data_folder(tmp_path: Path, part: str) -> None:
+    written(tmp_path, 1)
+    before = set(tmp_path.rglob("*"))
+    for arguments in (("check",), ("repair", "--yes")):
+        told = command(*arguments, str(tmp_path / part))
+        assert told.exit_code == 1
+        assert f"of the data folder {tmp_path}: give that one" in " ".join(told.output.split())
+    with pytest.raises(nadi.NadiError, match="only a part"):
+        nadi.embedded(tmp_path / part)
+    assert set(tmp_path.rglob("*")) == before
+
+
+def test_data_folders_side_by_side_may_have_names_of_containers(tmp_path: Path) -> None:
+    for number in range(2):
+        with nadi.embedded(tmp_path / f"container-{number}"):
+            pass
+    assert command("check", str(tmp_path / "container-1")).exit_code == 0

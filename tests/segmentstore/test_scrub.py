@@ -215,6 +215,43 @@ def test_a_damaged_file_of_it_costs_a_pass(tmp_path: Path, content: bytes) -> No
     uvloop.run(run())
 
 
+@pytest.mark.parametrize("how", ["flipped", "of another folder", "without checksum"])
+def test_a_damaged_place_lets_nothing_be_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It went on behind the damage, or failed over and over, and then told that nothing is damaged."""
+    monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 200_000)
+
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await fill(store, peer)
+            store.scrub.begin()
+            running = store.scrub.running
+            assert running is not None
+            await until(lambda: running.read_bytes >= 2 * 1_008)
+        first = chunks_of(tmp_path)[0]
+        first.write_bytes(bytes(first.stat().st_size))
+        file = tmp_path / "scrub"
+        kept = file.read_bytes()
+        if how == "flipped":
+            at = kept.index(b'"segment":') + len(b'"segment":')
+            file.write_bytes(kept[:at] + bytes([kept[at] ^ 8]) + kept[at + 1 :])
+        elif how == "without checksum":
+            file.write_bytes(kept.rpartition(b" ")[0])
+        else:
+            strange = scrubs._decode(kept)
+            strange.place.container = 7
+            file.write_bytes(scrubs._encode(strange))
+        async with open_store(tmp_path) as (store, _):
+            found = await ended(store)
+            assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
+            assert found.damages >= 1
+        assert any("starts over" in line for line in caplog.messages)
+        assert not any("failed" in line for line in caplog.messages)
+
+    uvloop.run(run())
+
+
 def test_it_keeps_its_pace_and_lets_appends_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 60_000)
 

@@ -31,11 +31,12 @@ def check(data: Annotated[Path, typer.Argument(help="The data folder; no server 
 
 def locked(data: Path, *, changes: bool) -> FolderLock:
     """The folder's lock; ends the command where a server has it, or where there is no data folder."""
-    from nadi.segmentstore.datafolder import FolderLock, is_data_folder
+    from nadi.segmentstore.datafolder import FolderLock, check_is_whole, is_data_folder
 
     try:
         if not data.is_dir():
             raise FileNotFoundError(f"there is no folder {data}")
+        check_is_whole(data)
         if not is_data_folder(data):
             what = "it has neither a file `format` nor containers"
             raise InvalidArgumentError(f"{data} is no data folder of nadi: {what}")

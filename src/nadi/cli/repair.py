@@ -98,7 +98,7 @@ def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.datafolder import container_folders, read_format, write_format
+    from nadi.segmentstore.datafolder import known_containers, read_format, write_format
     from nadi.segmentstore.inspection import repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -108,13 +108,14 @@ def _do(data: Path, reports: list[Report]) -> None:
             write_format(data, reports[0].containers)
         elif reports[0].healed and not reports[0].lost:
             read_format(data, None)
-        by_name = {path.name: (number, path) for number, path in container_folders(data).items()}
+        by_name = {path.name: (number, path) for number, path in known_containers(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]
             if report.cut is not None:
                 with reserve.in_words(folder):
                     say(cut(folder / "log", Path(report.cut.file).name, report.cut.offset))
             if report.healed or report.gives_up:
+                folder.mkdir(mode=0o700, exist_ok=True)
                 _say_done(
                     report.name, asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
                 )
@@ -148,10 +149,11 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
         raise failure(InvalidArgumentError(f"{file} is in no container's log of a data folder"))
     lock = locked(folder.parent, changes=True)
     try:
-        chunks = ChunkStore.in_folder(folder.parent / "tier2")
         try:
+            place = cut_of(file, at)
+            chunks = ChunkStore.in_folder(folder.parent / "tier2")
             with reserve.in_words(Path(tempfile.gettempdir())):
-                report = asyncio.run(inspect_container(folder, int(number), chunks, cut_of(file, at)))
+                report = asyncio.run(inspect_container(folder, int(number), chunks, place))
         except (NadiError, OSError) as error:
             raise failure(error) from None
         tell([report])

@@ -144,6 +144,8 @@ class Container:
         self._may_be_sealed = True
         self.rebuilt = ""  # why the state was made anew, if it was
         self.on_durable: Callable[[], None] = lambda: None
+        self.is_owned: Callable[[], bool] = lambda: True  # whether the data folder is still this server's
+        self.on_taken: Callable[[], None] = lambda: None  # it isn't, and another one writes the log
         self.on_opened: Callable[[], Awaitable[None]] = _nothing  # before it takes requests
 
     # --- life ----------------------------------------------------------------------------------------
@@ -387,7 +389,9 @@ class Container:
         self.log_full = self.log.size_bytes > LOG_MAX_BYTES
         self._prepare(frame, answers)
         if not frame.empty:
-            await self._break_seal()
+            if self._may_be_sealed:
+                await self.log.claim()  # a start that needs the seal is possible until the log tells as much
+                await self._break_seal()
             parts, extents = frame.finish()
             ref.address, checksums = await self.log.append(parts)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
@@ -446,6 +450,8 @@ class Container:
             error = UnavailableError(f"the container's state was found damaged ({error.what}): try again")
         elif isinstance(error, StorageFullError):
             log.warning("container %d: %s", self.number, error)
+        elif isinstance(error, ClosedError) and not self.is_owned():
+            error = UnavailableError("another server has the data folder: this one stops")
         else:
             log.error("container %d failed and will recover from its log", self.number, exc_info=error)
         if not isinstance(error, UnavailableError):
@@ -467,6 +473,11 @@ class Container:
         self._wake.set()
 
     async def _reopen(self) -> None:
+        if not self.is_owned():  # to open it again would stop the other one
+            self.on_taken()
+            self._wake.clear()
+            await self._wake.wait()  # for `stop`
+            return
         await asyncio.sleep(REOPEN_DELAY_S)
         try:
             await self._release()
@@ -485,10 +496,11 @@ class Container:
         if self._timer is not None:
             self._timer.cancel()
         await self._checkpoint_ended()
-        if self._failure is None and self._pending_failure is None:
+        owned = self.is_owned()
+        if owned and self._failure is None and self._pending_failure is None:
             self._start_checkpoint()
             await self._checkpoint_ended()
-        clean = self._failure is None and self._pending_failure is None
+        clean = owned and self._failure is None and self._pending_failure is None
         if clean:
             await self.snapshots.finish(self.metadata, self._checkpointed_sequence, self._logged_bytes)
             self._truncate_log()
@@ -597,7 +609,8 @@ class Container:
         entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
         moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
         changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
-        await self._break_seal()
+        if self._may_be_sealed:
+            await self._break_seal()
         while True:
             try:
                 await loop.run_in_executor(None, metadata.commit, *changes)
@@ -611,10 +624,9 @@ class Container:
                 return
 
     async def _break_seal(self) -> None:
-        """Before anything is written since the start, to the log or to the state: up to then what was sealed holds."""
-        if self._may_be_sealed:
-            await asyncio.get_running_loop().run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
-            self._may_be_sealed = False
+        """Before the first frame since the start, and before the state is written: up to then what was sealed holds."""
+        await asyncio.get_running_loop().run_in_executor(None, statecheck.unseal, self._folder / rebuild.STATE)
+        self._may_be_sealed = False
 
     def _truncate_log(self) -> None:
         """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.

@@ -27,11 +27,12 @@ class Damage:
 class KnownDamage:
     """A container's damaged places, which don't overlap. Those of a segment that touch, for the same reason, are one.
 
-    `unlisted` counts what found no room.
+    `unlisted` counts what found no room. logs: what is new is logged; else whoever asks for the list tells it.
     """
 
-    def __init__(self, container: int) -> None:
+    def __init__(self, container: int, *, logs: bool = True) -> None:
         self._container = container
+        self._logs = logs
         self._by_segment: dict[str, list[Damage]] = {}
         self._count = 0
         self.unlisted = 0
@@ -40,7 +41,7 @@ class KnownDamage:
         return [damage for damages in self._by_segment.values() for damage in damages]
 
     def note(self, error: DamagedDataError) -> None:
-        """List it and log it, unless it is known."""
+        """List it, and log it, unless it is known."""
         known = sorted(self._by_segment.get(error.segment, []), key=lambda damage: damage.offset)
         is_news = False
         at = error.offset
@@ -50,7 +51,7 @@ class KnownDamage:
                 is_news |= self._add(Damage(error.segment, at, end, error.reason))
             if damage is not None:
                 at = max(at, damage.end_offset)
-        if is_news:
+        if is_news and self._logs:
             log.error("container %d: %s", self._container, error)
 
     def _add(self, new: Damage) -> bool:

@@ -2,7 +2,8 @@
 
 `DIR/format` says the format and the number of containers, under a checksum; each container's folder has a copy, made
 before it, from which it is healed where it is damaged or missing. Folders of earlier versions, format 1, have neither
-checksum nor copies, and get them. Files are for the server's user alone, whatever its umask.
+checksum nor copies, and get them. Tier 2 tells of containers too, where their folders are gone: nothing is made anew
+beside what it has of them. Files are for the server's user alone, whatever its umask.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 2  # 1: without checksums in the states and in this very file
 DEFAULT_CONTAINERS = 1
+TIER2 = "tier2"
 _FILE = "format"
 _COUNTS = 1_000  # of containers, that are thought of
 _CONTAINER = re.compile(r"container-(\d+)")
@@ -62,9 +64,12 @@ class FolderLock:
     """The data folder is this process's while it is held.
 
     changes: without them nothing is written there; where there is no lock file, no server ever was.
+    DataFolderError: it is a part of a data folder; nothing is written there.
     """
 
     def __init__(self, folder: Path, *, changes: bool = True) -> None:
+        check_is_whole(folder)
+        self._folder = folder
         if changes:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         elif not (folder / "lock").exists():
@@ -81,6 +86,14 @@ class FolderLock:
         if changes:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
+
+    def is_held(self) -> bool:
+        """False once the file was removed: then another server may hold one of that name."""
+        try:
+            there, own = os.stat(self._folder / "lock"), os.fstat(self._file)
+        except FileNotFoundError:
+            return False
+        return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
         os.close(self._file)
@@ -119,10 +132,16 @@ def read_format(folder: Path, containers: int | None) -> int:
         DataFolderVersionError: another version wrote it, or nothing says what it is.
         DataFolderError: it was made with another number of containers, or one of them is missing.
     """
+    for path in _no_folders(folder):
+        raise DataFolderError(f"{path} is a file, and a container's folder has such a name: move it elsewhere")
     found = find_format(folder)
     if found.format is None:
         if found.own == "missing" and all(map(_is_pristine, container_folders(folder).values())):
-            return _create(folder, containers or DEFAULT_CONTAINERS)
+            stored = stored_containers(folder)
+            if not stored:
+                return _create(folder, containers or DEFAULT_CONTAINERS)
+            what = f"{_FILE} and the containers are gone, and {TIER2} has data of {named(stored)}"
+            raise DamagedStateError(str(folder), what, "what the log had of it is gone too")
         raise DataFolderVersionError(str(folder), found.own, FORMAT)
     counted = found.format
     if counted.format > FORMAT:
@@ -177,20 +196,72 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
 
 def write_format(folder: Path, count: int) -> None:
     """Make the folder's `format` and its copies anew, where nothing is left of them; blocking."""
-    for path in container_folders(folder).values():
+    for number in range(count):
+        path = folder / f"container-{number}"
+        path.mkdir(mode=0o700, exist_ok=True)
         _write(path, count)
     _write(folder, count)
 
 
 def is_data_folder(folder: Path) -> bool:
     """Whether there is anything in it that tells."""
-    return (folder / _FILE).exists() or bool(container_folders(folder))
+    return (folder / _FILE).exists() or bool(known_containers(folder))
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
     """The containers' folders that there are, by number."""
     found = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
-    return dict(sorted((int(match[1]), path) for match, path in found))
+    return dict(sorted((int(match[1]), path) for match, path in found if path.is_dir()))
+
+
+def stored_containers(folder: Path) -> set[int]:
+    """The numbers of those of which tier 2, if it is in the folder, has any chunk or snapshot."""
+    places = (folder / TIER2, folder / TIER2 / "snapshots")
+    found = {number: path for place in places for number, path in container_folders(place).items() if _has_file(path)}
+    return set(found)
+
+
+def known_containers(folder: Path) -> dict[int, Path]:
+    """The folders of all containers of which there is anything, by number; a folder itself may be gone."""
+    numbers = sorted({*container_folders(folder), *stored_containers(folder)})
+    return {number: folder / f"container-{number}" for number in numbers}
+
+
+def named(numbers: Iterable[int]) -> str:
+    return ", ".join(f"container-{number}" for number in sorted(numbers))
+
+
+def misplaced(folder: Path, count: int) -> list[str]:
+    """What is there that a folder of so many containers hasn't; for each what it is, and what to do."""
+    told = [f"{path.name} is a file, and a container's folder has such a name" for path in _no_folders(folder)]
+    for number, path in container_folders(folder).items():
+        if number >= count:
+            told.append(
+                f"{path.name} is one too many: `{_FILE}` says {count} containers, the last container-{count - 1}"
+            )
+    return [f"{what}; move it elsewhere" for what in told]
+
+
+def _no_folders(folder: Path) -> list[Path]:
+    """What has the name of a container's folder, and is none."""
+    found = sorted(path for path in folder.glob("container-*") if _CONTAINER.fullmatch(path.name))
+    return [path for path in found if not path.is_dir()]
+
+
+def _has_file(folder: Path) -> bool:
+    return any(files for _, _, files in os.walk(folder))
+
+
+def check_is_whole(folder: Path) -> None:
+    """DataFolderError where it is a container or the tier 2 of a data folder, or lies deeper in one."""
+    if (folder / _FILE).exists() and container_folders(folder):
+        return
+    path = folder.resolve()
+    for above in reversed(path.parents):
+        inside = path.relative_to(above).parts[0]
+        is_container = _CONTAINER.fullmatch(inside) and any((above / name).exists() for name in (_FILE, "lock"))
+        if is_container or (inside == TIER2 and stored_containers(above)):
+            raise DataFolderError(f"{folder} is only a part of the data folder {above}: give that one")
 
 
 def _read(path: Path) -> Format | str:
@@ -212,12 +283,16 @@ def _is_pristine(container: Path) -> bool:
 
 
 def _check_containers(folder: Path, found: Format) -> None:
-    there, named = set(container_folders(folder)), set(range(found.containers))
-    missing = sorted(named - there)
-    if there - named or (missing and there and found.format == 1):  # all were made at the first start
+    for what in misplaced(folder, found.containers):
+        raise DataFolderError(f"the data folder {folder} can't be used: {what}")
+    there = set(container_folders(folder))
+    missing = sorted(set(range(found.containers)) - there)
+    if missing and there and found.format == 1:  # all were made at the first start
         what = f"{_FILE} says {found.containers} containers, and {len(there)} are there"
         raise DataFolderError(f"the data folder {folder} can't be used: {what}; put back from a copy what is wrong")
-    if missing and found.format > 1:  # in format 1 they were made after the file
+    if found.format == 1:  # they were made after the file
+        missing = sorted(stored_containers(folder).intersection(missing))
+    if missing:
         raise DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's whole folder is missing")
 
 

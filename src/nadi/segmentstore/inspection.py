@@ -14,14 +14,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nadi.errors import CorruptLogError, DamagedStateError, InvalidArgumentError, StorageFullError
+from nadi.errors import CorruptLogError, DamagedStateError, StorageFullError
 from nadi.segmentstore import rebuild, reserve, snapshots, statecheck
-from nadi.segmentstore.datafolder import FORMAT, container_folders, find_format, told_by_names
+from nadi.segmentstore.datafolder import (
+    FORMAT,
+    container_folders,
+    find_format,
+    known_containers,
+    misplaced,
+    named,
+    stored_containers,
+    told_by_names,
+)
 from nadi.segmentstore.leftout import leave_out
 from nadi.segmentstore.salvage import salvage
 from nadi.segmentstore.snapshots import SnapshotError
 from nadi.segmentstore.stopped import Lost, StoppedContainer, in_words
-from nadi.segmentstore.tier1.layout import log_file_number
+from nadi.segmentstore.tier1.cut import check_place
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.unnamed import set_aside
 
@@ -72,13 +81,16 @@ async def inspect_folder(folder: Path) -> list[Report]:
     Raises:
         UnavailableError, OSError: it can't be read.
     """
-    reports = [_inspect_format(folder)]
+    report = _inspect_format(folder)
+    found = find_format(folder).format
+    containers: dict[int, Report] = {}
     with chunks_of(folder) as chunks:
-        for number, container in container_folders(folder).items():
-            reports.append(await inspect_container(container, number, chunks))
-    if find_format(folder).format is None:
-        _tell_containers(reports[0], dict(zip(container_folders(folder), reports[1:], strict=True)))
-    return reports
+        for number, container in known_containers(folder).items():
+            if found is None or number < found.containers:
+                containers[number] = await inspect_container(container, number, chunks)
+    if found is None:
+        _tell_containers(report, containers)
+    return [report, *containers.values()]
 
 
 def _tell_containers(report: Report, containers: dict[int, Report]) -> None:
@@ -103,7 +115,7 @@ def chunks_of(folder: Path) -> Iterator[ChunkStore]:
 def _inspect_format(folder: Path) -> Report:
     report = Report("data folder")
     found = find_format(folder)
-    there = set(container_folders(folder))
+    there, stored = set(container_folders(folder)), stored_containers(folder)
     if found.format is None:
         report.lost.append(f"`format` is {found.own}, and no copies of it say how many containers there are")
         report.is_refused = True
@@ -115,9 +127,21 @@ def _inspect_format(folder: Path) -> Report:
         report.healed.append(f"`format` is {found.own}: it is made anew from its copies")
     elif found.stale and found.format.format == FORMAT:
         report.healed.append("copies of `format` are damaged or missing: they are made anew")
-    for number in sorted(set(range(found.format.containers)) - there):
+    count = found.format.containers
+    for what in misplaced(folder, count):
+        report.lost.append(what)
+        report.is_refused = True
+    for number in sorted(set(range(count)) - there):
+        if number in stored:
+            report.lost.append(
+                f"container-{number} is missing with its log and its state: tier 2 has what is told below"
+            )
+            continue
         report.lost.append(f"container-{number} is missing with all that was in it: put it back from a copy")
         report.is_refused = True
+    if others := {number for number in stored if number >= count}:
+        said = f"`format` says {count} containers, and no server reads it"
+        report.lost.append(f"tier 2 has data of {named(others)}, which isn't of this folder, or was given up: {said}")
     report.sound.append(f"format {found.format.format}, {found.format.containers} containers")
     return report
 
@@ -389,9 +413,6 @@ def cut_of(file: Path, at: int) -> tuple[int, int]:
     """A place in a log as `inspect_container` takes it.
 
     Raises:
-        InvalidArgumentError: that is no log file's name.
+        InvalidArgumentError: there is no such place.
     """
-    number = log_file_number(file.name)
-    if number is None:
-        raise InvalidArgumentError(f"{file.name} is no log file: its name must be like log-0000000000000012.nadi")
-    return number, at
+    return check_place(file, at), at

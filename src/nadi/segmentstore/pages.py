@@ -5,6 +5,10 @@ that maps it, make it loop, or hide records.
 the one its place asks for and is used once, that nothing lies outside its page or the file, that the free list names
 no page in use, that keys lie within the bounds of the branches above them, and that the trees are as deep and have as
 many records as their heads say. In the same pass it checks each value's checksum and each table's total (`checked`).
+
+A sound file may end before its last page: LMDB counts pages that it took and freed again within one transaction, and
+doesn't write them. All of those are on the free list, so a page behind the file's end must be there, and nowhere else.
+LMDB writes such a page before it reads it, so the file can be mapped as it is.
 Nothing here can crash or loop, whatever the bytes; with numpy for what is the same for every record, it goes through
 more than a million of them in a second.
 
@@ -90,18 +94,12 @@ class Meta(NamedTuple):
 
 
 def read_meta(file: int) -> Meta:
-    """The newest meta page of an open file, if LMDB may map it.
+    """The newest meta page of an open file.
 
     Raises:
-        DamagedPagesError: it may not: no such file, or a short one.
+        DamagedPagesError: one of the two is none.
     """
-    newest = max((_meta_page(file, number) for number in range(2)), key=lambda meta: meta.transaction)
-    size = os.fstat(file).st_size
-    if newest.last_page >= 1 << 40 or size < (newest.last_page + 1) * PAGE_BYTES:
-        raise DamagedPagesError(
-            f"the file has {size:,} bytes and needs {(newest.last_page + 1) * PAGE_BYTES:,}: it was cut short"
-        )
-    return newest
+    return max((_meta_page(file, number) for number in range(2)), key=lambda meta: meta.transaction)
 
 
 def _meta_page(file: int, number: int) -> Meta:
@@ -135,16 +133,38 @@ class _File:
 
     def __init__(self, file: int, last_page: int) -> None:
         self._file = file
+        self._size_bytes = os.fstat(file).st_size
         self._last_page = last_page
-        self.used = np.zeros(last_page + 1, dtype=bool)
+        self.used = np.zeros(min(last_page + 1, self._size_bytes // PAGE_BYTES), dtype=bool)
         self.used[:2] = True
+        self._unwritten: set[int] = set()  # free pages behind the file's end
 
     def take(self, first: int, count: int = 1) -> None:
         if first < 2 or first + count - 1 > self._last_page:
             raise DamagedPagesError(f"page {first:,} is used and lies outside the file")
+        if first + count > len(self.used):
+            raise self._cut_short(first + count)
         if self.used[first : first + count].any():
             raise DamagedPagesError(f"page {first:,} is used twice")
         self.used[first : first + count] = True
+
+    def take_free(self, number: int) -> None:
+        """A page of the free list, which need not be there."""
+        if not len(self.used) <= number <= self._last_page:
+            self.take(number)
+        elif number in self._unwritten:
+            raise DamagedPagesError(f"page {number:,} is free twice")
+        else:
+            self._unwritten.add(number)
+
+    def check_end(self) -> None:
+        """Once the whole free list is taken: all behind the file's end is on it."""
+        if len(self.used) + len(self._unwritten) != self._last_page + 1:
+            raise self._cut_short(self._last_page + 1)
+
+    def _cut_short(self, pages: int) -> DamagedPagesError:
+        needed = pages * PAGE_BYTES
+        return DamagedPagesError(f"the file has {self._size_bytes:,} bytes and needs {needed:,}: it was cut short")
 
     def page(self, number: int, flag: int) -> bytes:
         """One page, which must be of that kind."""
@@ -317,7 +337,7 @@ def _check_free(file: _File, tree: Tree) -> None:
             if count > len(pages):
                 raise DamagedPagesError("the list of free pages is shorter than it says")
             for page in pages[:count]:
-                file.take(page)
+                file.take_free(page)
 
 
 def _check_table(file: _File, name: str, tree: Tree, seed: int) -> tuple[int, int]:
@@ -391,6 +411,7 @@ def _inspect_pages(file: _File, meta: Meta, container: int) -> Inspected:
         trees = {name: trees.get(name, Tree(0, 0, 0, _NO_PAGE)) for name in TABLES}
     if not trees:
         _check_free(file, meta.free)
+        file.check_end()
         return Inspected("", checked=True)
     own = _pairs(file, trees["state"])
     seed = seed_of(container, "state")
@@ -403,6 +424,7 @@ def _inspect_pages(file: _File, meta: Meta, container: int) -> Inspected:
         else:
             counts[name] = sum(len(records.keys) for _, records, _ in _walk(file, trees[name])), 0
     _check_free(file, meta.free)
+    file.check_end()
     if checked:
         totals = own.get(TOTALS_KEY, (0, b""))[1]
         if not is_whole(seed, TOTALS_KEY, totals):
@@ -452,9 +474,9 @@ def used_pages(file: int) -> UsedPages:
         meta = read_meta(file)
     except DamagedPagesError:
         meta = _any_meta(file)
-    pages = set(range(2, meta.last_page + 1))
+    walked = _File(file, meta.last_page)
+    pages = set(range(2, len(walked.used)))
     try:
-        walked = _File(file, meta.last_page)
         _check_free(walked, meta.free)
     except DamagedPagesError as error:
         reached, is_all = _reached(file, meta)
@@ -482,7 +504,7 @@ def meta_of(last_page: int, root: int, tables: int) -> Meta:
 
 def _any_meta(file: int) -> Meta:
     """The newest meta page that is one. Pages of the transaction before the last are not used again by that one, so its
-    tables are whole too. What a file that was cut short doesn't have is left out."""
+    tables are whole too."""
     metas, damage = [], ""
     for number in range(2):
         try:
@@ -491,8 +513,7 @@ def _any_meta(file: int) -> Meta:
             damage = str(error)
     if not metas:
         raise DamagedPagesError(damage)
-    newest = max(metas, key=lambda meta: meta.transaction)
-    return newest._replace(last_page=min(newest.last_page, os.fstat(file).st_size // PAGE_BYTES - 1))
+    return max(metas, key=lambda meta: meta.transaction)
 
 
 def _reached(file: int, meta: Meta) -> tuple[set[int], bool]:

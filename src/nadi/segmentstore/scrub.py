@@ -21,6 +21,7 @@ from pathlib import Path
 
 import lmdb
 import msgspec
+from crc32c import crc32c
 
 from nadi.errors import DamagedDataError, DataFolderError, NadiError, StorageFullError, UnavailableError
 from nadi.limits import (
@@ -58,6 +59,12 @@ class _Place(msgspec.Struct):
     segment: int = 0
     offset: int = 0
 
+    def check(self, containers: int) -> None:
+        """ValueError where a store of so many containers has no such place."""
+        is_there = 0 <= self.container < containers and 0 <= self.table <= len(TABLES)
+        if not (is_there and 0 <= self.segment < 1 << 63 and self.offset >= 0):
+            raise ValueError("it tells of a place that isn't there")
+
 
 class _Kept(msgspec.Struct):
     """The file: `since_ms` is when the folder was first served, from which the first week counts."""
@@ -66,6 +73,21 @@ class _Kept(msgspec.Struct):
     running: ScrubPass | None = None
     last: ScrubPass | None = None
     place: _Place = msgspec.field(default_factory=_Place)
+
+
+def _encode(kept: _Kept) -> bytes:
+    """One line: JSON, and its checksum behind a space."""
+    raw = msgspec.json.encode(kept)
+    return b"%b %08x\n" % (raw, crc32c(raw))
+
+
+def _decode(data: bytes) -> _Kept:
+    """ValueError where it isn't what was kept, or an earlier version kept it, which had no checksum: else a damaged
+    place would let the pass skip what lies before it, and find that nothing is damaged."""
+    raw, _, crc = data.rpartition(b" ")
+    if crc != b"%08x\n" % crc32c(raw):
+        raise ValueError("its checksum is wrong or missing")
+    return msgspec.json.decode(raw, type=_Kept)
 
 
 class Scrub:
@@ -379,7 +401,7 @@ class Scrub:
             if any(container.queue_bytes for container in self._containers):
                 await asyncio.sleep(SCRUB_YIELD_S)
         if time.monotonic() - self._kept_at >= SCRUB_KEEP_S:
-            data = msgspec.json.encode(self._kept)
+            data = _encode(self._kept)
             self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, data)
             await asyncio.shield(self._writing)
             self._kept_at = time.monotonic()
@@ -388,20 +410,19 @@ class Scrub:
 
     def _load(self) -> None:
         try:
-            kept = msgspec.json.decode(self._file.read_bytes(), type=_Kept)
+            kept = _decode(self._file.read_bytes())
+            if kept.running is not None:  # else it is where the last pass ended
+                kept.place.check(len(self._containers))
         except FileNotFoundError:
             self._keep()
-            return
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, ValueError) as error:
             log.warning("where the scrub was can't be read, so it starts over: %s", error)
             self._kept.running = ScrubPass(self._now_ms())
-            return
-        self._kept = kept
-        if kept.place.container > len(self._containers) or kept.place.table > len(TABLES):
-            self._kept.place = _Place()
+        else:
+            self._kept = kept
 
     def _keep(self) -> None:
-        self._write(msgspec.json.encode(self._kept))
+        self._write(_encode(self._kept))
 
     def _write(self, data: bytes) -> None:
         """Whole or not at all; what a full disk has no room for is written the next time."""

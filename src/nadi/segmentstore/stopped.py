@@ -23,6 +23,7 @@ from nadi.segmentstore import inventory
 from nadi.segmentstore import operations as op
 from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.container import Container
+from nadi.segmentstore.damage import KnownDamage
 from nadi.segmentstore.metadata import Metadata
 from nadi.segmentstore.reads import SegmentReader
 from nadi.segmentstore.state import StateMachine
@@ -258,6 +259,7 @@ class StoppedContainer(Container):
     def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
         super().__init__(number, folder, BlockCache(), chunks)
         self.folder, self.chunks = folder, chunks
+        self.damage = KnownDamage(number, logs=False)
         self._reader = SegmentReader(chunks, self.cache)
         self.undescribed = 0
         self.first_undescribed = ""  # the chunk's name

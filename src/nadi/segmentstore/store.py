@@ -68,10 +68,12 @@ class SegmentStore:
             except BaseException:
                 self._lock.release()
                 raise
+        self.taken = asyncio.Event()  # another server has the folder: this one must stop
         cache = BlockCache()
         self.containers = [Container(n, folder / f"container-{n}", cache, chunks, now_ms) for n in range(count)]
         for container in self.containers:
             container.on_opened = partial(inventory.take, container, chunks)
+            container.is_owned, container.on_taken = self._lock.is_held, self.taken.set
         self._reader = SegmentReader(chunks, cache)
         at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self.storage_writers = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.errors import DataFolderError, InvalidArgumentError, NadiError, StorageFullError
+from nadi.errors import DataFolderError, DataFolderTakenError, InvalidArgumentError, NadiError, StorageFullError
 from nadi.standalone.embedded import Ready
 from nadi.standalone.security import ServerSecurity
 
@@ -71,6 +71,9 @@ def main() -> int:
 
         rest = int(rest_port) if rest_port else None
         uvloop.run(_serve(folder, int(port), rest, int(containers), host, advertised, security))
+    except DataFolderTakenError as error:  # long after anybody waited for the start
+        logging.error("%s", error)
+        return 1
     except NadiError as error:
         kinds = {DataFolderError: "folder", StorageFullError: "full", InvalidArgumentError: "argument"}
         kind = next((word for kind, word in kinds.items() if isinstance(error, kind)), "other")

@@ -23,7 +23,7 @@ from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
 from nadi.controller.service import add_controller, rpc_server
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_STORE_PORT
-from nadi.errors import InvalidArgumentError, StorageFullError, UnavailableError
+from nadi.errors import DataFolderTakenError, InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.limits import THREAD_SWITCH_S
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
@@ -183,7 +183,10 @@ def _taken(host: str, port: int, error: Exception) -> str:
 
 
 async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.Event | None = None) -> None:
-    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect."""
+    """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect.
+
+    DataFolderTakenError: it has stopped, because another server has the data folder.
+    """
     raise_file_limit()
     sys.setswitchinterval(THREAD_SWITCH_S)
     stop = until or asyncio.Event()
@@ -195,4 +198,9 @@ async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.
         gc.collect()
         gc.freeze()
         ready(server)
-        await stop.wait()
+        waiting = [asyncio.create_task(event.wait()) for event in (stop, server.store.taken)]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+    if server.store.taken.is_set():
+        raise DataFolderTakenError(str(server.folder))

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from nadi.errors import InvalidArgumentError
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.latest import forget
+from nadi.segmentstore.tier1.latest import forget, latest
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_number
 
 CUT_FILE = "cut"
@@ -45,11 +45,7 @@ def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = N
         InvalidArgumentError: `file` is no log file's name, or `offset` lies past its end.
     """
     path = folder / Path(file).name
-    number = log_file_number(path.name)
-    if number is None:
-        raise InvalidArgumentError(f"{path.name} is no log file: its name must be like log-0000000000000012.nadi")
-    if offset < 0 or (path.exists() and offset > path.stat().st_size):
-        raise InvalidArgumentError(f"byte {offset:,} is not in {path}")
+    number = check_place(path, offset)
     whole = offset <= BLOCK_BYTES  # nothing but its header, or not even that, would be left
     suffix = f".damaged-{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     done = []
@@ -72,6 +68,23 @@ def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = N
     line = f"nadi-log-cut {number if path.exists() else number - 1}"
     disk.replace_file(folder / CUT_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
     return "\n".join(done) or f"{folder} holds no log file from {path.name} on: the log ends before it"
+
+
+def check_place(file: Path, offset: int) -> int:
+    """That a log can be ended there; gives the file's number.
+
+    Raises:
+        InvalidArgumentError: that is no log file, or `offset` lies past its end. One that is missing has a byte 0.
+    """
+    number = log_file_number(file.name)
+    if number is None:
+        raise InvalidArgumentError(f"{file.name} is no log file: its name must be like log-0000000000000012.nadi")
+    there = [n for path in file.parent.glob("log-*") if (n := log_file_number(path.name)) is not None]
+    if not file.exists() and number > max([latest(file.parent, None), *there]) + 1:
+        raise InvalidArgumentError(f"there is no file {file}, and the log never had one of that number")
+    if not 0 <= offset <= (file.stat().st_size if file.exists() else 0):
+        raise InvalidArgumentError(f"byte {offset:,} is not in {file}")
+    return number
 
 
 def _free_name(path: Path, suffix: str) -> Path:

@@ -192,7 +192,21 @@ class FileLog:
         if not self.is_settled(payload_bytes):
             await asyncio.get_running_loop().run_in_executor(None, self._supply.settle)
 
-    async def append(self, parts: Sequence[bytes]) -> Appended:
+    async def claim(self) -> None:
+        self._check_open()
+        await asyncio.get_running_loop().run_in_executor(None, self._claim)
+
+    def _claim(self) -> None:
+        """In a thread; the writer's has nothing to do meanwhile."""
+        try:
+            self._writer.begin(self._next_sequence)
+        except Exception as error:
+            self._failure = self._explained(error)
+            if self._failure is error:
+                raise
+            raise self._failure from error
+
+    def _check_open(self) -> None:
         assert self._next_sequence > 0, "replay() must have ended before the first append"
         assert not self._appending, "one append at a time"
         if self._closed:
@@ -201,6 +215,9 @@ class FileLog:
             raise ClosedError(str(self._failure))
         if self._failure is not None:
             raise UnavailableError(f"an append to the log {self._name} has failed: open it again")
+
+    async def append(self, parts: Sequence[bytes]) -> Appended:
+        self._check_open()
         size = sum(map(len, parts))
         if self._pace.is_quick(size) and self._writer.has_room(size, len(parts)):
             return self._write_here(parts)

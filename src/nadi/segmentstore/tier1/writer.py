@@ -95,6 +95,15 @@ class FrameWriter:
         file.size_bytes = max(file.size_bytes, file.end)
         return Appended(LogAddress(sequence, file.number, place), checksums)
 
+    def begin(self, sequence: int) -> None:
+        """Go on to this owner's first file, whose header is durable then; a frame of that number will be its first.
+
+        Raises: as `write`.
+        """
+        self._fence.check()
+        if self._file is None:
+            self._next_file(sequence)
+
     def has_room(self, payload_bytes: int, parts: int = 0) -> bool:
         """Whether such a frame goes into the current file: `write` waits for nothing but the disk then."""
         return self._file is not None and self._fits(self._file, frame_bytes(payload_bytes, parts))
@@ -102,6 +111,8 @@ class FrameWriter:
     def _fits(self, file: LogFile, size: int) -> bool:
         if self._in_kept and self._supply.ready is not None:
             return False  # there is room again
+        if file.end == BLOCK_BYTES:
+            return True  # an empty one is made larger where it must be
         return file.end + size <= self._file_bytes
 
     def is_settled(self, payload_bytes: int) -> bool:
