@@ -25,6 +25,7 @@ from nadi.segmentstore.cache import BlockCache
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.metadata import Metadata
 from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.disk import open_for_reading
@@ -232,7 +233,7 @@ class StoppedContainer(Container):
     def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
         super().__init__(number, folder, BlockCache(), chunks)
         self.folder, self.chunks = folder, chunks
-        self._reader = SegmentReader(chunks, self.cache)
+        self._reader = SegmentReader(chunks, self.cache, Rota())
         self.undescribed = 0
         self.first_undescribed = ""  # the chunk's name
 

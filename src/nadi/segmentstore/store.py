@@ -72,7 +72,8 @@ class SegmentStore:
         self.containers = [Container(n, folder / f"container-{n}", cache, chunks, now_ms) for n in range(count)]
         for container in self.containers:
             container.on_opened = partial(inventory.take, container, chunks)
-        self._reader = SegmentReader(chunks, cache)
+        self._rota = Rota()
+        self._reader = SegmentReader(chunks, cache, self._rota)
         at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self.storage_writers = [
             StorageWriter(container, chunks, self._reader, at_once) for container in self.containers
@@ -84,7 +85,6 @@ class SegmentStore:
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
         self.budget = Budget()
-        self._rota = Rota()
         self._patrol: asyncio.Task[None] | None = None
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self.listener: Listener | None = None
