@@ -189,7 +189,8 @@ REST_HEAD_TIMEOUT_S = 10.0  # from the connection, or the answer before, until a
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
 RPC_STREAMS_MAX = 100  # calls under way on one connection; clients wait with further ones
-RPC_AT_ONCE = 1_000  # calls under way on all: past it they are refused as UNAVAILABLE or RESOURCE_EXHAUSTED
+RPC_AT_ONCE = 1_000  # calls under way on all; an address that has as many as are left is refused more as UNAVAILABLE
+RPC_REFUSED_AT_ONCE = 1_000  # such calls being told so; past it calls are refused as RESOURCE_EXHAUSTED, whoever comes
 RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
 RPC_SENT_AHEAD_BYTES = 16 * KIB  # of a call before its request is read: gRPC holds them, of all calls at once 16 MiB
 RPC_RECEIVING_BYTES = 64 * MIB  # for requests that come, each as the largest one: 32 at a time, half of one address

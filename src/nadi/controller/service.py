@@ -34,7 +34,7 @@ from nadi.controller.messages import (
 )
 from nadi.controller.metadata import StreamName
 from nadi.controller.requests import parsed
-from nadi.controller.room import Room
+from nadi.controller.room import Calls, Room
 from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
 from nadi.controller.service_time import EventTimeService
@@ -69,6 +69,7 @@ from nadi.limits import (
     RPC_MESSAGE_TIMEOUT_S,
     RPC_METADATA_MAX_BYTES,
     RPC_RECEIVING_BYTES,
+    RPC_REFUSED_AT_ONCE,
     RPC_SENT_AHEAD_BYTES,
     RPC_SMALL_BYTES,
     RPC_STARTS_A_TURN,
@@ -104,9 +105,14 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+_CROWDED = "this address has as many calls under way as the controller takes of one: try again when some have ended"
+
+
 def rpc_server(**arguments: Any) -> grpc.aio.Server:
     """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server."""
-    return grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPC_AT_ONCE, **arguments)
+    return grpc.aio.server(
+        options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
+    )
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
@@ -136,9 +142,10 @@ def _method(rpc: str, services: Sequence[object]) -> Answer:
 
 
 class _Rooms:
-    """For the requests of one server: while they come, and while they are worked on."""
+    """For the calls of one server, and their requests: while they come, and while they are worked on."""
 
     def __init__(self) -> None:
+        self.calls = Calls(RPC_AT_ONCE)
         self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
 
 
@@ -153,6 +160,8 @@ def _guarded(
     async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
         peer = context.peer()
         address = peer.rpartition(":")[0]
+        if not rooms.calls.enter(address):
+            return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
         coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
         try:
             await coming.take(RPC_MESSAGE_MAX_BYTES)
@@ -174,6 +183,7 @@ def _guarded(
         finally:
             coming.leave()
             worked_on.leave()
+            rooms.calls.leave(address)
         return await context.abort(code, text)
 
     return handle
