@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from nadi.access.turns import Turns
 from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError
@@ -39,7 +40,6 @@ from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
 from nadi.controller.service_time import EventTimeService
 from nadi.controller.service_transactions import TransactionService
-from nadi.controller.turns import Turns
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,

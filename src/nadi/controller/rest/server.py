@@ -17,11 +17,11 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
+from nadi.access.turns import Turns
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.protocol import RestConnection, connection_for
 from nadi.controller.rest.replies import refusal
-from nadi.controller.turns import Turns
 from nadi.limits import (
     REST_CONNECTIONS_EXTRA,
     REST_CONNECTIONS_MAX,
