@@ -15,13 +15,14 @@ from starlette.responses import Response
 from nadi.access.budget import Budget
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
+from nadi.access.turns import Turns
 from nadi.controller.controller import Controller
 from nadi.controller.metadata import StreamName
 from nadi.controller.rest.access import EVERYBODY, RestAccess
 from nadi.controller.rest.health import Component
 from nadi.controller.rest.replies import JSON
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S
+from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_STEPS_A_TURN
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class Api:
     access: RestAccess
     controller: Controller | None = None
     budget: Budget = field(default_factory=Budget)
+    turns: Turns = field(default_factory=lambda: Turns(REST_STEPS_A_TURN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,11 @@ class Call:
         if self.api.controller is None:
             raise UnavailableError("the server is recovering its data: try again, or watch /v1/health")
         return self.api.controller
+
+    async def turn(self) -> None:
+        """Wait for one of the peer's turns, which requests begin in too."""
+        client = self.request.client
+        await self.api.turns.mine(client.host if client is not None else "")
 
     def shows(self, resource: str) -> bool:
         """Whether the caller may see it in a list."""

@@ -7,7 +7,7 @@ Expected errors keep their message, which says what to do; anything else is logg
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -84,22 +84,32 @@ def failure(request: Request, error: Exception) -> Response:
 
 
 async def stream_array(
-    pages: AsyncIterator[Sequence[Any]], before: bytes = b"[", after: bytes = b"]"
+    pages: AsyncIterator[Sequence[Any]],
+    turn: Callable[[], Awaitable[None]],
+    before: bytes = b"[",
+    after: bytes = b"]",
 ) -> StreamingResponse:
     """A JSON array whose items come page by page, so that memory holds one page however long it is.
 
-    The first page is fetched before anything is sent, so what is wrong from the start has its own status.
+    Each page waits for a `turn` of the loop to be fetched in, and for another to be encoded in. The first one is
+    fetched before anything is sent, so what is wrong from the start has its own status.
     """
-    first = await anext(pages, None)
+
+    async def following() -> Sequence[Any] | None:
+        await turn()
+        return await anext(pages, None)
+
+    first = await following()
 
     async def body() -> AsyncIterator[bytes]:
         separator = before
         page = first
         while page is not None:
             if page:
+                await turn()
                 yield separator + bytes(memoryview(encode(page))[1:-1])
                 separator = b","
-            page = await anext(pages, None)
+            page = await following()
         yield (before if separator is before else b"") + after
 
     return StreamingResponse(body(), media_type=JSON)
