@@ -181,6 +181,7 @@ REST_PORTION_LINES = 64  # or so many lines, each a header or half a chunk: 20 t
 REST_STEPS_A_TURN = 2  # such portions in one turn of the loop, each with one request at most, some 0.5 ms
 REST_MESSAGE_MAX_CHARS = 1_000  # of an error's text, which may quote what was sent
 REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
+REST_PAGES_AT_ONCE = 2  # of lists, being fetched and encoded: some 10 ms each, in parts
 REST_CONNECTIONS_MAX = 1_000  # past it who has been quiet longest goes for who comes
 REST_CONNECTIONS_OF_ADDRESS = 500
 REST_CONNECTIONS_EXTRA = 50  # above these, where all are at work: answered about health, and 503 otherwise
@@ -213,7 +214,8 @@ RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is there,
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has so long to say so
 
 # --- access control ------------------------------------------------------------------------------
-LOGINS_WAITING = 64  # passwords being checked at once; each costs a tenth of a second of one core
+LOGINS_AT_ONCE = 2  # passwords being checked; each costs a tenth of a second of one core
+LOGINS_WAITING = 128  # or waiting for it, half of them of one address; addresses in rotation
 LOGINS_KEPT = 1_000  # checked credentials, so that not every request costs that
 TOKENS_KEPT = 10_000  # delegation tokens whose signature was checked
 AUTHORIZATION_MAX_CHARS = 16_384  # of a request's authorization header; longer ones are wrong

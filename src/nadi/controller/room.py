@@ -1,9 +1,4 @@
-"""Room for calls, and memory for their requests.
-
-An address may have as many calls under way as there is room for further ones: half of all where it is alone, less the
-more there are, so whoever comes finds a place. A call above that is refused at once.
-
-A call takes its place before it is read, and another before it is worked on.
+"""Memory for the requests of calls: a call takes its place before it is read, and another before it is worked on.
 
 gRPC hands over no part of a request until it is asked for one, and does not tell its size; its network holds it
 meanwhile. So only what has a place is in memory. One address has half of all places at most, and addresses that wait
@@ -17,35 +12,6 @@ from collections import Counter, OrderedDict, deque
 
 from nadi.errors import UnavailableError
 from nadi.limits import RPC_ROOM_TIMEOUT_S
-
-
-class Calls:
-    """Under way at once: `enter` before a call's work, and if that says True `leave` after it."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most
-        self._of_address: Counter[str] = Counter()
-
-    def enter(self, address: str) -> bool:
-        """Whether a call from there may begin.
-
-        >>> calls = Calls(4)
-        >>> [calls.enter("flood") for _ in "abc"], calls.enter("good")
-        ([True, True, False], True)
-        """
-        if self._of_address[address] >= self._left:
-            if not self._of_address[address]:
-                del self._of_address[address]
-            return False
-        self._left -= 1
-        self._of_address[address] += 1
-        return True
-
-    def leave(self, address: str) -> None:
-        self._left += 1
-        self._of_address[address] -= 1
-        if not self._of_address[address]:
-            del self._of_address[address]
 
 
 class Room:

@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from nadi.access.places import Shares
 from nadi.access.turns import Turns
 from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
@@ -35,7 +36,7 @@ from nadi.controller.messages import (
 )
 from nadi.controller.metadata import StreamName
 from nadi.controller.requests import parsed
-from nadi.controller.room import Calls, Room
+from nadi.controller.room import Room
 from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
 from nadi.controller.service_time import EventTimeService
@@ -145,7 +146,7 @@ class _Rooms:
     """For the calls of one server, and their requests: while they come, and while they are worked on."""
 
     def __init__(self) -> None:
-        self.calls = Calls(RPC_AT_ONCE)
+        self.calls = Shares(RPC_AT_ONCE)
         self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
 
 

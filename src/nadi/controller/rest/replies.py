@@ -7,7 +7,8 @@ Expected errors keep their message, which says what to do; anything else is logg
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -85,31 +86,31 @@ def failure(request: Request, error: Exception) -> Response:
 
 async def stream_array(
     pages: AsyncIterator[Sequence[Any]],
-    turn: Callable[[], Awaitable[None]],
+    place: Callable[[], AbstractAsyncContextManager[None]],
     before: bytes = b"[",
     after: bytes = b"]",
 ) -> StreamingResponse:
     """A JSON array whose items come page by page, so that memory holds one page however long it is.
 
-    Each page waits for a `turn` of the loop to be fetched in, and for another to be encoded in. The first one is
-    fetched before anything is sent, so what is wrong from the start has its own status.
+    Each page is fetched and encoded in a `place` of its own, for which it waits. The first one is before anything is
+    sent, so what is wrong from the start has its own status.
     """
 
-    async def following() -> Sequence[Any] | None:
-        await turn()
-        return await anext(pages, None)
+    async def following() -> bytes | None:
+        async with place():
+            page = await anext(pages, None)
+            return None if page is None else bytes(memoryview(encode(page))[1:-1])
 
     first = await following()
 
     async def body() -> AsyncIterator[bytes]:
         separator = before
-        page = first
-        while page is not None:
-            if page:
-                await turn()
-                yield separator + bytes(memoryview(encode(page))[1:-1])
+        items = first
+        while items is not None:
+            if items:
+                yield separator + items
                 separator = b","
-            page = await following()
+            items = await following()
         yield (before if separator is before else b"") + after
 
     return StreamingResponse(body(), media_type=JSON)
