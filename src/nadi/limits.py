@@ -214,7 +214,7 @@ RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is there,
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has so long to say so
 
 # --- access control ------------------------------------------------------------------------------
-LOGINS_AT_ONCE = 2  # passwords being checked; each costs a tenth of a second of one core
+LOGINS_AT_ONCE = 2  # passwords being checked; each costs 0.1 to 0.4 s of a core, by the machine
 LOGINS_WAITING = 128  # or waiting for it, half of them of one address; addresses in rotation
 LOGINS_KEPT = 1_000  # checked credentials, so that not every request costs that
 TOKENS_KEPT = 10_000  # delegation tokens whose signature was checked

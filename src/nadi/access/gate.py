@@ -3,7 +3,7 @@
     Basic <base64 of user:password>     checked against the users file
     Bearer <JSON Web Token>             checked against the issuer's keys
 
-A password costs a tenth of a second to check, on purpose, so that is done in threads, two at once. The others wait, of
+A password costs 0.1 to 0.4 s to check, on purpose, so that is done in threads, two at once. The others wait, of
 each address some and addresses in rotation: who guesses keeps nobody else from logging in. What was right is remembered
 (by a keyed hash) as long as the user's password stays the same.
 """
@@ -115,7 +115,7 @@ class Gate:
     def _begin(self, users: UsersFile, digest: bytes, value: str, address: str) -> _Check:
         if not self._shares.enter(address):
             raise UnavailableError(
-                "logins are crowded: as many of this address as may are being checked, some 20 a second. Try again"
+                "logins are crowded: as many of this address as may are being checked. Try again soon"
             )
         check = self._checking[digest] = _Check(self._log_in(users, digest, value, address))
 
