@@ -103,6 +103,11 @@ SNAPSHOT_READ_BYTES_PER_S = 64 * MIB  # of the one found at a start, to see that
 SNAPSHOT_RETRY_MAX_S = 60.0  # longest pause between two tries while tier 2 is away
 STATE_CHECK_S = 600.0  # the check of a state that was not closed may take so long: 1 GB of a slow disk
 LOCATE_EXTENTS_BACK = 130  # looked at for an event's begin: as many as the largest event has appends
+LOCATE_BLOCK_BYTES = 128 * KIB  # read at a time to find one
+LOCATE_ASTRAY_HOPS = 200_000  # over events beyond the extent that it was asked for in: some 30 ms, in turns
+WALKS_AT_ONCE = 4  # that look for events' begins: each holds a block
+HOPS_A_TURN = 500  # over events, by each of them in one turn of the loop: some 0.15 us each,
+HOPS_A_COMMAND = 120  # so many are worth what a command is
 DAMAGE_LISTED = 1_000  # damaged places that a container lists; readers are told of all
 TIME_INDEX_MS = 1_000  # a segment's time index has at most one entry in it
 TIME_INDEX_BYTES = 4 * KIB  # and one entry, of some 40 bytes on disk, for so many: it stays about 1 % of the data
@@ -176,6 +181,7 @@ REST_PORTION_LINES = 64  # or so many lines, each a header or half a chunk: 20 t
 REST_STEPS_A_TURN = 2  # such portions in one turn of the loop, each with one request at most, some 0.5 ms
 REST_MESSAGE_MAX_CHARS = 1_000  # of an error's text, which may quote what was sent
 REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
+REST_PAGES_AT_ONCE = 2  # of lists, being fetched and encoded: some 10 ms each, in parts
 REST_CONNECTIONS_MAX = 1_000  # past it who has been quiet longest goes for who comes
 REST_CONNECTIONS_OF_ADDRESS = 500
 REST_CONNECTIONS_EXTRA = 50  # above these, where all are at work: answered about health, and 503 otherwise
@@ -184,7 +190,8 @@ REST_HEAD_TIMEOUT_S = 10.0  # from the connection, or the answer before, until a
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
 RPC_STREAMS_MAX = 100  # calls under way on one connection; clients wait with further ones
-RPC_AT_ONCE = 1_000  # calls under way on all: past it they are refused as UNAVAILABLE or RESOURCE_EXHAUSTED
+RPC_AT_ONCE = 1_000  # calls under way on all; an address that has as many as are left is refused more as UNAVAILABLE
+RPC_REFUSED_AT_ONCE = 1_000  # such calls being told so; past it calls are refused as RESOURCE_EXHAUSTED, whoever comes
 RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
 RPC_SENT_AHEAD_BYTES = 16 * KIB  # of a call before its request is read: gRPC holds them, of all calls at once 16 MiB
 RPC_RECEIVING_BYTES = 64 * MIB  # for requests that come, each as the largest one: 32 at a time, half of one address
@@ -207,12 +214,14 @@ RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is there,
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has so long to say so
 
 # --- access control ------------------------------------------------------------------------------
-LOGINS_WAITING = 64  # passwords being checked at once; each costs a tenth of a second of one core
+LOGINS_AT_ONCE = 2  # passwords being checked; each costs 0.1 to 0.4 s of a core, by the machine
+LOGINS_WAITING = 128  # or waiting for it, half of them of one address; addresses in rotation
 LOGINS_KEPT = 1_000  # checked credentials, so that not every request costs that
 TOKENS_KEPT = 10_000  # delegation tokens whose signature was checked
 AUTHORIZATION_MAX_CHARS = 16_384  # of a request's authorization header; longer ones are wrong
 BEARER_KEYS_REFRESH_S = 10.0  # a key set is not fetched again sooner, whatever unknown key is asked for
 BEARER_KEYS_AGE_S = 300.0  # and is fetched again when it is older than this
+TLS_HANDSHAKES_A_TURN = 1  # begun in one turn of the loop by each door: 0.5 ms with ECDSA, 3 ms with RSA of 3,072 bits
 TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
 
 # --- client --------------------------------------------------------------------------------------

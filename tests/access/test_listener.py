@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
+import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -160,6 +163,60 @@ def test_half_a_handshake_has_a_place_and_a_deadline(tmp_path: Path, monkeypatch
             assert await whole.say() == b"plain"
 
     uvloop.run(main())
+
+
+@pytest.mark.parametrize("first_bytes", [0, 3, 100])
+def test_few_handshakes_begin_in_a_turn(tmp_path: Path, first_bytes: int) -> None:
+    """A crowd's hellos, the last bytes of which come at once; with RSA each costs the loop some milliseconds."""
+    files = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.certificate, files.key)
+    trusting = ssl.create_default_context(cafile=str(files.authority))
+    outgoing = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        trusting.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+    hello = outgoing.read()
+
+    async def main() -> None:
+        async with door(500, 500, tls=context) as (listener, address):
+            crowd = [socket.create_connection(address) for _ in range(150)]
+            await until(len(crowd), listener)
+            for one in crowd:
+                one.sendall(hello[:first_bytes])
+            for _ in range(50):
+                await _cpu_of_a_turn()
+            for one in crowd:
+                one.sendall(hello[first_bytes:])
+                one.setblocking(False)
+            turns, answered = [], 0
+            while answered < len(crowd):
+                turns.append(await _cpu_of_a_turn())
+                answered = sum(_is_answered(one) for one in crowd) if len(turns) % 50 == 0 else answered
+            longest = max(turns)
+            assert longest < 0.01, f"a turn took {longest * 1e3:.0f} ms of processor time"
+            whole = Visitor(*await asyncio.open_connection(*address, ssl=trusting, server_hostname="localhost"))
+            assert await whole.say() == b"plain"
+            for one in crowd:
+                one.close()
+
+    gc.disable()
+    try:
+        uvloop.run(main())
+    finally:
+        gc.enable()
+
+
+async def _cpu_of_a_turn() -> float:
+    before = time.thread_time()
+    await asyncio.sleep(0)
+    return time.thread_time() - before
+
+
+def _is_answered(one: socket.socket) -> bool:
+    try:
+        return one.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return False
 
 
 def test_doors_leave_files_for_storage(monkeypatch: pytest.MonkeyPatch) -> None:

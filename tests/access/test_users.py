@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import os
 import stat
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,7 +126,7 @@ def test_a_right_password_is_checked_once(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_logins_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_module, "LOGINS_WAITING", 3)
+    monkeypatch.setattr(gate_module, "LOGINS_WAITING", 6)  # half of them of one address
 
     async def test(gate: Gate) -> None:
         found = await asyncio.gather(
@@ -135,6 +138,93 @@ def test_logins_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert (await gate.caller(basic("ann"))).name == "ann"
 
     with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
+
+
+def slow_checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The passwords that were checked, in order, each in 10 ms."""
+    checked: list[str] = []
+
+    def check(password: str, kept: str) -> bool:
+        checked.append(password)
+        time.sleep(0.01)
+        return password == PASSWORD
+
+    monkeypatch.setattr(gate_module, "is_password", check)
+    return checked
+
+
+def test_who_guesses_makes_others_wait_for_no_more_than_a_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = slow_checks(monkeypatch)
+
+    async def test(gate: Gate) -> None:
+        flood = [asyncio.create_task(gate.caller(basic("ann", f"guess {n}"), f"10.0.0.1:{n}")) for n in range(200)]
+        await asyncio.sleep(0)
+        assert (await gate.caller(basic("ann"), "10.0.0.2:7")).name == "ann"
+        assert len(checked) <= 6, "addresses take turns"
+        kinds = [type(error) for error in await asyncio.gather(*flood, return_exceptions=True)]
+        assert kinds.count(UnavailableError) > 100
+        with pytest.raises(UnavailableError, match="logins are crowded"):
+            await asyncio.gather(*(gate.caller(basic("ann", f"more {n}"), "10.0.0.1:1") for n in range(200)))
+
+    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
+
+
+def test_a_check_that_nobody_waits_for_ends_and_is_not_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked = slow_checks(monkeypatch)
+
+    async def test(gate: Gate) -> None:
+        for pause_s in (0.0, 0.001, 0.02):
+            asked = [asyncio.create_task(gate.caller(basic("ann", f"{pause_s} {n}"), "a:1")) for n in range(20)]
+            last = asyncio.create_task(gate.caller(basic("ann", f"{pause_s} 19"), "b:1"))
+            await asyncio.sleep(pause_s)
+            for task in asked:
+                task.cancel()
+            with pytest.raises(NotAuthenticatedError):
+                await asyncio.wait_for(last, 5)  # others who wait for the same check go on
+        assert len(checked) < 30, "what nobody waits for is not checked"
+        gone = asyncio.create_task(gate.caller(basic("ann")))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        assert (await gate.caller(basic("ann"))).name == "ann", "nor does it spoil the next one"
+        del asked, last, task, gone
+        await asyncio.sleep(0.05)
+        gc.collect()
+
+    with_gate(users_file(tmp_path, {"ann": "prn::/,READ"}), test)
+    assert "never retrieved" not in caplog.text
+
+
+def test_who_kept_their_password_stays_known_when_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = slow_checks(monkeypatch)
+    grants = {"ann": "prn::/,READ", "bob": "prn::/,READ"}
+    path = users_file(tmp_path, grants)
+
+    async def test(gate: Gate) -> None:
+        for name in grants:
+            await gate.authorized(basic(name), "prn::/", Permission.READ)
+        users = read_users(path)
+        write_users(
+            path,
+            {
+                "ann": replace(users["ann"], permissions=Permissions.parse("prn::/,READ_UPDATE")),
+                "bob": replace(users["bob"], password_hash=hash_password("another")),
+            },
+        )
+        await gate.authorized(basic("ann"), "prn::/", Permission.READ_UPDATE)
+        assert len(checked) == 2
+        await gate.caller(basic("bob"))
+        assert len(checked) == 3, "a changed password is asked for again"
+
+    with_gate(path, test)
 
 
 def test_nadi_passwd(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import grpc
 import pytest
 
 import nadi
+from nadi.access.turns import Turns
 from nadi.client import StreamManager
 from nadi.controller import room, service
 from nadi.controller.room import Room
 from nadi.controller.service import add_controller, rpc_server
-from nadi.controller.turns import Turns
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
@@ -88,6 +88,43 @@ def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest.Monke
                 task.cancel()
 
     asyncio.run(main())
+
+
+def test_silent_calls_of_one_address_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "RPC_AT_ONCE", 20)
+    monkeypatch.setattr(service, "RPC_REFUSED_AT_ONCE", 100, raising=False)
+
+    async def main() -> None:
+        async with served() as address:
+            port = int(address.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+            fields = {
+                ":path": path("createScope"),
+                ":authority": "x",
+                "content-type": "application/grpc",
+                "te": "trailers",
+            }
+            head = b"\x83\x86" + b"".join(
+                bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+                for name, value in fields.items()
+            )
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _http2_frame(4, 0, b""))
+            writer.write(b"".join(_http2_frame(1, 2 * n + 1, head) for n in range(90)))
+            refused = b""
+            while b"grpc-status" not in refused:
+                refused += await asyncio.wait_for(reader.read(1 << 16), 10)
+            async with grpc.aio.insecure_channel(address) as channel:
+                scope = pb.ScopeInfo(scope="s").SerializeToString()
+                call = channel.unary_unary(path("createScope"))(scope, timeout=5)
+                assert await code_of(call) is grpc.StatusCode.OK
+            writer.close()
+
+    asyncio.run(main())
+
+
+def _http2_frame(kind: int, stream: int, payload: bytes) -> bytes:
+    flags = 4 * (kind == 1)  # END_HEADERS
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def test_a_call_that_is_too_large_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from bisect import bisect_left
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.model.framing import frame_events
-from nadi.segmentstore.boundaries import boundary_from
+from nadi.segmentstore.boundaries import Walks
+from nadi.segmentstore.hops import HEADER, hop
+from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
-from tests.segmentstore.harness import WRITER, Peer, open_store
+from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
 S = "scope/stream/0.#epoch.0"
 
@@ -89,8 +92,9 @@ def test_bytes_that_are_no_events_have_the_end_of_their_append(tmp_path: Path) -
     uvloop.run(run())
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.data())
-def test_the_walk_reads_blocks_of_any_size(sizes: list[int], data: st.DataObject) -> None:
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 80)), min_size=1, max_size=6), st.data())
+def test_the_walk_reads_blocks_of_any_size(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    sizes = [size for size, count in rows for _ in range(count)]
     payloads = [bytes([1 + n % 250]) * size for n, size in enumerate(sizes)]
     stored = frame_events(payloads)
     boundaries = [0]
@@ -98,9 +102,82 @@ def test_the_walk_reads_blocks_of_any_size(sizes: list[int], data: st.DataObject
         boundaries.append(boundaries[-1] + 8 + len(payload))
     target = data.draw(st.integers(0, len(stored) - 1))
     edges = sorted({0, len(stored), *data.draw(st.lists(st.sampled_from(boundaries), max_size=3))})
-    most = data.draw(st.integers(1, 30))
+    most = data.draw(st.sampled_from([1, 2, 7, 30, 300, 5_000]))
 
     async def read(offset: int, length: int) -> bytes:
         return stored[offset : offset + min(length, most)]
 
-    assert asyncio.run(boundary_from(target, edges, read)) == boundaries[bisect_left(boundaries, target)]
+    found = asyncio.run(Walks(Rota()).boundary_from(target, edges, read))
+    assert found == boundaries[bisect_left(boundaries, target)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 200)), min_size=1, max_size=6), st.data())
+def test_hops_over_rows_of_one_size_are_as_single_ones(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+    stored = frame_events([bytes(size) for size, count in rows for _ in range(count)])
+    if data.draw(st.booleans()):
+        stored = stored[: data.draw(st.integers(0, len(stored)))] + data.draw(st.binary(max_size=30))
+    stop = data.draw(st.integers(0, len(stored) + 50))
+    at, is_event = 0, True
+    while at < stop and at + HEADER.size <= len(stored) and is_event:
+        kind, length = HEADER.unpack_from(stored, at)
+        is_event = kind == 0 and length >= 0
+        at += (HEADER.size + length) * is_event
+    found, done, goes_on = 0, 1, True
+    while done and goes_on:
+        found, done, goes_on = hop(memoryview(stored), found, stop)
+    assert (found, goes_on) == (at, is_event)
+
+
+def test_what_is_no_event_is_soon_given_up() -> None:
+    """Zeros look like the smallest events; from no edge do they come out at one behind the target."""
+    size, reads = 1 << 14, 0
+    edges = [*range(0, 30 * size, size), *range(30 * size + 4, 60 * size, size)]
+
+    async def read(offset: int, length: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return bytes(min(length, size))
+
+    async def run() -> int:
+        return await Walks(Rota()).boundary_from(edges[29] + 100, edges, read)
+
+    assert uvloop.run(run()) == edges[30]
+    assert reads < 150  # where each walk goes to the end it takes 1,400
+
+
+def test_walks_leave_the_loop_to_others_and_end_with_their_connection(tmp_path: Path) -> None:
+    """Before, one walk held the loop for 200,000 events, and a hundred were under way at once."""
+
+    async def run() -> None:
+        async with open_store(tmp_path, 1) as (store, peer):
+            await peer.create(S)
+            await peer.setup(S)
+            events = [bytes(4 + n % 2) for n in range(80_000)]
+            await peer.append(events, len(events))
+            target = len(frame_events(events)) - 50
+            end = await locate(peer, target)
+            others = [await connect(store.address) for _ in range(14)]
+            turns: list[float] = []
+            asked = [asyncio.create_task(locate(other, target)) for other in others[:10]]
+            for other in others[10:]:
+                other.send(*(wire.LocateOffset(n, S, target, "") for n in range(200)))
+            while not all(task.done() for task in asked):
+                turns.append(await _cpu_of_a_turn())
+            assert {task.result() for task in asked} == {end}
+            for other in others:
+                other.close()
+            left = 0
+            while left < 50:  # turns that are as good as idle
+                turns.append(await _cpu_of_a_turn())
+                left = left + 1 if turns[-1] < 0.000_05 else 0
+                assert len(turns) < 100_000, "it goes on for nobody"
+            longest = sorted(turns)[-3:]  # a collection of garbage may fall into one or two
+            assert longest[0] < 0.01, f"turns took {[round(turn * 1e3) for turn in longest]} ms of processor time"
+
+    uvloop.run(run())
+
+
+async def _cpu_of_a_turn() -> float:
+    before = time.thread_time()
+    await asyncio.sleep(0)
+    return time.thread_time() - before

@@ -12,6 +12,7 @@ import pytest
 import nadi
 from nadi.errors import DataFolderError
 from nadi.segmentstore import snapshots
+from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.cli.test_check_and_repair import command
 from tests.segmentstore.state_tables import lose_states, recovered
@@ -55,7 +56,7 @@ def bytes_kept(folder: Path) -> set[bytes]:
             chunks = ChunkStore.in_folder(folder / "tier2")
             stopped = StoppedContainer(number, container, chunks)
             await stopped.open(Path(shutil.copytree(container / "state", folder.parent / f"looked-at-{number}")))
-            reader = SegmentReader(chunks, stopped.cache)
+            reader = SegmentReader(chunks, stopped.cache, Rota())
             for segment in stopped.segments():
                 record = stopped.state.must(segment)
                 data = b""

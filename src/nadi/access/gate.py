@@ -3,8 +3,9 @@
     Basic <base64 of user:password>     checked against the users file
     Bearer <JSON Web Token>             checked against the issuer's keys
 
-A password costs a fifth of a second to check, on purpose, so that is done in threads, a bounded number
-at once, and what was right is remembered (by a keyed hash) until the users file changes.
+A password costs 0.1 to 0.4 s to check, on purpose, so that is done in threads, two at once. The others wait, of
+each address some and addresses in rotation: who guesses keeps nobody else from logging in. What was right is remembered
+(by a keyed hash) as long as the user's password stays the same.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import binascii
 import hmac
 import logging
 import secrets
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nadi.access.bearer import BearerKeys, BearerSettings
 from nadi.access.passwords import hash_password, is_password
 from nadi.access.permissions import Caller, Permission
-from nadi.access.users import UsersFile
+from nadi.access.places import Places, Shares
+from nadi.access.users import User, UsersFile
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
-from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_KEPT, LOGINS_WAITING
+from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_KEPT, LOGINS_WAITING
 from nadi.seldom import SeldomWarning
 
 log = logging.getLogger(__name__)
@@ -40,11 +43,12 @@ class Gate:
             raise InvalidArgumentError("access control needs a users file, or keys for bearer tokens")
         self._users = UsersFile(users) if users is not None else None
         self._bearer = BearerKeys(bearer) if bearer is not None else None
-        self._known: dict[bytes, tuple[int, Caller]] = {}
-        self._checking: dict[bytes, asyncio.Task[Caller]] = {}
+        self._known: dict[bytes, User] = {}
+        self._checking: dict[bytes, _Check] = {}
+        self._shares, self._places = Shares(LOGINS_WAITING), Places(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)
         self._nobody = hash_password(secrets.token_hex(16))  # what unknown users are checked against
-        self._threads = ThreadPoolExecutor(2, "nadi logins")
+        self._threads = ThreadPoolExecutor(LOGINS_AT_ONCE, "nadi logins")
         self.failed_logins = 0
         self.refusals = 0
         self._report = SeldomWarning(log, "%d failed logins, the last from %s: %s")
@@ -52,7 +56,7 @@ class Gate:
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
         """Who sent `authorization`; NotAuthenticatedError if that can't be said."""
         try:
-            return await self._caller(authorization)
+            return await self._caller(authorization, peer.rpartition(":")[0])
         except NotAuthenticatedError as error:
             self.failed_logins += 1
             self._report(peer or "unknown", error)
@@ -77,7 +81,7 @@ class Gate:
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _caller(self, authorization: str | None) -> Caller:
+    async def _caller(self, authorization: str | None, address: str) -> Caller:
         if not authorization:
             raise NotAuthenticatedError(_NEEDED)
         if len(authorization) > AUTHORIZATION_MAX_CHARS:
@@ -85,37 +89,85 @@ class Gate:
         method, _, value = authorization.partition(" ")
         method, value = method.lower(), value.strip()
         if method == "basic" and self._users is not None:
-            return await self._basic(self._users, value)
+            return await self._basic(self._users, value, address)
         if method == "bearer" and self._bearer is not None:
             return await self._bearer.caller(value)
         raise NotAuthenticatedError(_NEEDED)
 
-    async def _basic(self, users: UsersFile, value: str) -> Caller:
-        version = users.refresh()
+    async def _basic(self, users: UsersFile, value: str, address: str) -> Caller:
+        users.refresh()
         digest = hmac.digest(self._digest_key, value.encode("utf-8", "surrogatepass"), "sha256")
         known = self._known.get(digest)
-        if known is not None and known[0] == version:
-            return known[1]
-        task = self._checking.get(digest)
-        if task is None:
-            if len(self._checking) >= LOGINS_WAITING:
-                raise UnavailableError("too many logins are being checked: try again")
-            task = self._checking[digest] = asyncio.create_task(self._log_in(users, version, digest, value))
-            task.add_done_callback(lambda _: self._checking.pop(digest, None))
-        return await asyncio.shield(task)
+        if known is not None:
+            user = users.find(known.name)
+            if user is not None and user.password_hash == known.password_hash:
+                return Caller(user.name, user.permissions)
+            del self._known[digest]
+        check = self._checking.get(digest)
+        if check is None:
+            check = self._begin(users, digest, value, address)
+        try:
+            return await check.result()
+        finally:
+            if check.is_left and self._checking.get(digest) is check:
+                del self._checking[digest]  # for who comes next it is too late
 
-    async def _log_in(self, users: UsersFile, version: int, digest: bytes, value: str) -> Caller:
+    def _begin(self, users: UsersFile, digest: bytes, value: str, address: str) -> _Check:
+        if not self._shares.enter(address):
+            raise UnavailableError(
+                "logins are crowded: as many of this address as may are being checked. Try again soon"
+            )
+        check = self._checking[digest] = _Check(self._log_in(users, digest, value, address))
+
+        def is_over(_: object) -> None:
+            self._shares.leave(address)
+            if self._checking.get(digest) is check:
+                del self._checking[digest]
+
+        check.task.add_done_callback(is_over)
+        return check
+
+    async def _log_in(self, users: UsersFile, digest: bytes, value: str, address: str) -> Caller:
         try:
             name, colon, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, ValueError):
             raise NotAuthenticatedError("the Basic credentials are not base64 of user:password") from None
-        user = users.find(name) if colon else None
-        kept = user.password_hash if user is not None else self._nobody
-        right = await asyncio.get_running_loop().run_in_executor(self._threads, is_password, password, kept)
+        async with self._places.of(address):
+            user = users.find(name) if colon else None
+            kept = user.password_hash if user is not None else self._nobody
+            right = await asyncio.get_running_loop().run_in_executor(self._threads, is_password, password, kept)
         if user is None or not right:
             raise NotAuthenticatedError(_WRONG)
-        caller = Caller(user.name, user.permissions)
         if len(self._known) >= LOGINS_KEPT:
             self._known.clear()
-        self._known[digest] = (version, caller)
-        return caller
+        self._known[digest] = user
+        return Caller(user.name, user.permissions)
+
+
+class _Check:
+    """Of one user and password, for all who wait for it; it ends when nobody does any more."""
+
+    def __init__(self, work: Coroutine[None, None, Caller]) -> None:
+        self.task = asyncio.create_task(work)
+        self.task.add_done_callback(_seen)
+        self._waiting = 0
+
+    @property
+    def is_left(self) -> bool:
+        """Nobody waits for it any more."""
+        return not self._waiting
+
+    async def result(self) -> Caller:
+        self._waiting += 1
+        try:
+            return await asyncio.shield(self.task)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self.task.cancel()
+
+
+def _seen(task: asyncio.Task[Caller]) -> None:
+    """Its error was for those who waited: where they left, it is nobody's."""
+    if not task.cancelled():
+        task.exception()

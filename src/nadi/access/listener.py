@@ -16,13 +16,17 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 
-from nadi.limits import ACCEPTS_A_TURN, FILES_FOR_STORAGE, TLS_HANDSHAKE_S
+from nadi.access.turns import Turns
+from nadi.limits import ACCEPTS_A_TURN, FILES_FOR_STORAGE, TLS_HANDSHAKE_S, TLS_HANDSHAKES_A_TURN
 from nadi.seldom import SeldomWarning
 
 log = logging.getLogger(__name__)
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _DOORS = 3  # that take connections: the segment store's, gRPC's and REST's
+_RECORD_HEAD_BYTES = 5  # of TLS: type, version, length
+_RECORD_BYTES = 1 << 14  # at most, behind that
+_HANDSHAKE = 22  # the type of the record that a hello comes in
 _PAUSE_S = 0.1  # when the system has no room for a connection
 
 
@@ -112,6 +116,7 @@ class Listener:
         self._report = SeldomWarning(log, f"{name}: %d connections found no place or had to go, the last from %s: %s")
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
+        self._handshakes = Turns(TLS_HANDSHAKES_A_TURN)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
@@ -201,13 +206,16 @@ class Listener:
         made = self._make(guest)
         if self._tls is None:
             guest.protocol = made
+        loop = asyncio.get_running_loop()
+        timeout_s: float | None = None
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: made,
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=TLS_HANDSHAKE_S if self._tls is not None else None,
-            )
+            if self._tls is not None:
+                began, timeout_s = loop.time(), TLS_HANDSHAKE_S
+                async with asyncio.timeout(timeout_s):
+                    await _hello(accepted)
+                    await self._handshakes.mine(guest.address)
+                timeout_s = max(1.0, timeout_s - (loop.time() - began))
+            await loop.connect_accepted_socket(lambda: made, accepted, ssl=self._tls, ssl_handshake_timeout=timeout_s)
         except BaseException as error:
             guest.leave()
             self._end(made)
@@ -216,3 +224,24 @@ class Listener:
                 log.error("a connection could not be taken", exc_info=error)
         else:
             guest.task, guest.protocol = None, made
+
+
+async def _hello(accepted: socket.socket) -> None:
+    """Wait until the first record of TLS has come as a whole, or what is none; nothing is read."""
+    await _arrived(accepted, _RECORD_HEAD_BYTES)
+    head = accepted.recv(_RECORD_HEAD_BYTES, socket.MSG_PEEK)
+    if len(head) == _RECORD_HEAD_BYTES and head[0] == _HANDSHAKE:
+        await _arrived(accepted, _RECORD_HEAD_BYTES + min(int.from_bytes(head[3:]), _RECORD_BYTES))
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+
+
+async def _arrived(accepted: socket.socket, size_bytes: int) -> None:
+    """Wait for so many bytes, or the end of them: the system wakes us for no less."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[None] = loop.create_future()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)
+    loop.add_reader(accepted, lambda: None if came.done() else came.set_result(None))
+    try:
+        await came
+    finally:
+        loop.remove_reader(accepted)

@@ -3,7 +3,7 @@
     scrypt$15$8$3$<salt>$<hash>
 
 The numbers are log2 of the cost, the block size and the parallelism (OWASP's Password Storage Cheat
-Sheet, 2024: 32 MiB and about a fifth of a second each). The text has no colon, so it fits a users file.
+Sheet, 2024: 32 MiB and 0.1 to 0.4 s of a core each). The text has no colon, so it fits a users file.
 """
 
 from __future__ import annotations

@@ -77,29 +77,26 @@ def write_users(path: Path, users: dict[str, User]) -> None:
 
 
 class UsersFile:
-    """The users as they are now. `version` changes with them."""
+    """The users as they are now."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.version = 0
         self._seen = self._stamp()
         self._users = read_users(path)
 
     def find(self, name: str) -> User | None:
         return self._users.get(name)
 
-    def refresh(self) -> int:
-        """Read the file again if it was changed; gives the version."""
+    def refresh(self) -> None:
+        """Read the file again if it was changed."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
             try:
                 self._users = read_users(self._path)
-                self.version += 1
                 log.info("the users file %s was read again: %d users", self._path, len(self._users))
             except InvalidArgumentError as error:
                 log.error("the users stay as they were: %s", error)
-        return self.version
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

@@ -19,6 +19,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from nadi.access.places import Shares
+from nadi.access.turns import Turns
 from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.history import PreconditionError
@@ -39,7 +41,6 @@ from nadi.controller.service_groups import ReaderGroupService
 from nadi.controller.service_tables import KeyValueTableService
 from nadi.controller.service_time import EventTimeService
 from nadi.controller.service_transactions import TransactionService
-from nadi.controller.turns import Turns
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -69,6 +70,7 @@ from nadi.limits import (
     RPC_MESSAGE_TIMEOUT_S,
     RPC_METADATA_MAX_BYTES,
     RPC_RECEIVING_BYTES,
+    RPC_REFUSED_AT_ONCE,
     RPC_SENT_AHEAD_BYTES,
     RPC_SMALL_BYTES,
     RPC_STARTS_A_TURN,
@@ -104,9 +106,14 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+_CROWDED = "this address has as many calls under way as the controller takes of one: try again when some have ended"
+
+
 def rpc_server(**arguments: Any) -> grpc.aio.Server:
     """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server."""
-    return grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPC_AT_ONCE, **arguments)
+    return grpc.aio.server(
+        options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
+    )
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
@@ -136,9 +143,10 @@ def _method(rpc: str, services: Sequence[object]) -> Answer:
 
 
 class _Rooms:
-    """For the requests of one server: while they come, and while they are worked on."""
+    """For the calls of one server, and their requests: while they come, and while they are worked on."""
 
     def __init__(self) -> None:
+        self.calls = Shares(RPC_AT_ONCE)
         self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
 
 
@@ -153,6 +161,8 @@ def _guarded(
     async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
         peer = context.peer()
         address = peer.rpartition(":")[0]
+        if not rooms.calls.enter(address):
+            return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
         coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
         try:
             await coming.take(RPC_MESSAGE_MAX_BYTES)
@@ -174,6 +184,7 @@ def _guarded(
         finally:
             coming.leave()
             worked_on.leave()
+            rooms.calls.leave(address)
         return await context.abort(code, text)
 
     return handle

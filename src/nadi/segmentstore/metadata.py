@@ -425,6 +425,17 @@ class Metadata:
         raw = self._get("entries", bounded_key(_ID.pack(segment) + key))
         return None if raw is None else _unpack_entry(raw)[1:]
 
+    def versions(self, segment: int, keys: Iterable[bytes]) -> dict[bytes, int]:
+        """The versions of those of a table's keys that are there."""
+        prefix, found = _ID.pack(segment), dict[bytes, int]()
+        with self._env.begin(db=self._tables["entries"]) as txn:
+            for key in keys:
+                stored = bounded_key(prefix + key)
+                raw = txn.get(stored)
+                if raw is not None:
+                    found[key] = _unpack_entry(self._whole("entries", stored, raw))[1]
+        return found
+
     def entries_from(self, segment: int, key: bytes) -> Iterator[tuple[bytes, int, bytes]]:
         """(key, version, value) in order of keys, from `key` on, or from a little before where keys are long."""
         prefix = _ID.pack(segment)

@@ -22,10 +22,11 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
-from nadi.segmentstore.boundaries import event_begins, first_event_at
+from nadi.segmentstore.boundaries import Walks, event_begins
 from nadi.segmentstore.cache import BlockCache, Place
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.records import Extent, Kind, SegmentRecord
+from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.wire.fields import Buffer
@@ -37,9 +38,10 @@ _DAMAGED_PLACES = 10_000  # remembered
 
 
 class SegmentReader:
-    """Reads for one segment store."""
+    """Reads for one segment store; `walks` are those for the begins of events in what it reads."""
 
-    def __init__(self, chunks: ChunkStore, cache: BlockCache) -> None:
+    def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota) -> None:
+        self.walks = Walks(rota)
         self._chunks = chunks
         self._cache = cache
         self._fetches: dict[Place, asyncio.Task[_Fetched]] = {}
@@ -56,7 +58,8 @@ class SegmentReader:
         try:
             return await self._read(container, name, offset, length)
         except DamagedDataError as error:
-            go_on_at = await self._next_event(container, name, error.end_offset)
+            async with self.walks.behind_damage:
+                go_on_at = await self._next_event(container, name, error.end_offset)
             raise DamagedDataError(name, error.offset, go_on_at, error.reason) from error
 
     async def _read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
@@ -160,6 +163,10 @@ class SegmentReader:
         container.damage.note(error)
         raise error
 
+    async def event_begins(self, extent: Extent) -> list[int]:
+        """The offsets in an extent where events may begin, as far as is told."""
+        return [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
+
     async def _next_event(self, container: Container, name: str, offset: int) -> int:
         """The first place from that one on where an append begins and an event does."""
         record, _ = self.at_hand(container, name, offset, 0)
@@ -168,15 +175,14 @@ class SegmentReader:
             return offset
         edges: list[int] = []
         for extent in record.extents[record.extent_index(offset) :]:
-            begins = [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
-            edges += (begin for begin in begins if offset <= begin < end)
+            edges += (begin for begin in await self.event_begins(extent) if offset <= begin < end)
             if len(edges) > LOCATE_EXTENTS_BACK:
                 break
 
         async def read(offset: int, length: int) -> Buffer:
             return (await self._read(container, name, offset, length))[1]
 
-        return await first_event_at([*edges, end], read)
+        return await self.walks.first_event_at([*edges, end], read)
 
     def _start_block(self, extent: Extent, number: int) -> asyncio.Task[_Fetched]:
         """Fetch one block of a chunk into the cache."""

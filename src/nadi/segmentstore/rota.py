@@ -37,6 +37,24 @@ class Rota:
         self._waiting.append(work)
         self._come_round()
 
+    async def do(self, work: Work) -> None:
+        """Have it done in a later turn, and wait for that; it is not done for who waits no more."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def in_turn() -> int:
+            if done.done():
+                return 0
+            try:
+                commands = work()
+            except Exception as error:
+                done.set_exception(error)
+                return 0
+            done.set_result(None)
+            return commands
+
+        self.add(in_turn)
+        await done
+
     def _come_round(self) -> None:
         if not self._is_due:
             self._is_due = True

@@ -34,11 +34,11 @@ from nadi.naming import SCRUB_SEGMENT, transient_segment_name
 from nadi.segmentstore import moments, tables
 from nadi.segmentstore import operations as op
 from nadi.segmentstore.access import TokenCheck
-from nadi.segmentstore.boundaries import boundary_from, edges_around
+from nadi.segmentstore.boundaries import edges_around
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.frame import FrameBuilder
 from nadi.segmentstore.reads import SegmentReader
-from nadi.segmentstore.records import Kind, SegmentRecord
+from nadi.segmentstore.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.scrub import Scrub
 from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
@@ -304,24 +304,28 @@ class SegmentService:
     async def _locate(self, command: wire.LocateOffset) -> wire.Command:
         target = command.target_offset
 
-        def look(_: FrameBuilder, state: StateMachine) -> tuple[int, list[int]]:
-            """The segment's start, and the edges of the extents around the target up to its end."""
+        def look(_: FrameBuilder, state: StateMachine) -> tuple[int, Extent | None, list[int]]:
+            """The segment's start, the extent that holds the target, and the edges of those around it."""
             record = find(state, command.segment, Kind.STREAM)
             if not record.start_offset < target < record.length:
-                return record.start_offset, [record.length]
-            return record.start_offset, edges_around(record, target)
+                return record.start_offset, None, [record.length]
+            holding = record.extents[record.extent_index(target)]
+            return record.start_offset, holding, edges_around(record, target)
 
         async def read(offset: int, length: int) -> Buffer:
             _, data = await self._reader.read(self._container_of(command.segment), command.segment, offset, length)
             return data
 
-        start, edges = await self._turn(command.segment, look)
+        start, holding, edges = await self._turn(command.segment, look)
         if target <= start:
             found = start
-        elif len(edges) == 1:
+        elif holding is None:
             found = edges[0]
         else:
-            found = await boundary_from(target, edges, read)
+            async with self._reader.walks.to_offsets:
+                inner = await self._reader.event_begins(holding)
+                edges = sorted({*edges, *(begin for begin in inner if edges[0] < begin < edges[-1])})
+                found = await self._reader.walks.boundary_from(target, edges, read)
         return wire.OffsetLocated(command.request_id, command.segment, found)
 
     async def _locate_moment(self, command: wire.LocateMoment) -> wire.Command:

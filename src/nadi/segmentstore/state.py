@@ -8,7 +8,7 @@ memory and are loaded again when they are asked for (`residents`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nadi.errors import DamagedStateError
@@ -269,9 +269,13 @@ class StateMachine:
 
     def _update_table(self, operation: op.TableUpdate) -> None:
         record = self.must(operation.segment)
+        present = set(self.table_versions(record, [key for key, _, _ in operation.entries]))
         for key, position, value in operation.entries:
-            existed = self.table_entry(record, key) is not None
-            record.entry_count += (value is not None) - existed
+            record.entry_count += (value is not None) - (key in present)
+            if value is None:
+                present.discard(key)
+            else:
+                present.add(key)
             record.overlay.pop(key, None)  # so that the overlay is in order of versions
             record.overlay[key] = (position, value)
             record.table_length = position + 17 + len(key) + len(value or b"")
@@ -284,6 +288,20 @@ class StateMachine:
         if found is not None:
             return None if found[1] is None else (found[0], found[1])
         return self.metadata.entry(record.id, key) if record.exists else None
+
+    def table_versions(self, record: SegmentRecord, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """The versions of those keys that a table has, as of all operations applied; in one look at what is stored."""
+        overlay = record.overlay
+        found: dict[bytes, int] = {}
+        if record.exists:
+            elsewhere = [key for key in keys if key not in overlay] if overlay else keys
+            found = self.metadata.versions(record.id, elsewhere) if elsewhere else found
+        if overlay:
+            for key in keys:
+                entry = overlay.get(key)
+                if entry is not None and entry[1] is not None:
+                    found[key] = entry[0]
+        return found
 
     def _store_chunk(self, operation: op.ChunkStored) -> None:
         self.planned.pop(operation.chunk, None)

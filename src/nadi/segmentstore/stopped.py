@@ -26,6 +26,7 @@ from nadi.segmentstore.container import Container
 from nadi.segmentstore.damage import KnownDamage
 from nadi.segmentstore.metadata import Metadata
 from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state import StateMachine
 from nadi.segmentstore.tier1.cut import cut_at
 from nadi.segmentstore.tier1.disk import open_for_reading
@@ -260,7 +261,7 @@ class StoppedContainer(Container):
         super().__init__(number, folder, BlockCache(), chunks)
         self.folder, self.chunks = folder, chunks
         self.damage = KnownDamage(number, logs=False)
-        self._reader = SegmentReader(chunks, self.cache)
+        self._reader = SegmentReader(chunks, self.cache, Rota())
         self.undescribed = 0
         self.first_undescribed = ""  # the chunk's name
 

@@ -74,7 +74,8 @@ class SegmentStore:
         for container in self.containers:
             container.on_opened = partial(inventory.take, container, chunks)
             container.is_owned, container.on_taken = self._lock.is_held, self.taken.set
-        self._reader = SegmentReader(chunks, cache)
+        self._rota = Rota()
+        self._reader = SegmentReader(chunks, cache, self._rota)
         at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self.storage_writers = [
             StorageWriter(container, chunks, self._reader, at_once) for container in self.containers
@@ -86,7 +87,6 @@ class SegmentStore:
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._connections: set[Connection] = set()
         self.budget = Budget()
-        self._rota = Rota()
         self._patrol: asyncio.Task[None] | None = None
         self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
         self.listener: Listener | None = None

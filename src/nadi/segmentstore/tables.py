@@ -50,17 +50,17 @@ def check_key(record: SegmentRecord, key: bytes) -> None:
         raise InvalidArgumentError(f"keys of {record.name} have {record.key_length} bytes, not {len(key)}")
 
 
-def _check_condition(state: StateMachine, record: SegmentRecord, key: bytes, expected: int) -> None:
+def _check_condition(found: int | None, expected: int) -> None:
+    """found: the key's version, None where it is absent."""
     if expected == NO_VERSION:
         return
-    found = state.table_entry(record, key)
     if expected == NOT_EXISTS:
         if found is not None:
-            raise ConditionFailedError(f"the key exists already, at version {found[0]}")
+            raise ConditionFailedError(f"the key exists already, at version {found}")
     elif found is None:
         raise KeyNotFoundError(f"the key is absent; version {expected} was expected")
-    elif found[0] != expected:
-        raise ConditionFailedError(f"the key is at version {found[0]}; {expected} was expected")
+    elif found != expected:
+        raise ConditionFailedError(f"the key is at version {found}; {expected} was expected")
 
 
 def _check_open(record: SegmentRecord) -> None:
@@ -95,7 +95,10 @@ def update(
         check_key(record, entry.key)
         if len(entry.value) > TABLE_VALUE_MAX_BYTES:
             raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
-        _check_condition(state, record, entry.key, entry.version)
+    conditional = [entry for entry in entries if entry.version != NO_VERSION]
+    found = state.table_versions(record, [entry.key for entry in conditional])
+    for entry in conditional:
+        _check_condition(found.get(entry.key), entry.version)
     position = record.table_length
     versions: list[int] = []
     rows: list[tuple[bytes, int, bytes | None]] = []
@@ -118,11 +121,13 @@ def remove(
     _check_length(record, length)
     for key in keys:
         check_key(record, key.key)
-        _check_condition(state, record, key.key, key.version)
+    found = state.table_versions(record, [key.key for key in keys])
+    for key in keys:
+        _check_condition(found.get(key.key), key.version)
     position = record.table_length
     rows: list[tuple[bytes, int, bytes | None]] = []
     for key in keys:
-        if state.table_entry(record, key.key) is not None:
+        if key.key in found:
             rows.append((key.key, position, None))
             position += ENTRY_OVERHEAD_BYTES + len(key.key)
     if rows:

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -32,11 +33,14 @@ Halves = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 @asynccontextmanager
 async def served(
-    monkeypatch: pytest.MonkeyPatch, app: Starlette | None = None, budget: Budget | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    app: Starlette | None = None,
+    budget: Budget | None = None,
+    controller: Any = None,
 ) -> AsyncIterator[RestServer]:
     if app is not None:
         monkeypatch.setattr(rest_server, "rest_app", lambda _: app)
-    api = Api(lambda: leaf("nadi", Status.UP), RestAccess(), budget=budget or Budget())
+    api = Api(lambda: leaf("nadi", Status.UP), RestAccess(), controller, budget=budget or Budget())
     made = RestServer(api, "127.0.0.1", 0)
     await made.start()
     try:

@@ -16,7 +16,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from nadi.controller.rest import replies
 from nadi.controller.rest.parser import cut_portion
+from nadi.controller.rest.replies import encode
 from nadi.limits import (
     REST_BODY_FRAMING_MAX_BYTES,
     REST_BODY_MAX_BYTES,
@@ -171,6 +173,35 @@ def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypatch: p
                     assert await reader.readexactly(len(str(number))) == str(number).encode()
                 writer.close()
             assert turn.all == 50 * 20
+            assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
+
+    uvloop.run(main())
+
+
+def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both to fetch and to encode them; from many connections, with pages that are there at once."""
+    turn = MostInATurn()
+
+    class Scopes:
+        async def list_scopes(self, token: str) -> tuple[list[str], str]:
+            turn.count()
+            page = int(token or "0")
+            return [f"scope-{page}-{n}" for n in range(20)] if page < 10 else [], str(page + 1)
+
+    def counted(value: Any) -> bytes:
+        turn.count()
+        return encode(value)
+
+    monkeypatch.setattr(replies, "encode", counted)
+
+    async def main() -> None:
+        async with served(monkeypatch, controller=Scopes()) as made, turn:
+            crowd = [await asyncio.open_connection(*address(made)) for _ in range(40)]
+            for _, writer in crowd:
+                writer.write(b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            for answer in await asyncio.gather(*(all_of(reader) for reader, _ in crowd)):
+                assert answer.count(b"scope-") == 200
+            assert turn.all == 40 * (11 + 10)
             assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
 
     uvloop.run(main())

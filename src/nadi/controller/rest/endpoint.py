@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +16,15 @@ from starlette.responses import Response
 from nadi.access.budget import Budget
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
+from nadi.access.places import Places
+from nadi.access.turns import Turns
 from nadi.controller.controller import Controller
 from nadi.controller.metadata import StreamName
 from nadi.controller.rest.access import EVERYBODY, RestAccess
 from nadi.controller.rest.health import Component
 from nadi.controller.rest.replies import JSON
 from nadi.errors import InvalidArgumentError, UnavailableError
-from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S
+from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_ONCE, REST_STEPS_A_TURN
 
 
 @dataclass(slots=True)
@@ -32,6 +35,8 @@ class Api:
     access: RestAccess
     controller: Controller | None = None
     budget: Budget = field(default_factory=Budget)
+    pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
+    turns: Turns = field(default_factory=lambda: Turns(REST_STEPS_A_TURN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,14 @@ class Call:
         if self.api.controller is None:
             raise UnavailableError("the server is recovering its data: try again, or watch /v1/health")
         return self.api.controller
+
+    @asynccontextmanager
+    async def page(self) -> AsyncIterator[None]:
+        """For one page of a long list: few are put together at once, each from one of the turns of all requests."""
+        address = self.request.client.host if self.request.client is not None else ""
+        async with self.api.pages.of(address):
+            await self.api.turns.mine(address)
+            yield
 
     def shows(self, resource: str) -> bool:
         """Whether the caller may see it in a list."""

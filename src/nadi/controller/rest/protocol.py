@@ -19,10 +19,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nadi.access.budget import Pool
 from nadi.access.listener import Guest
+from nadi.access.turns import Turns
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.parser import Parser, cut_portion
 from nadi.controller.rest.replies import JSON, encode
-from nadi.controller.turns import Turns
 from nadi.limits import PATROL_S, REST_HEAD_TIMEOUT_S, REST_PORTION_BYTES, REST_SOCKET_BYTES, SEND_TIMEOUT_S
 from nadi.seldom import SeldomWarning
 from nadi.wire.unsent import Unsent

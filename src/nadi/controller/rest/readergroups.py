@@ -27,7 +27,7 @@ async def list_reader_groups(call: Call) -> Response:
                 return
             yield [ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))]
 
-    return await stream_array(pages(), b'{"readerGroups":[', b"]}")
+    return await stream_array(pages(), call.page, b'{"readerGroups":[', b"]}")
 
 
 async def show_reader_group(call: Call) -> Response:

@@ -7,7 +7,8 @@ Expected errors keep their message, which says what to do; anything else is logg
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -84,22 +85,32 @@ def failure(request: Request, error: Exception) -> Response:
 
 
 async def stream_array(
-    pages: AsyncIterator[Sequence[Any]], before: bytes = b"[", after: bytes = b"]"
+    pages: AsyncIterator[Sequence[Any]],
+    place: Callable[[], AbstractAsyncContextManager[None]],
+    before: bytes = b"[",
+    after: bytes = b"]",
 ) -> StreamingResponse:
     """A JSON array whose items come page by page, so that memory holds one page however long it is.
 
-    The first page is fetched before anything is sent, so what is wrong from the start has its own status.
+    Each page is fetched and encoded in a `place` of its own, for which it waits. The first one is before anything is
+    sent, so what is wrong from the start has its own status.
     """
-    first = await anext(pages, None)
+
+    async def following() -> bytes | None:
+        async with place():
+            page = await anext(pages, None)
+            return None if page is None else bytes(memoryview(encode(page))[1:-1])
+
+    first = await following()
 
     async def body() -> AsyncIterator[bytes]:
         separator = before
-        page = first
-        while page is not None:
-            if page:
-                yield separator + bytes(memoryview(encode(page))[1:-1])
+        items = first
+        while items is not None:
+            if items:
+                yield separator + items
                 separator = b","
-            page = await anext(pages, None)
+            items = await following()
         yield (before if separator is before else b"") + after
 
     return StreamingResponse(body(), media_type=JSON)

@@ -29,7 +29,7 @@ async def scaling_events(call: Call) -> Response:
         for epoch in epochs_within(history, start_ms, end_ms):
             yield [_metadata(history, epoch)]
 
-    return await stream_array(pages())
+    return await stream_array(pages(), call.page)
 
 
 def _time(call: Call, name: str) -> int:

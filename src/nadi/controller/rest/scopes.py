@@ -23,7 +23,7 @@ async def list_scopes(call: Call) -> Response:
                 return
             yield [ScopeProperty(name) for name in names if call.shows(scope_resource(name))]
 
-    return await stream_array(pages(), b'{"scopes":[', b"]}")
+    return await stream_array(pages(), call.page, b'{"scopes":[', b"]}")
 
 
 async def create_scope(call: Call) -> Response:

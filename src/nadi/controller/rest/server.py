@@ -21,13 +21,11 @@ from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.protocol import RestConnection, connection_for
 from nadi.controller.rest.replies import refusal
-from nadi.controller.turns import Turns
 from nadi.limits import (
     REST_CONNECTIONS_EXTRA,
     REST_CONNECTIONS_MAX,
     REST_CONNECTIONS_OF_ADDRESS,
     REST_SOCKET_BYTES,
-    REST_STEPS_A_TURN,
 )
 
 STOP_GRACE_S = 1
@@ -40,7 +38,6 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._api = api
         self.serving = asyncio.Event()
-        self._turns = Turns(REST_STEPS_A_TURN)
         self.listener = Listener(
             self._protocol,
             _abort,
@@ -70,7 +67,7 @@ class _Uvicorn(uvicorn.Server):
         return connection_for(
             guest,
             _short(app),
-            self._turns,
+            self._api.turns,
             self._api.budget.receiving,
             config=self.config,
             server_state=self.server_state,

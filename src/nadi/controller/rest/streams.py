@@ -35,7 +35,7 @@ async def list_streams(call: Call) -> Response:
                 if wanted(name, stream) and shows(call.caller, call.scope, name)
             ]
 
-    return await stream_array(pages(), b'{"streams":[', b"]}")
+    return await stream_array(pages(), call.page, b'{"streams":[', b"]}")
 
 
 def _filter(call: Call) -> Callable[[str, Stream], bool]:
