@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from nadi.client.administration import Administration
+from nadi.client.arguments import checked
 from nadi.client.bookmarks import Bookmarks, NamedSlices
 from nadi.client.controller import ControllerClient
 from nadi.client.cuts import StreamCuts
@@ -40,6 +41,7 @@ def controller_address(uri: str) -> str:
     return split_uri(uri)[0]
 
 
+@checked()
 class StreamManager(Administration, EventStreams, Structures):
     """A client of the controller at `controller_uri`; make it inside a running event loop.
 

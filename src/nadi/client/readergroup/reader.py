@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nadi.client.arguments import check_timeout, checked
 from nadi.client.damage import RAISE, OnDamage
 from nadi.client.readergroup.holdings import Holdings
 from nadi.client.readergroup.notices import Notices
@@ -46,6 +47,7 @@ _POSITIONS_EVERY_S = 1.0
 _ids = itertools.count()
 
 
+@checked(without=("read_next_event",))
 class EventReader(Reading[EventRead]):
     """Made by `ReaderGroup.create_reader`; one user at a time.
 
@@ -111,6 +113,7 @@ class EventReader(Reading[EventRead]):
         return await self._next(timeout, is_whole=True)
 
     async def _next(self, timeout: float | None, *, is_whole: bool) -> EventRead | None:
+        check_timeout(timeout)
         self._holdings.put_back()
         self._attention = False
         try:
