@@ -32,7 +32,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Check = Callable[[Any], None]
 _NAMES = {"scope": "scope", "stream": "stream", "table": "key-value table"}
 _BAR = re.compile(r" \| (?![^\[]*\])")  # between types, not within the brackets of one
-_WORDS = {str: "a text", int: "a whole number", bool: "True or False", bytes: "bytes"}
+_WORDS: dict[Any, str] = {str: "a text", int: "a whole number", bool: "True or False", bytes: "bytes"}
 _WORDS |= {Iterable: "several values", Sequence: "several values", Callable: "a function", Mapping: "a mapping"}
 
 
