@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 import nadi
@@ -245,6 +246,18 @@ def test_values_refuse_what_they_can_not_be_made_of(make: Callable[..., Any], go
         if (told := outcome(make, good | {name: value})) is not None
     ]
     assert not complaints, "\n".join(complaints)
+
+
+def test_what_is_right_is_taken(world: World) -> None:
+    for credentials in (client.Basic("u", "p"), client.Bearer(lambda: "t"), None):
+        StreamManager(credentials=credentials, trust_store=Path("none"), timeout=1).close()
+    manager: Any = world.manager
+    with manager.create_writer("o", "typed", serializer=Json(int)) as writer:
+        writer.write_batch([1, 2], ["a", "b"]).result(5)
+        writer.write_batch((value for value in (3,)), "a").result(5.0)
+    manager.update_stream("o", "a", scaling=ScalingPolicy.fixed(1), retention=None, tags={"a"})
+    manager.table("o", "plain").put(memoryview(b"key"), bytearray(b"value"))
+    assert manager.create_reader("o", "a", routing_keys={"k"}).next_block(numpy.float64(5))
 
 
 def test_what_is_said(world: World) -> None:

@@ -20,8 +20,9 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral, Real
-from typing import Any, TypeVar, cast, get_origin
+from numbers import Integral
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
@@ -38,7 +39,7 @@ _WORDS |= {Iterable: "several values", Sequence: "several values", Callable: "a 
 
 def check_seconds(seconds: object, what: str = "a timeout") -> None:
     """InvalidArgumentError unless that is a time to wait: neither negative nor NaN, nor longer than threads can."""
-    if not isinstance(seconds, bool) and isinstance(seconds, Real) and 0 <= float(seconds) <= threading.TIMEOUT_MAX:
+    if not isinstance(seconds, bool) and isinstance(seconds, int | float) and 0 <= seconds <= threading.TIMEOUT_MAX:
         return
     raise InvalidArgumentError(f"{what} is a number of seconds, 0 or more, not {_shown(seconds)}")
 
@@ -128,7 +129,7 @@ def _checks(function: Callable[..., Any]) -> dict[str, _Check]:
 
 def _check_of(name: str, named: str | None, types: Sequence[str], function: Callable[..., Any]) -> _Check | None:
     """None if any of the types is no class, as a type variable: then anything may be right."""
-    kinds = [_kind(text, function) for text in types]
+    kinds = [kind for text in types for kind in _kinds(text, function)]
     if any(kind is None for kind in kinds):
         return None
     takes_none = type(None) in kinds
@@ -151,15 +152,19 @@ def _check_of(name: str, named: str | None, types: Sequence[str], function: Call
     return check
 
 
-def _kind(text: str, function: Callable[..., Any]) -> type | None:
-    """The class that an annotation names; None if it is something else."""
+def _kinds(text: str, function: Callable[..., Any]) -> list[type | None]:
+    """The class that an annotation names, or the classes of a union's name; None for something else."""
     if text == "None":
-        return type(None)
-    found: Any = None
+        return [type(None)]
     first, *rest = text.partition("[")[0].split(".")
-    found = function.__globals__.get(first, getattr(builtins, first, None))
+    found: Any = function.__globals__.get(first, getattr(builtins, first, None))
     for part in rest:
         found = getattr(found, part, None)
+    members = get_args(found) if get_origin(found) in (Union, UnionType) else [found]
+    return [_class_of(member) for member in members]
+
+
+def _class_of(found: Any) -> type | None:
     found = get_origin(found) or found
     if found is Any or not isinstance(found, type) or _is_no_test(found):
         return None
