@@ -80,7 +80,7 @@ class Values(Generic[T]):
         return self._taker.write_batch([self.encode(value) for value in values], routing_keys)
 
 
-@checked()
+@checked(without=("write", "write_many"))
 class ValueWriter(Values[T]):
     """EventWriter's methods, for values."""
 
@@ -114,7 +114,7 @@ class ValueWriter(Values[T]):
         await self.events.close(timeout)
 
 
-@checked()
+@checked(without=("write_many",))
 class ValueTransaction(Values[T]):
     """Transaction's methods, for values."""
 

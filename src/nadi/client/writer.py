@@ -55,7 +55,7 @@ _SHORT = 4096
 _SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
 
 
-@checked(without=("write", "write_batch", "write_event", "write_many"))
+@checked(without=("write", "write_batch", "write_event", "write_many", "on_sealed", "schedule", "settle", "spawn"))
 class EventWriter:
     """Writes to the segments given to `open`; made by StreamManager and by Transaction.
 
