@@ -132,6 +132,8 @@ def _check_of(name: str, named: str | None, types: Sequence[str], function: Call
     kinds = [kind for text in types for kind in _kinds(text, function)]
     if any(kind is None for kind in kinds):
         return None
+    if bytes in kinds and len(kinds) > 1 and type(None) not in kinds:
+        return None  # a table's keys, which `table_bytes` looks at
     takes_none = type(None) in kinds
     kinds = [kind for kind in kinds if kind is not type(None)]
     what = f"{function.__name__}: {name}" if function.__name__ != "__init__" else name
