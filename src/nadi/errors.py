@@ -25,6 +25,7 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── NotEmptyError
     │   ├── StreamSealedError       no more events can be written to this stream
     │   ├── StreamNotSealedError
+    │   ├── StreamRemadeError       it was deleted and made anew under its name: begin at the new one's head
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
     │   ├── ContentionError         others were faster each time: try again later, or less often
     │   ├── ReaderOfflineError      others took this reader's segments: make another reader
@@ -187,6 +188,16 @@ class StreamSealedError(ConflictError):
     def __init__(self, name: str) -> None:
         super().__init__(f"{name} is sealed: it can be read, but takes no more data")
         self.name = name
+
+
+class StreamRemadeError(ConflictError):
+    def __init__(self, scope: str, stream: str) -> None:
+        super().__init__(
+            f"stream {scope}/{stream} was deleted and made anew, and what was read up to here is of the old one: begin "
+            "at the new one's head; a reader group goes there by `reset_reader_group`, with the head of each of its "
+            "streams, and a query by a new checkpoint"
+        )
+        self.scope, self.stream = scope, stream
 
 
 class StreamNotSealedError(ConflictError):

@@ -129,6 +129,9 @@ def test_the_command_refuses_in_words() -> None:
         ({"tls_certificate": "missing.pem", "tls_key": "missing.key"}, "TLS can't be served"),
         ({"tls_certificate": "missing.pem"}, "both a certificate and its private key"),
         ({"users_file": "missing"}, "users file missing can't be read"),
+        ({"users_file": Path("missing")}, "users file missing can't be read"),
+        ({"users_file": 5}, "users_file can't be 5"),
+        ({"token_lifetime_s": "5"}, "token_lifetime_s can't be '5'"),
         ({"bearer_keys": "missing"}, "an issuer and an audience"),
     ],
 )

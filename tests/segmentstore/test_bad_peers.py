@@ -48,6 +48,7 @@ from nadi.segmentstore.connection import Connection
 from nadi.segmentstore.connection_reads import ConnectionReads
 from nadi.segmentstore.container import Container
 from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.waiters import Waiters
 from nadi.wire import commands as wire
@@ -173,9 +174,11 @@ def test_nothing_is_fetched_for_a_reply_that_can_not_be_sent(tmp_path: Path, mon
     fetched: list[int] = []
     load = SegmentReader._load
 
-    async def counted(reader: SegmentReader, container: Any, record: Any, offset: int, length: int) -> Any:
+    async def counted(
+        reader: SegmentReader, container: Any, record: Any, offset: int, length: int, owner: object
+    ) -> Any:
         fetched.append(length)
-        return await load(reader, container, record, offset, length)
+        return await load(reader, container, record, offset, length, owner)
 
     monkeypatch.setattr(SegmentReader, "_load", counted)
 
@@ -193,6 +196,40 @@ def test_nothing_is_fetched_for_a_reply_that_can_not_be_sent(tmp_path: Path, mon
         (connection,) = others(store)
         assert connection.sending.held_bytes <= CONNECTION_REPLIES_BYTES + 2 * READ_REPLY_MAX_BYTES
         assert len(connection._reads._ready) >= 200 - len(fetched) - 8
+        rude.close()
+
+    over_store(tmp_path, test)
+
+
+def test_who_reads_here_and_there_in_history_holds_up_no_other_reader_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read of one byte fetches all that is stored with it, and a connection may ask for a thousand at once."""
+    monkeypatch.setattr("nadi.segmentstore.reads.FETCHES_AT_ONCE", 1)
+    fetched: list[int] = []
+    of_log, go_on = SegmentReader._of_log, asyncio.Event()
+
+    async def slow(container: Container, extent: Extent) -> Any:
+        fetched.append(extent.offset)
+        await go_on.wait()
+        return await of_log(container, extent)
+
+    monkeypatch.setattr(SegmentReader, "_of_log", staticmethod(slow))
+
+    async def test(store: SegmentStore, peer: Peer) -> None:
+        await filled(peer, 8)
+        cache = store.containers[0].cache
+        for place in list(cache._blocks):
+            cache.drop(place)
+        rude = Rude(store.address)
+        await rude.send(HELLO + b"".join(encode(wire.ReadSegment(S, n * (MIB + 8), 1, "", n)) for n in range(7)))
+        await until(lambda: len(store._reader._fetches) == 7)
+        peer.send(wire.ReadSegment(S, 7 * (MIB + 8), 1, "", 1))
+        await until(lambda: len(store._reader._fetches) == 8)
+        go_on.set()
+        assert isinstance(await peer.receive(), wire.SegmentRead)
+        assert fetched.index(7 * (MIB + 8)) <= 2
+        await until(lambda: len(fetched) == 8)
         rude.close()
 
     over_store(tmp_path, test)

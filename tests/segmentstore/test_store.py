@@ -156,6 +156,24 @@ def test_a_large_event_for_a_sealed_segment_is_refused_at_its_first_piece(tmp_pa
     uvloop.run(run())
 
 
+def test_a_connection_forgets_the_transient_segments_that_are_no_more(tmp_path: Path) -> None:
+    """A client that writes large events for months has one connection."""
+
+    async def run() -> None:
+        async with open_store(tmp_path) as (store, peer):
+            await peer.create(S)
+            made = [(await peer.ask(wire.CreateTransientSegment(n, WRITER, S, ""))).segment for n in range(1, 6)]
+            (connection,) = store._connections
+            assert set(connection._transients) == set(made)
+            assert isinstance(await peer.ask(wire.MergeSegments(6, S, made[0], "")), wire.SegmentsMerged)
+            assert isinstance(await peer.ask(wire.DeleteSegment(7, made[1], "")), wire.SegmentDeleted)
+            merged = await peer.ask(wire.MergeSegmentsBatch(8, S, tuple(made[2:4]), ""))
+            assert isinstance(merged, wire.SegmentsBatchMerged)
+            assert set(connection._transients) == {made[4]}
+
+    uvloop.run(run())
+
+
 def test_transient_segments_go_with_their_connection(tmp_path: Path) -> None:
     async def run() -> None:
         async with open_store(tmp_path) as (store, peer):

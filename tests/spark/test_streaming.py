@@ -11,9 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 import nadi
-from nadi.errors import InvalidArgumentError, InvalidStreamCutError, QueryTruncatedError, StreamNotFoundError
+from nadi.client.cuts import SegmentSlice
+from nadi.errors import (
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    QueryTruncatedError,
+    StreamNotFoundError,
+    StreamRemadeError,
+)
 from nadi.naming import segment_id
 from nadi.spark.option_names import Use
 from nadi.spark.options import Options
@@ -429,3 +437,33 @@ def test_in_spark_a_sink_without_a_stream_says_so(world: World, tmp_path: Path) 
     )
     with pytest.raises(Exception, match="there is no stream home/spark-nothing"):
         query.awaitTermination(60)
+
+
+@pytest.mark.parametrize("skips", ["false", "true"])
+def test_a_query_whose_stream_was_made_anew_is_told_that(home: Home, skips: str) -> None:
+    stream = f"remade-{skips}"
+    home.manager.create_stream("home", stream)
+    with home.manager.create_writer("home", stream) as writer:
+        writer.write_event(b"old")
+    query = Query(home, stream, skip_truncated=skips)
+    assert query.trigger()
+    home.manager.seal_stream("home", stream)
+    home.manager.delete_stream("home", stream)
+    home.manager.create_stream("home", stream)
+    with pytest.raises(StreamRemadeError, match="a query by a new checkpoint"):
+        query.trigger()
+    partition = SlicesPartition((SegmentSlice(0, 0, 11),))
+    with pytest.raises(StreamRemadeError):  # a task of a batch that was planned before
+        list(query.reader.read(partition))
+    query.reader = StreamReader(query.options)
+    with pytest.raises(InvalidStreamCutError, match=r"made anew\. Give it a new checkpoint"):
+        query.trigger()
+
+
+def test_what_is_no_append_is_refused_in_the_words_of_that_interface(home: Home) -> None:
+    home.manager.create_stream("home", "appended")
+    source = DefaultSource({"controller": home.uri, "scope": "home", "stream": "appended"})
+    with pytest.raises(InvalidArgumentError, match=r'use \.mode\("append"\)'):
+        source.writer(StructType(), overwrite=True)
+    with pytest.raises(InvalidArgumentError, match=r'use \.outputMode\("append"\)'):
+        source.streamWriter(StructType(), overwrite=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from nadi.client.arguments import checked
 from nadi.client.controller import ControllerClient
 from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration, checked_tags
@@ -33,6 +34,7 @@ class StreamInfo:
     is_sealed: bool
 
 
+@checked()
 class Administration:
     """The part of StreamManager that does so."""
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
+from nadi.client.arguments import check_timeout
 from nadi.client.blocks import Piece
 from nadi.errors import NadiError, RequestTimeoutError
 from nadi.limits import MAX_EVENT_BYTES
@@ -53,6 +54,7 @@ class Ack:
 
         RequestTimeoutError after `timeout` seconds; the events may still be stored later.
         """
+        check_timeout(timeout)
         try:
             return self._future.result(timeout)
         except TimeoutError as error:

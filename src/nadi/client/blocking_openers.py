@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from nadi.client import aio
 from nadi.client import blocking_structures as faces
+from nadi.client.arguments import check_timeout
 from nadi.client.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.byte_stream import READ_TIMEOUT_S
 from nadi.client.key_value_registry import KeyValueTableConfiguration
@@ -34,6 +35,7 @@ class Structures:
         Its calls raise RequestTimeoutError if what was written is not stored within `timeout` seconds; where nothing
         of it is stored for `ack_timeout` seconds, they all do from then on.
         """
+        check_timeout(timeout)
         core = self._thread.run(self._core.create_byte_writer(scope, stream, ack_timeout=ack_timeout))
         return ByteStreamWriter(self._thread, core, timeout)
 

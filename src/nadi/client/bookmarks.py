@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nadi.client.arguments import checked
 from nadi.client.cuts import HEAD, TAIL
 from nadi.client.policy import checked_tags
 from nadi.client.reader import check_cut, segment_ranges
@@ -221,6 +222,7 @@ class _Shelf:
         return held
 
 
+@checked()
 class Bookmarks:
     """The bookmarks of a scope: `manager.bookmarks(scope)`."""
 
@@ -257,6 +259,7 @@ class Bookmarks:
         return Bookmark(name, cut, _time(stored.made_ms), stored.note, tuple(stored.tags))
 
 
+@checked()
 class NamedSlices:
     """The named slices of a scope: `manager.slices(scope)`."""
 

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 
+from nadi.client.arguments import check_ack_timeout, checked
 from nadi.client.conditional_append import ConditionalAppender
 from nadi.client.patience import TimeLimit
 from nadi.client.segment_input import read_bytes
@@ -48,14 +49,14 @@ _BLOCKS_BEFORE_READING_AHEAD = 2  # after a seek: who reads here and there needs
 _ids = itertools.count()
 
 
+@checked(without=("write",))
 class ByteStreamWriter:
     """Made by `open_byte_writer`; one user at a time. Where nothing is stored for `ack_timeout_s`, it fails."""
 
     def __init__(
         self, stores: SegmentStores, scope: str, stream: str, segment_id: int, offset: int, ack_timeout_s: float
     ) -> None:
-        if not ack_timeout_s > 0:
-            raise InvalidArgumentError(f"bytes get more than 0 s to be stored, not {ack_timeout_s}")
+        check_ack_timeout(ack_timeout_s)
         self.scope, self.stream, self.segment_id = scope, stream, segment_id
         self._stores = stores
         self._ack_timeout_s = ack_timeout_s
@@ -221,6 +222,7 @@ class ByteStreamWriter:
         self._progress.set()
 
 
+@checked(without=("read", "readinto", "take"))
 class ByteStreamReader:
     """Made by `open_byte_reader`; one user at a time."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from nadi.client.arguments import checked
 from nadi.client.moments import is_moment, moment_ms, moment_of
 from nadi.client.reader import (
     check_boundary,
@@ -60,6 +61,7 @@ class SegmentSlice:
         return self.end - self.start
 
 
+@checked()
 class StreamCuts:
     """The stream cuts of one stream."""
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar, overload
 
 from nadi.client import reader as readers
+from nadi.client.arguments import checked
 from nadi.client.damage import RAISE, OnDamage
 from nadi.client.reader import Event, SliceReader
 from nadi.client.serializers import codec
@@ -23,6 +24,7 @@ from nadi.model.streamcut import StreamCut
 T = TypeVar("T")
 
 
+@checked()
 class EventStreams:
     """The part of StreamManager that opens them; what it opened ends with the client."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nadi.client.arguments import checked
 from nadi.client.controller import WORKFLOW_TIMEOUT_S, ControllerClient
 from nadi.errors import (
     InvalidArgumentError,
@@ -19,6 +20,7 @@ from nadi.naming import check_name
 from nadi.wire.rpc import controller_pb2 as pb
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class KeyValueTableConfiguration:
     """How long the keys of a table are, and over how many partitions they are spread; it never changes."""

@@ -17,6 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from nadi.client.arguments import checked
 from nadi.client.key_value_pages import KeyRange, Page, merged_pages
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.stores import SegmentStores
@@ -113,6 +114,7 @@ class Remove:
 Modification = Insert | Put | Remove
 
 
+@checked()
 class KeyValueTable:
     """Made by `open_key_value_table`; a key may be given as bytes where there are no secondary keys.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from nadi.client.arguments import checked
 from nadi.client.shared_state import SharedState
 from nadi.client.state_synchronizer import StateKind, StateSynchronizer
 from nadi.errors import InvalidArgumentError
@@ -26,6 +27,7 @@ def election_kind() -> StateKind[Lease, Lease]:
     return StateKind.of_types(Lease, Lease, Lease, lambda _, update: update)
 
 
+@checked()
 class LeaderElection(SharedState[Lease, Lease]):
     """One who takes part, by the name of `participant`."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
+from nadi.client.arguments import check_timeout
 from nadi.errors import NadiError
 from nadi.model.event import EventBlock
 
@@ -51,8 +52,9 @@ class Lending(Generic[_Source]):
 
     def take(self, timeout: float | None) -> Found:
         """The next; TimeoutError if none comes within so many seconds."""
+        check_timeout(timeout)
         try:
-            found = self._found.get(timeout=None if timeout is None else max(timeout, 0.0))
+            found = self._found.get(timeout=timeout)
         except Empty:
             raise TimeoutError from None
         if isinstance(found, tuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nadi.client.arguments import checked
 from nadi.errors import InvalidArgumentError
 
 NO_MAXIMUM = (1 << 63) - 1
@@ -12,6 +13,7 @@ FIXED, BY_KBYTES, BY_EVENTS = 0, 1, 2  # ScalingPolicyType on the wire
 BY_TIME, BY_SIZE = 1, 2  # RetentionPolicyType on the wire
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
     """Use `fixed`, `by_event_rate` or `by_data_rate`."""
@@ -41,6 +43,7 @@ class ScalingPolicy:
         return cls(BY_KBYTES, kib_per_s, scale_factor, min_segments)
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
     """Use `by_time` or `by_size`; a stream without one keeps everything."""
@@ -68,6 +71,7 @@ def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class StreamConfiguration:
     """What a stream was created with.

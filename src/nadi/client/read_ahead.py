@@ -14,10 +14,18 @@ from contextlib import aclosing
 from nadi.client.assemble import EventAssembler
 from nadi.client.segment_input import read_bytes
 from nadi.client.stores import SegmentStores
-from nadi.errors import DamagedDataError, ProtocolError
+from nadi.errors import (
+    DamagedDataError,
+    NadiError,
+    ProtocolError,
+    SegmentGoneError,
+    StreamNotFoundError,
+    StreamRemadeError,
+)
 from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_JOINED_BYTES, READ_REPLY_MAX_BYTES
 from nadi.model.event import EventBlock, joined
 from nadi.model.segments import SegmentRange
+from nadi.naming import parse_segment_name
 
 
 def share_bytes(segments: int) -> int:
@@ -118,5 +126,23 @@ class ReadAhead:
 
 
 async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
-    """The successors of a segment that was read to its end; none if the stream is sealed there."""
-    return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
+    """The successors of a segment that was read to its end; none if the stream is sealed there.
+
+    StreamRemadeError if the stream is there, but is not the one that had the segment.
+    """
+    try:
+        return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
+    except StreamNotFoundError:
+        if not await stores.controller.stream_exists(scope, stream):
+            raise
+        raise StreamRemadeError(scope, stream) from None
+
+
+async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
+    """Of a segment that its store does not have: SegmentGoneError if it was truncated away, StreamRemadeError or
+    StreamNotFoundError if it went with its stream; or why that can't be said."""
+    try:
+        await following(stores, *parse_segment_name(segment))
+    except NadiError as error:
+        return error
+    return SegmentGoneError(segment)

@@ -16,10 +16,11 @@ from contextlib import aclosing
 
 import msgspec
 
+from nadi.client.arguments import check_is_cut, checked
 from nadi.client.assemble import EventAssembler
 from nadi.client.damage import RAISE, SKIP, OnDamage, check_on_damage, note_skipped
 from nadi.client.lending import Lending
-from nadi.client.read_ahead import ReadAhead, following, share_bytes
+from nadi.client.read_ahead import ReadAhead, following, share_bytes, what_became_of
 from nadi.client.segment_input import read_bytes
 from nadi.client.stores import SegmentStores
 from nadi.client.watermarks import TimeWindow, TimeWindows
@@ -33,7 +34,6 @@ from nadi.errors import (
     RequestTimeoutError,
     SegmentGoneError,
     SegmentNotFoundError,
-    StreamNotFoundError,
     TruncatedError,
     UnavailableError,
 )
@@ -100,6 +100,7 @@ class _Input:
         self.given = max(self.given, block.offset + block.size_bytes)  # a gap behind it may be told already
 
 
+@checked()
 class SliceReader:
     """Made by `open_reader`; one user at a time."""
 
@@ -356,18 +357,10 @@ class SliceReader:
             else:
                 source.successors = await following(self._stores, self.scope, self.stream, segment_id)
         except SegmentNotFoundError as error:
-            source.error = await self._gone(error)
+            source.error = await what_became_of(self._stores, error.segment)
         except NadiError as error:
             source.error = error
         self._news_of(source)
-
-    async def _gone(self, error: SegmentNotFoundError) -> NadiError:
-        try:
-            if await self._stores.controller.stream_exists(self.scope, self.stream):
-                return SegmentGoneError(error.segment)
-            return StreamNotFoundError(self.scope, self.stream)
-        except NadiError as unknown:
-            return unknown
 
 
 async def open_reader(
@@ -435,9 +428,10 @@ def checked_keys(routing_keys: Iterable[str]) -> list[str]:
 
 def check_cut(cut: StreamCut | None, scope: str, stream: str) -> None:
     """InvalidStreamCutError unless the cut is one of this stream."""
-    if cut is not None and not isinstance(cut, StreamCut):
-        raise InvalidStreamCutError(f"{str(cut)[:60]!r} is no StreamCut: make one with the stream's `cuts`")
-    if cut is not None and (cut.scope, cut.stream) != (scope, stream):
+    if cut is None:
+        return
+    check_is_cut(cut)
+    if (cut.scope, cut.stream) != (scope, stream):
         raise InvalidStreamCutError(f"the cut belongs to stream {cut.scope}/{cut.stream}, not to {scope}/{stream}")
 
 
@@ -457,7 +451,10 @@ async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: St
     ranges = {piece.segment_id: piece for pieces in found for piece in pieces}
     unknown = [segment_id for segment_id in cut.positions if segment_id not in ranges]
     if unknown:
-        raise InvalidStreamCutError(f"{scope}/{stream} never had a segment {unknown[0]}: the cut is not its own")
+        raise InvalidStreamCutError(
+            f"{scope}/{stream} never had a segment {unknown[0]}: the cut is not its own, or was made before the stream "
+            "was deleted and made anew"
+        )
     return [ranges[segment_id] for segment_id in cut.positions]
 
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import NamedTuple, Protocol
 
+from nadi.client.arguments import checked
 from nadi.client.assemble import EventAssembler
 from nadi.client.conditional_append import ConditionalAppender
 from nadi.client.patience import TimeLimit
@@ -64,6 +65,7 @@ class RecordLog(Protocol):
     async def truncate(self, revision: int) -> None: ...
 
 
+@checked()
 class RevisionedStream:
     """Made by `open_revisioned_stream`; one user at a time."""
 

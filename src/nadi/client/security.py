@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from nadi.client.arguments import checked
 from nadi.errors import InvalidArgumentError
 
 _TLS_SCHEMES = ("tls", "ssl", "tcps", "pravegas")
@@ -27,6 +28,7 @@ _ENVIRONMENT = "pravega_client_auth_"
 _TRUST_VARIABLE = "pravega_client_tls_cert_path"
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Basic:
     """A user of the server's users file."""
@@ -39,6 +41,7 @@ class Basic:
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
+@checked()
 @dataclass(frozen=True, slots=True)
 class Bearer:
     """A token of an issuer that the server trusts; a function is asked for it before each request."""

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nadi.errors import SegmentGoneError, SegmentNotFoundError, StreamNotFoundError
+from nadi.client.read_ahead import what_became_of
+from nadi.errors import SegmentNotFoundError
 from nadi.limits import SEGMENT_ENDS_KEPT
 from nadi.model.frontier import Frontier
 from nadi.model.segments import SegmentRange
@@ -41,16 +42,15 @@ class SegmentEnds:
 
     async def infos(self, offsets: Mapping[int, int]) -> dict[int, SegmentInfo]:
         """Of each segment what its store says now; of one that is sealed and read to its end (offsets: how far) what
-        it said once, `start_offset` included. SegmentGoneError if one was truncated away."""
+        it said once, `start_offset` included. SegmentGoneError if one was truncated away, StreamRemadeError
+        if it went with an earlier stream of this name."""
         kept = {s: info for s, offset in offsets.items() if (info := self._finished(s, offset)) is not None}
         asked = [segment for segment in offsets if segment not in kept]
         names = [segment_name(self.scope, self.stream, segment) for segment in asked]
         try:
             infos = await asyncio.gather(*map(self._manager.segment_info, names))
         except SegmentNotFoundError as error:
-            if not await self._manager.controller.stream_exists(self.scope, self.stream):
-                raise StreamNotFoundError(self.scope, self.stream) from None
-            raise SegmentGoneError(error.segment) from error
+            raise await what_became_of(self._manager.stores, error.segment) from error
         found = dict(zip(asked, infos, strict=True))
         self._make_room(len(found))
         self._sealed |= {segment: info for segment, info in found.items() if info.is_sealed}

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from nadi.client.arguments import checked
 from nadi.client.state_synchronizer import StateKind, StateSynchronizer
 from nadi.errors import InvalidArgumentError
 
@@ -22,6 +23,7 @@ E = TypeVar("E", bound="str | int | bytes")
 _MISSING: Any = object()
 
 
+@checked()
 class SharedState(Generic[S, U]):
     """What all shared structures can do. `timeout` is in seconds, for each call; None is the client's."""
 
@@ -92,6 +94,7 @@ def map_kind(value_type: Any = Any) -> StateKind[dict[str, Any], _MapUpdate]:
     return StateKind.of_types(dict[str, value_type], put | _Remove | _Clear, dict, _changed_map)
 
 
+@checked(without=("get",))
 class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
     """A mapping of text to values."""
 
@@ -183,6 +186,7 @@ def set_kind() -> StateKind[set[Any], _Change]:
     return StateKind.of_types(set[Any], _Change, set, _changed_set)
 
 
+@checked()
 class SharedSet(SharedState[set[Any], _Change], Generic[E]):
     """A set of texts, integers or bytes."""
 
@@ -229,6 +233,7 @@ def counter_kind() -> StateKind[int, int]:
     return StateKind.of_types(int, int, int, int.__add__)
 
 
+@checked()
 class SharedCounter(SharedState[int, int]):
     """An integer of 64 bits."""
 
@@ -295,6 +300,7 @@ def journal_kind() -> StateKind[_Entries, _Append | _Trim]:
     return StateKind.of_types(_Entries, _Append | _Trim, _Entries, _changed_journal)
 
 
+@checked()
 class Journal(SharedState[_Entries, "_Append | _Trim"]):
     """Entries in one order for everybody, each with an index that never changes."""
 

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from nadi.client.arguments import checked
 from nadi.client.patience import TimeLimit
 from nadi.client.revisioned_stream import Record, RecordLog
 from nadi.errors import (
@@ -65,6 +66,7 @@ class StateKind(Generic[S, U]):
         )
 
 
+@checked()
 class StateSynchronizer(Generic[S, U]):
     """The state as of the last `refresh` or `update`; with `as_of`, for ever as of that revision.
 

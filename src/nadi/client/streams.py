@@ -15,6 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from nadi.client.administration import Administration
+from nadi.client.arguments import checked
 from nadi.client.bookmarks import Bookmarks, NamedSlices
 from nadi.client.controller import ControllerClient
 from nadi.client.cuts import StreamCuts
@@ -22,7 +23,7 @@ from nadi.client.damage import RAISE, OnDamage
 from nadi.client.event_streams import EventStreams
 from nadi.client.reader import SliceReader
 from nadi.client.readergroup.manager import ReaderGroupManager
-from nadi.client.readergroup.reader import EventReader
+from nadi.client.readergroup.reader import EventReader, Membership
 from nadi.client.security import Credentials, security_of, split_uri
 from nadi.client.stores import SegmentStores
 from nadi.client.structures import Structures
@@ -40,6 +41,7 @@ def controller_address(uri: str) -> str:
     return split_uri(uri)[0]
 
 
+@checked()
 class StreamManager(Administration, EventStreams, Structures):
     """A client of the controller at `controller_uri`; make it inside a running event loop.
 
@@ -68,7 +70,7 @@ class StreamManager(Administration, EventStreams, Structures):
         self.stores = SegmentStores(self.controller)
         EventStreams.__init__(self, blocking)
         Structures.__init__(self)
-        self._group_readers: list[EventReader] = []
+        self._memberships: list[Membership] = []  # of readers in their groups
 
     async def __aenter__(self) -> StreamManager:
         return self
@@ -87,16 +89,16 @@ class StreamManager(Administration, EventStreams, Structures):
         try:
             with suppress(TimeoutError):  # who could not say that it goes is taken for dead in time
                 async with asyncio.timeout(_CLOSING_TIMEOUT_S):
-                    await asyncio.gather(self.end_event_streams(), *map(self._leave, self._group_readers))
+                    await asyncio.gather(self.end_event_streams(), *map(self._leave, self._memberships))
         finally:
             await self.end_structures()
             self.stores.close()
             await self.controller.close()
             await asyncio.sleep(0)  # let what was ended run out
 
-    async def _leave(self, reader: EventReader) -> None:
+    async def _leave(self, membership: Membership) -> None:
         try:
-            await reader.close(is_done=False, timeout=_LEAVING_TIMEOUT_S)
+            await membership.end(_LEAVING_TIMEOUT_S)
         except UnavailableError:
             pass  # the other readers will take it offline
 
@@ -138,8 +140,8 @@ class StreamManager(Administration, EventStreams, Structures):
 
     def adopt(self, reader: EventReader) -> None:
         """A reader of a group: it leaves the group, and what it was given last is not done, when this client ends."""
-        self._group_readers = [known for known in self._group_readers if not known.is_closed]
-        self._group_readers.append(reader)
+        self._memberships = [known for known in self._memberships if not known.is_over]
+        self._memberships.append(reader.membership)
 
     def table(self, scope: str, name: str) -> Table:
         """A key-value table of the scope; create it with its `create`."""

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from nadi.client import key_value_registry as registry
 from nadi.client import shared_state as shared
+from nadi.client.arguments import checked
 from nadi.client.byte_stream import (
     READ_TIMEOUT_S,
     ByteStreamReader,
@@ -29,6 +30,7 @@ S = TypeVar("S")
 U = TypeVar("U")
 
 
+@checked()
 class Structures:
     """The part of StreamManager that opens them; what it opened ends with the client."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nadi.client.arguments import checked
 from nadi.client.stores import SegmentStores
 from nadi.errors import AlreadyExistsError, InvalidArgumentError
 from nadi.naming import TABLE_SUFFIX, segment_name
@@ -35,6 +36,7 @@ def table_bytes(given: object, what: str) -> bytes:
     raise InvalidArgumentError(f"a table's {what} is bytes, not {type(given).__name__}: encode it first")
 
 
+@checked()
 class Table:
     """The table `name` of a scope."""
 

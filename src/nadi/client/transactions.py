@@ -12,6 +12,7 @@ import uuid
 from types import TracebackType
 from uuid import UUID
 
+from nadi.client.arguments import check_ack_timeout, checked
 from nadi.client.batch import Ack
 from nadi.client.blocks import Events, RoutingKeys
 from nadi.client.event_time import check_time, leave
@@ -26,6 +27,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.limits import TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.model.segments import SegmentRange, Successor
 from nadi.naming import segment_name, transaction_segment_name
 
@@ -35,6 +37,7 @@ _GIVING_UP_TIMEOUT_S = 5.0  # Ctrl-C, say, waits for it
 _BEGIN_ANOTHER = "begin another, and write its events again"
 
 
+@checked(without=("write_batch", "write_event", "write_many"))
 class Transaction:
     """One transaction; as a context manager it commits, or aborts if an exception leaves the block."""
 
@@ -232,6 +235,7 @@ class Transaction:
             pause_s = self._lease_ms / 1000 / 3
 
 
+@checked()
 class TransactionalEventWriter:
     """Begins and resumes the transactions of one writer on one stream."""
 
@@ -246,6 +250,8 @@ class TransactionalEventWriter:
         ack_timeout_s: float = ACK_TIMEOUT_S,
         blocking: bool = False,
     ) -> None:
+        _check_lease(lease_ms)
+        check_ack_timeout(ack_timeout_s)
         self.stores = stores
         self.scope, self.stream = scope, stream
         self.writer_id = writer_id or str(uuid.uuid4())
@@ -265,6 +271,7 @@ class TransactionalEventWriter:
         unless another is given."""
         self._check_open()
         lease_ms = self.lease_ms if lease_ms is None else lease_ms
+        _check_lease(lease_ms)
         txn_id, segments = await self.stores.controller.create_transaction(self.scope, self.stream, lease_ms)
         return self._opened(txn_id, segments, lease_ms)
 
@@ -303,6 +310,13 @@ class TransactionalEventWriter:
         if state in (None, "OPEN"):
             self.open_transactions.add(txn)
         return txn
+
+
+def _check_lease(lease_ms: int) -> None:
+    if not TXN_LEASE_MIN_MS <= lease_ms <= TXN_LEASE_MAX_MS:
+        raise InvalidArgumentError(
+            f"a lease of {lease_ms:,} ms is outside {TXN_LEASE_MIN_MS:,} to {TXN_LEASE_MAX_MS:,} ms, as servers give it"
+        )
 
 
 def _id_of(txn_id: UUID | str) -> UUID:

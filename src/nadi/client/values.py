@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
+from nadi.client.arguments import checked
 from nadi.client.batch import Ack
 from nadi.client.blocks import Events, RoutingKeys
 from nadi.client.reader import SliceReader
@@ -79,6 +80,7 @@ class Values(Generic[T]):
         return self._taker.write_batch([self.encode(value) for value in values], routing_keys)
 
 
+@checked(without=("write", "write_many"))
 class ValueWriter(Values[T]):
     """EventWriter's methods, for values."""
 
@@ -112,6 +114,7 @@ class ValueWriter(Values[T]):
         await self.events.close(timeout)
 
 
+@checked(without=("write_many",))
 class ValueTransaction(Values[T]):
     """Transaction's methods, for values."""
 
@@ -163,6 +166,7 @@ class ValueTransaction(Values[T]):
         await self.events.__aexit__(kind, error, trace)
 
 
+@checked()
 class TransactionalValueWriter(Generic[T]):
     """TransactionalEventWriter's methods, for values."""
 
@@ -182,6 +186,7 @@ class TransactionalValueWriter(Generic[T]):
         await self.events.close()
 
 
+@checked()
 class ValueReader(Generic[T]):
     """SliceReader, for values; iterate over it for lists of ValueEvent, one list for each block."""
 

@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from nadi.client.arguments import check_ack_timeout, checked
 from nadi.client.batch import Ack, Batch
 from nadi.client.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.event_time import NotedTimes, check_writer_id
@@ -54,6 +55,7 @@ _SHORT = 4096
 _SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
 
 
+@checked(without=("write", "write_batch", "write_event", "write_many", "on_sealed", "schedule", "settle", "spawn"))
 class EventWriter:
     """Writes to the segments given to `open`; made by StreamManager and by Transaction.
 
@@ -72,8 +74,7 @@ class EventWriter:
         ack_timeout_s: float = ACK_TIMEOUT_S,
         blocking: bool = False,
     ) -> None:
-        if not ack_timeout_s > 0:
-            raise InvalidArgumentError(f"events get more than 0 s to be stored, not {ack_timeout_s}")
+        check_ack_timeout(ack_timeout_s)
         self.name = name
         self.lock = threading.Lock()
         self.stores = stores

@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._commands: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
         self._worker: asyncio.Task[None] | None = None
         self._throttle: asyncio.Task[None] | None = None
-        self._transients: list[str] = []
+        self._transients: set[str] = set()  # made here, neither merged nor deleted here yet
         self.writable = asyncio.Event()
         self.writable.set()
         self._is_taken = True  # what is sent; as `writable` says
@@ -129,12 +129,25 @@ class Connection(asyncio.BufferedProtocol):
         self._commands.clear()
         self._left()
         if self._transients:
-            names, self._transients = self._transients, []
+            names, self._transients = self._transients, set()
             task = asyncio.create_task(self._drop_transients(names))
             _background.add(task)
             task.add_done_callback(_background.discard)
 
-    async def _drop_transients(self, names: list[str]) -> None:
+    def _note_transients(self, command: wire.Command, reply: wire.Command) -> None:
+        """Those that end with the connection: a writer of large events makes and merges one for each."""
+        if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
+            self._transients.add(reply.segment)
+        elif not self._transients:
+            return
+        elif isinstance(reply, wire.SegmentsMerged):
+            self._transients.discard(reply.source)
+        elif isinstance(command, wire.MergeSegmentsBatch) and isinstance(reply, wire.SegmentsBatchMerged):
+            self._transients.difference_update(command.sources)
+        elif isinstance(reply, wire.SegmentDeleted):
+            self._transients.discard(reply.segment)
+
+    async def _drop_transients(self, names: set[str]) -> None:
         for name in names:
             try:
                 await self._service.delete(name)
@@ -433,8 +446,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._dispatch(command)
                 return True
             reply = await self._service.handle(command)
-            if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
-                self._transients.append(reply.segment)
+            self._note_transients(command, reply)
             self.send(reply)  # in here too: a reply that the protocol can't hold ends the connection
             self.flush()  # so that the next one knows whether there is room
             return True

@@ -168,7 +168,7 @@ class ConnectionReads:
         if command.suggested_length < length:
             length = command.suggested_length
         try:
-            record, data = self._reader.at_hand(container, segment, offset, length)
+            record, data = self._reader.at_hand(container, segment, offset, length, self)
             if data is not None:
                 self._reply(command, record, data)
                 return len(data)
@@ -211,7 +211,7 @@ class ConnectionReads:
         segment, offset = command.segment, command.offset
         try:
             try:
-                record, data = await self._reader.read(container, segment, offset, length)
+                record, data = await self._reader.read(container, segment, offset, length, self)
                 while not self._peer.writable.is_set():  # another reply went out meanwhile; this one is counted
                     await self._peer.writable.wait()
             finally:

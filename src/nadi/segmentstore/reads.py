@@ -1,7 +1,8 @@
 """Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
 
 A read gives what lies contiguously in memory, or one piece fetched from where it is; less than was
-asked for is always fine. Concurrent reads of one block share its fetch, and few fetches are under way at a time.
+asked for is always fine. Concurrent reads of one block share its fetch, and few fetches are under way at a time:
+connections have theirs in turn, however many each has asked for.
 Everything that is fetched is checked against the checksums of its extent before anybody gets it, and only what is
 whole goes to the cache.
 """
@@ -9,7 +10,7 @@ whole goes to the cache.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import NamedTuple
 
 from nadi.errors import (
@@ -29,6 +30,7 @@ from nadi.segmentstore.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.segmentstore.turns import Ticket, Turns
 from nadi.wire.fields import Buffer
 
 CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
@@ -44,11 +46,13 @@ class SegmentReader:
         self.walks = Walks(rota)
         self._chunks = chunks
         self._cache = cache
-        self._fetches: dict[Place, asyncio.Task[_Fetched]] = {}
-        self._at_once = asyncio.Semaphore(FETCHES_AT_ONCE)
+        self._fetches: dict[Place, tuple[asyncio.Task[_Fetched], Ticket]] = {}
+        self._turns = Turns(FETCHES_AT_ONCE)
         self._damaged: set[Place] = set()  # where fetching ahead is no use
 
-    async def read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
+    async def read(
+        self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
+    ) -> tuple[SegmentRecord, Buffer]:
         """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
 
         Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError, and
@@ -56,16 +60,18 @@ class SegmentReader:
         end is where an event begins.
         """
         try:
-            return await self._read(container, name, offset, length)
+            return await self._read(container, name, offset, length, owner)
         except DamagedDataError as error:
             async with self.walks.behind_damage:
                 go_on_at = await self._next_event(container, name, error.end_offset)
             raise DamagedDataError(name, error.offset, go_on_at, error.reason) from error
 
-    async def _read(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer]:
+    async def _read(
+        self, container: Container, name: str, offset: int, length: int, owner: Hashable
+    ) -> tuple[SegmentRecord, Buffer]:
         while True:
             container.make_room()
-            record, data = self.at_hand(container, name, offset, length)
+            record, data = self.at_hand(container, name, offset, length, owner)
             if data is not None:
                 return record, data
             state = container.state
@@ -73,12 +79,14 @@ class SegmentReader:
             try:
                 if offset >= record.durable_length:
                     await _growth(record)
-                elif (found := await self._load(container, record, offset, _bounded(length))) is not None:
+                elif (found := await self._load(container, record, offset, _bounded(length), owner)) is not None:
                     return record, found
             finally:
                 state.residents.release(record)
 
-    def at_hand(self, container: Container, name: str, offset: int, length: int) -> tuple[SegmentRecord, Buffer | None]:
+    def at_hand(
+        self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
+    ) -> tuple[SegmentRecord, Buffer | None]:
         """`read` as far as it goes without waiting: None for what must be fetched, and at the tail."""
         if container.failure is not None:
             raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
@@ -91,15 +99,17 @@ class SegmentReader:
             raise TruncatedError(name, offset, record.start_offset)
         if offset >= record.durable_length:
             return record, b"" if record.durable_sealed else None
-        return record, self._in_memory(container, record, offset, _bounded(length))
+        return record, self._in_memory(container, record, offset, _bounded(length), owner)
 
-    def _in_memory(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer | None:
+    def _in_memory(
+        self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
+    ) -> Buffer | None:
         """What follows `offset` in the cache, or None; blocks of chunks that come next are fetched meanwhile."""
         parts: list[Buffer] = []
         end = min(offset + length, record.durable_length)
         index = record.extent_index(offset)
         if record.extents[index].chunk:
-            self._read_ahead(record, index, offset)
+            self._read_ahead(record, index, offset, owner)
         while offset < end and index < len(record.extents):
             extent = record.extents[index]
             within = offset - extent.offset
@@ -123,7 +133,7 @@ class SegmentReader:
             return None
         return memoryview(block)[skip : skip + count]
 
-    def _read_ahead(self, record: SegmentRecord, index: int, offset: int) -> None:
+    def _read_ahead(self, record: SegmentRecord, index: int, offset: int, owner: Hashable) -> None:
         """Fetch the blocks that a reader in order will ask for next, across chunks."""
         ahead = READ_AHEAD_BLOCKS
         number = (offset - record.extents[index].offset) // CHUNK_BLOCK_BYTES + 1
@@ -134,12 +144,14 @@ class SegmentReader:
                     return  # what somebody asked for comes first
                 place = extent.chunk, number, 0
                 if place not in self._damaged and self._cache.get(place) is None:
-                    self._start_block(extent, number)
+                    self._start_block(extent, number, owner)
                 number += 1
                 ahead -= 1
             index, number = index + 1, 0
 
-    async def _load(self, container: Container, record: SegmentRecord, offset: int, length: int) -> Buffer | None:
+    async def _load(
+        self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
+    ) -> Buffer | None:
         """What one extent has there, from where it lies; None if it was moved or truncated meanwhile.
 
         Raises DamagedDataError.
@@ -149,10 +161,10 @@ class SegmentReader:
         count = min(extent.length - within, length, record.durable_length - offset)
         if extent.frame is not None:
             begin = 0
-            task = self._start(self._place(container, extent), lambda: self._of_log(container, extent))
+            task = self._start(self._place(container, extent), lambda: self._of_log(container, extent), owner)
         else:
             begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
-            task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES)
+            task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES, owner)
         fetched = await asyncio.shield(task)
         end = fetched.readable_to(within)
         if end > within:
@@ -180,27 +192,38 @@ class SegmentReader:
                 break
 
         async def read(offset: int, length: int) -> Buffer:
-            return (await self._read(container, name, offset, length))[1]
+            return (await self._read(container, name, offset, length, None))[1]
 
         return await self.walks.first_event_at([*edges, end], read)
 
-    def _start_block(self, extent: Extent, number: int) -> asyncio.Task[_Fetched]:
+    def _start_block(self, extent: Extent, number: int, owner: Hashable) -> asyncio.Task[_Fetched]:
         """Fetch one block of a chunk into the cache."""
         begin = number * CHUNK_BLOCK_BYTES
         size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
-        return self._start((extent.chunk, number, 0), lambda: self._of_chunk(extent, begin, size))
+        return self._start((extent.chunk, number, 0), lambda: self._of_chunk(extent, begin, size), owner)
 
-    def _start(self, place: Place, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> asyncio.Task[_Fetched]:
-        """Have it fetched into the cache, unless it is on its way."""
-        task = self._fetches.get(place)
-        if task is None:
-            task = self._fetches[place] = asyncio.create_task(self._in_turn(fetch))
+    def _start(
+        self, place: Place, fetch: Callable[[], Coroutine[None, None, _Fetched]], owner: Hashable
+    ) -> asyncio.Task[_Fetched]:
+        """Have it fetched into the cache, in one of the owner's turns, unless it is on its way."""
+        found = self._fetches.get(place)
+        if found is None:
+            ticket: Ticket = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(self._in_turn(ticket, fetch))
             task.add_done_callback(lambda done: self._fetched(place, done))
+            found = self._fetches[place] = task, ticket
+        task, ticket = found
+        if not ticket.done():  # another's turn may come first
+            self._turns.queue(owner, ticket)
         return task
 
-    async def _in_turn(self, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> _Fetched:
-        async with self._at_once:
+    async def _in_turn(self, ticket: Ticket, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> _Fetched:
+        try:
+            await ticket
             return await fetch()
+        finally:
+            if ticket.done() and not ticket.cancelled():
+                self._turns.give_back()
 
     def _fetched(self, place: Place, task: asyncio.Task[_Fetched]) -> None:
         self._fetches.pop(place, None)

@@ -28,11 +28,11 @@ from pyspark.sql.types import StructType
 
 from nadi.client.cuts import TAIL, SegmentSlice
 from nadi.client.moments import is_moment
+from nadi.client.read_ahead import what_became_of
 from nadi.errors import (
     InvalidArgumentError,
     NadiError,
     QueryTruncatedError,
-    SegmentGoneError,
     SegmentNotFoundError,
     TruncatedError,
 )
@@ -80,10 +80,14 @@ class DefaultSource(DataSource):
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return BatchWriter(_writable(Options.from_spark(self.options, Use.WRITE), overwrite), schema)
+        if overwrite:
+            raise InvalidArgumentError('a stream can only be appended to: use .mode("append")')
+        return BatchWriter(_writable(Options.from_spark(self.options, Use.WRITE)), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        return StreamWriter(_writable(Options.from_spark(self.options, Use.WRITE_STREAM), overwrite), schema)
+        if overwrite:
+            raise InvalidArgumentError('a stream can only be appended to: use .outputMode("append")')
+        return StreamWriter(_writable(Options.from_spark(self.options, Use.WRITE_STREAM)), schema)
 
 
 def _readable(options: Options, schema: StructType) -> Options:
@@ -93,9 +97,7 @@ def _readable(options: Options, schema: StructType) -> Options:
     return options
 
 
-def _writable(options: Options, overwrite: bool) -> Options:
-    if overwrite:
-        raise InvalidArgumentError('a stream can only be appended to: use .mode("append")')
+def _writable(options: Options) -> Options:
     client = client_of(options.controller)
     client.run(client.check_stream(options.scope, options.stream))
     return options
@@ -162,7 +164,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             yield from read_slices(options, partition.slices)
         except (TruncatedError, SegmentNotFoundError) as error:  # since the batch was planned
-            gap = error if isinstance(error, TruncatedError) else SegmentGoneError(error.segment)
+            gap: NadiError = error
+            if isinstance(error, SegmentNotFoundError):
+                client = client_of(options.controller)
+                gap = client.run(what_became_of(client.manager.stores, error.segment))
+            if not isinstance(gap, TruncatedError):
+                raise gap from error
             stream = f"{options.scope}/{options.stream}"
             raise QueryTruncatedError(stream, gap, is_skipping=options.skip_truncated) from error
 

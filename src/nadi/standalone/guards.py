@@ -5,6 +5,7 @@ Apart from the settings, because a parent that only hands those to its child has
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from nadi.access.bearer import BearerSettings
@@ -30,7 +31,7 @@ def gate_of(security: ServerSecurity) -> Gate | None:
     bearer = None
     if security.bearer_keys is not None:
         bearer = BearerSettings(
-            security.bearer_keys, security.bearer_issuer, security.bearer_audience, security.bearer_claim
+            os.fspath(security.bearer_keys), security.bearer_issuer, security.bearer_audience, security.bearer_claim
         )
     return Gate(Path(security.users_file) if security.users_file is not None else None, bearer)
 

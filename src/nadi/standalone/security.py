@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import socket
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,25 +20,39 @@ from nadi.errors import InvalidArgumentError
 
 log = logging.getLogger(__name__)
 
+if TYPE_CHECKING:
+    _PathText = str | os.PathLike[str]  # as it may be given
+else:
+    _PathText = str  # as it is kept
+
 
 class ServerSecurity(msgspec.Struct, frozen=True):
-    """All off unless given.
+    """All off unless given. Files are texts or path-like, and kept as texts.
 
     tls_certificate, tls_key: PEM files; with them all doors speak TLS. users_file: see nadi.access.users.
     bearer_*: see nadi.access.bearer. signing_key_file: of delegation tokens; None is one of the data
     folder's own. insecure_public: serve everybody who can reach a public address, with all rights.
     """
 
-    tls_certificate: str | None = None
-    tls_key: str | None = None
-    users_file: str | None = None
-    bearer_keys: str | None = None
+    tls_certificate: _PathText | None = None
+    tls_key: _PathText | None = None
+    users_file: _PathText | None = None
+    bearer_keys: _PathText | None = None
     bearer_issuer: str = ""
     bearer_audience: str = ""
     bearer_claim: str = DEFAULT_CLAIM
-    signing_key_file: str | None = None
+    signing_key_file: _PathText | None = None
     token_lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S
     insecure_public: bool = False
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            given = getattr(self, field.name)
+            if isinstance(given, os.PathLike):
+                given = os.fspath(given)
+                msgspec.structs.force_setattr(self, field.name, given)
+            if not isinstance(given, field.type):
+                raise InvalidArgumentError(f"the security setting {field.name} can't be {given!r}: see ServerSecurity")
 
     @property
     def asks(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar, overload
 from uuid import uuid4
 
+from nadi.client.arguments import checked
 from nadi.client.damage import RAISE, OnDamage, check_on_damage
 from nadi.client.patience import TimeLimit
 from nadi.client.readergroup.cuts import pieces_of
@@ -65,6 +66,7 @@ class GroupSize:
     segments: int
 
 
+@checked()
 class ReaderGroup:
     """One group of one scope; made by `ReaderGroupManager`.
 
@@ -113,6 +115,8 @@ class ReaderGroup:
         if not isinstance(reader_id, str) or not reader_id:
             raise InvalidArgumentError(f"a reader needs an id, a text by which the others know it, not {reader_id!r}")
         check_on_damage(on_damage)
+        if not all(callable(condition) for condition in (conditions or {}).values()):
+            raise InvalidArgumentError("a reader's conditions are functions by their names: see `on_events`")
         decoders: dict[str, EventDecoder[T]] = {}
         if serializer is not None:
             for key in (await self._shared.read()).streams:
@@ -205,7 +209,7 @@ class ReaderGroup:
         positions: where to go on instead, as the reader's `positions()` told them and the application kept them
         together with its results; segments that it doesn't name, or that others have by now, stay as they are.
         """
-        if any(offset < 0 for offset in (positions or {}).values()):
+        if not all(isinstance(offset, int) and offset >= 0 for offset in (positions or {}).values()):
             raise InvalidArgumentError("a reader's position is an offset in a segment, and not below 0")
 
         def leave(state: GroupState) -> tuple[GroupState, dict[str, int]]:

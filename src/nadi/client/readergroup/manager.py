@@ -15,6 +15,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
+from nadi.client.arguments import check_is_cut, checked
 from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.group import ReaderGroup
 from nadi.client.readergroup.retention import release
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _ID_PREFIX = b"nadi"
 
 
+@checked()
 class ReaderGroupManager:
     """The reader groups of one scope; made by `StreamManager.reader_group_manager`."""
 
@@ -72,9 +74,10 @@ class ReaderGroupManager:
         says whether the streams keep what the group has not released; it holds from now on.
         """
         check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
-        keys = [
-            key if "/" in key else f"{self.scope}/{key}" for key in ([streams] if isinstance(streams, str) else streams)
-        ]
+        named = [streams] if isinstance(streams, str) else list(streams)
+        if not all(isinstance(key, str) for key in named):
+            raise InvalidArgumentError(f"the streams of a reader group are a list of texts, not {streams!r}")
+        keys = [key if "/" in key else f"{self.scope}/{key}" for key in named]
         first, last = _by_stream(starts, keys), _by_stream(ends, keys)
         if not keys or len(set(keys)) != len(keys) or any(key.count("/") != 1 for key in keys):
             raise InvalidArgumentError(
@@ -142,7 +145,10 @@ class ReaderGroupManager:
 
 
 def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, StreamCut]:
-    found = {f"{cut.scope}/{cut.stream}": cut for cut in cuts}
+    found = {}
+    for cut in cuts:
+        check_is_cut(cut)
+        found[f"{cut.scope}/{cut.stream}"] = cut
     strange = found.keys() - set(streams)
     if strange:
         raise InvalidStreamCutError(f"there is a cut of {min(strange)}, which is no stream of the group")

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import time
-from collections.abc import Mapping
+import weakref
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
+from nadi.client.arguments import check_timeout, checked
 from nadi.client.damage import RAISE, OnDamage
 from nadi.client.readergroup.holdings import Holdings
 from nadi.client.readergroup.notices import Notices
@@ -26,7 +30,7 @@ from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState, cuts_of
-from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Pass, Release
+from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release
 from nadi.client.readergroup.watch import Watch
 from nadi.client.stores import SegmentStores
 from nadi.client.watermarks import TimeWindow, TimeWindows
@@ -44,8 +48,10 @@ from nadi.model.event import EventBlock
 _REPORTS_IN_LIFE = 4  # a reader without news still reports this often before it would be taken for dead
 _POSITIONS_EVERY_S = 1.0
 _ids = itertools.count()
+log = logging.getLogger("nadi.client")
 
 
+@checked(without=("read_next_event",))
 class EventReader(Reading[EventRead]):
     """Made by `ReaderGroup.create_reader`; one user at a time.
 
@@ -80,7 +86,7 @@ class EventReader(Reading[EventRead]):
         self._lock = asyncio.Lock()
         self._error: NadiError | None = None
         self._closed = False
-        self._task = asyncio.create_task(self._keep_up())
+        self.membership = Membership(self, self._wake, self._abandoned())
 
     # --- reading ----------------------------------------------------------------------------
 
@@ -111,6 +117,7 @@ class EventReader(Reading[EventRead]):
         return await self._next(timeout, is_whole=True)
 
     async def _next(self, timeout: float | None, *, is_whole: bool) -> EventRead | None:
+        check_timeout(timeout)
         self._holdings.put_back()
         self._attention = False
         try:
@@ -216,26 +223,43 @@ class EventReader(Reading[EventRead]):
 
     # --- keeping up with the group ------------------------------------------------------------
 
-    async def _keep_up(self) -> None:
-        while not self._closed:
-            self._wake.clear()
-            try:
-                await self._refresh_or_count()
-                await self._releases.follow(self._state)
-            except ClosedError:
-                return
-            except UnavailableError:
-                pass  # tried again soon; reading ends by itself when this has lasted too long
-            except NadiError as error:
-                self._error = error
-                self._attention = True
-                self._news.set()
-                return
-            try:
-                async with asyncio.timeout(self._state.timing.refresh_ms / 1000):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+    async def look(self) -> float | None:
+        """Compare with the group's state once; in how many seconds to do so again, None at the end."""
+        try:
+            await self._refresh_or_count()
+            await self._releases.follow(self._state)
+        except ClosedError:
+            return None
+        except UnavailableError:
+            pass  # tried again soon; reading ends by itself when this has lasted too long
+        except NadiError as error:
+            self._error = error
+            self._attention = True
+            self._news.set()
+            return None
+        return None if self._closed else self._state.timing.refresh_ms / 1000
+
+    def _abandoned(self) -> Callable[[], Awaitable[None]]:
+        """What is to be done once nobody has this reader any more; it holds nothing that leads back here."""
+        shared, holdings, name, token = self._shared, self._holdings, self.name, self._token
+
+        def leave(state: GroupState) -> tuple[GroupState, None]:
+            held = state.readers.get(name)
+            if held is None or held.token != token:
+                return state, None
+            recorded = {segment: held.offset for segment, held in state.owned_by(name).items()}
+            return state.apply(Leave(name, recorded)), None
+
+        async def let_go() -> None:
+            log.warning(
+                "reader %s of group %s/%s was dropped without close(): others go on at what was recorded of it",
+                *(name, shared.scope, shared.group),
+            )
+            holdings.close()
+            with suppress(NadiError):  # then the others find it silent
+                await shared.change(leave)
+
+        return let_go
 
     async def _refresh(self) -> None:
         async with self._lock:
@@ -347,6 +371,43 @@ class EventReader(Reading[EventRead]):
     def stop(self) -> None:
         """End without a word, as a dead reader does: the others take it offline in time."""
         self._closed = self._attention = True
-        self._task.cancel()
+        self.membership.cancel()
         self._holdings.close()
         self._news.set()
+
+
+class Membership:
+    """A reader's part in its group, which ends also when the reader is dropped without `close`, after an error say:
+    else it would hold its segments and every checkpoint for ever. Its task has the reader only while that looks."""
+
+    def __init__(self, reader: EventReader, wake: asyncio.Event, let_go: Callable[[], Awaitable[None]]) -> None:
+        self._reader, self._wake, self._let_go = weakref.ref(reader), wake, let_go
+        self._task = asyncio.create_task(self._keep_up())
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+    async def end(self, timeout_s: float) -> None:
+        """Leave the group; what the reader gave last is not done."""
+        reader = self._reader()
+        if reader is not None:
+            await reader.close(is_done=False, timeout=timeout_s)
+            return
+        self._wake.set()
+        await asyncio.wait([self._task], timeout=timeout_s)
+
+    async def _keep_up(self) -> None:
+        while (reader := self._reader()) is not None:
+            self._wake.clear()
+            pause_s = await reader.look()
+            if pause_s is None:
+                return
+            del reader
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+        await self._let_go()

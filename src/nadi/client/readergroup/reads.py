@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from nadi.client.arguments import checking
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.model.event import EventBlock
 
@@ -93,6 +94,7 @@ class EventRead(msgspec.Struct, frozen=True, gc=False):
         return [] if self.event is None else [self.event]
 
 
+@checking
 def on_events(predicate: Callable[[bytes], bool]) -> Condition:
     """A condition that holds from the first event on for which `predicate` is true.
 
@@ -109,6 +111,7 @@ def on_events(predicate: Callable[[bytes], bool]) -> Condition:
     return find
 
 
+@checking
 def on_positions(predicate: Callable[[str, int], bool]) -> Condition:
     """A condition that holds from the first event on for whose segment (its full name) and offset `predicate` is true.
 

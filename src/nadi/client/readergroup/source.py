@@ -11,11 +11,18 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nadi.client.read_ahead import ReadAhead, following
+from nadi.client.read_ahead import ReadAhead, following, what_became_of
 from nadi.client.readergroup.plan import Completion
 from nadi.client.readergroup.state import KeyRange
 from nadi.client.stores import SegmentStores
-from nadi.errors import DamagedDataError, NadiError, SegmentNotFoundError, TruncatedError, UnavailableError
+from nadi.errors import (
+    DamagedDataError,
+    NadiError,
+    SegmentGoneError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+)
 from nadi.model.event import EventBlock
 from nadi.naming import parse_segment_name, segment_name
 
@@ -104,7 +111,10 @@ class SegmentSource:
                     start = self._note_gap(error.start_offset)
                 except DamagedDataError as error:
                     start = self._note_gap(error.end_offset, error.reason)
-                except SegmentNotFoundError:
+                except SegmentNotFoundError as error:
+                    found = await what_became_of(self._stores, error.segment)
+                    if not isinstance(found, SegmentGoneError):
+                        raise found from None
                     self._add_gap(Gap(self.segment, self._ahead.reached, None))
                     break
             self._successors = await self._following()

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from nadi.client.arguments import checked
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.reads import EventRead, Reading
 from nadi.client.readergroup.source import Gap
@@ -42,6 +43,7 @@ class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
         return [] if self.event is None else [self.event]
 
 
+@checked(without=("read_next_event",))
 class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
     """Made by `ReaderGroup.create_reader` with a serializer; `decoders` has one for each stream of the group."""
 

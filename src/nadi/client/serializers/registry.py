@@ -17,6 +17,7 @@ from hashlib import sha256
 
 import msgspec
 
+from nadi.client.arguments import checked
 from nadi.client.serializers.protocol import SchemaSerializer, T
 from nadi.client.stores import SegmentStores
 from nadi.client.tables import ABSENT, Table, TableValue
@@ -72,6 +73,7 @@ class _Record(msgspec.Struct, frozen=True):
     versions: tuple[SchemaVersion, ...] = ()
 
 
+@checked()
 class SchemaGroup:
     """The schemas of one stream; made by `StreamManager.schemas`."""
 

@@ -1,0 +1,276 @@
+"""Every public method, called with one argument that is wrong and all others right: each is refused by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+
+import nadi
+import nadi.client as client
+from nadi.client import KeyValueTableConfiguration, ScalingPolicy, StateKind, StreamManager
+from nadi.client.serializers import Json
+from nadi.errors import InvalidArgumentError, InvalidNameError, InvalidStreamCutError
+
+NO_TIMES = ("5", -1, -0.001, math.nan, math.inf, True)
+NO_TEXTS = (None, 5, b"text")
+NO_NUMBERS = ("2", 1.5, True)
+NO_BYTES = ("text", 5)
+NO_CUTS: tuple[Any, ...] = ("head", 5, [])
+NO_LISTS: tuple[Any, ...] = (5, None)
+WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
+    **dict.fromkeys(("timeout", "ack_timeout", "every_s"), NO_TIMES),
+    **dict.fromkeys(("scope", "stream", "table", "name", "new_name", "segment", "text", "reader_id"), NO_TEXTS),
+    **dict.fromkeys(("participant", "note", "controller_uri", "user", "password"), NO_TEXTS),
+    **dict.fromkeys(("tag", "writer_id"), (5, b"text")),
+    **dict.fromkeys(("start", "end", "cut", "first", "second", "as_of", "position"), NO_CUTS),
+    **dict.fromkeys(("segments", "events", "lease_ms", "refresh_ms", "dead_after_ms"), NO_NUMBERS),
+    **dict.fromkeys(("checkpoint_interval_ms", "timestamp_ms", "timestamp_aggregation_timeout_ms"), NO_NUMBERS),
+    **dict.fromkeys(("page_size", "now_ms", "amount", "index", "before", "expected_number", "offset"), NO_NUMBERS),
+    **dict.fromkeys(("scale_factor", "min_segments", "events_per_s", "kib_per_s", "keep_ms", "most_ms"), NO_NUMBERS),
+    **dict.fromkeys(("keep_bytes", "most_bytes", "primary_key_bytes", "secondary_key_bytes"), NO_NUMBERS),
+    **dict.fromkeys(("partitions", "rollover_size_bytes", "schema_id"), NO_NUMBERS),
+    **dict.fromkeys(("recursive", "follow", "wait", "is_done", "keep_history"), ("no", None, 5)),
+    **dict.fromkeys(("automatically_note_time", "validate_host_name"), ("no", None, 5)),
+    **dict.fromkeys(("scaling", "retention"), ("fixed", 5)),
+    **dict.fromkeys(("config", "kind", "rule", "compatibility", "credentials", "serializer"), ("text", 5)),
+    **dict.fromkeys(("entry", "prefix"), NO_BYTES),
+    **dict.fromkeys(("tags", "add", "remove", "routing_keys"), ("abc", 5, [1])),
+    **dict.fromkeys(("sealed_segments", "new_ranges", "entries", "keys", "modifications"), NO_LISTS),
+    **dict.fromkeys(("streams", "starts", "ends", "cuts"), (*NO_LISTS, [5])),
+    "to": (5, None, "head", ["head"]),
+    "positions": (5, {"o/a/0": "1"}, {"o/a/0": -1}),
+    "conditions": (5, {"a": 5}),
+    "on_damage": ("no", None, 5),
+    "moment": ("x", 1.5, None),
+    "txn_id": ("xx", None, 5),
+    "version": ("1", 1.5),
+    "key": (5, None),
+    "value": (5, None),
+    "event": ("text", 5, None),
+    "routing_key": (5, b"k"),
+    "trust_store": (5,),
+    "generate": (5, None),
+    "function": (5, None),
+    "items": (5, None),
+    "primary": ("text", 5),
+    "token": (5, None),
+    "predicate": (5, None),
+}
+OTHERS: dict[str, tuple[Any, ...]] = {  # where the same name is for something else
+    "StreamManager.create_byte_reader.start": ("head", 1.5, -1),
+    "StreamManager.read_segment_range.start": NO_NUMBERS,
+    "StreamManager.read_segment_range.end": NO_NUMBERS,
+    "StreamManager.scrub.start": ("no", None, 5),
+    "StreamManager.update_stream.tags": ("abc", 5, [1]),
+    "StreamManager.create_writer.ack_timeout": (*NO_TIMES, 0),
+    "StreamManager.create_transaction_writer.ack_timeout": (*NO_TIMES, 0),
+    "StreamManager.create_transaction_writer.lease_ms": (*NO_NUMBERS, 1, 9_999, 10**12),
+    "TransactionalEventWriter.begin_txn.lease_ms": (*NO_NUMBERS, 1, 9_999, 10**12),
+    "TransactionalValueWriter.begin_txn.lease_ms": (*NO_NUMBERS, 1, 9_999, 10**12),
+    "ReaderGroupManager.create_reader_group.retention": ("NONE", 5, None),
+    "Bookmarks.list.stream": (5, b"text"),
+    "NamedSlices.list.stream": (5, b"text"),
+    "KeyValueTable.keys.start": NO_BYTES,
+    "KeyValueTable.keys.end": NO_BYTES,
+    "KeyValueTable.entries.start": NO_BYTES,
+    "KeyValueTable.entries.end": NO_BYTES,
+    "KeyValueTable.pages.start": NO_BYTES,
+    "KeyValueTable.pages.end": NO_BYTES,
+    "KeyValueTable.key_pages.start": NO_BYTES,
+    "KeyValueTable.key_pages.end": NO_BYTES,
+    "Journal.entries.start": ("1", 1.5),
+    "SharedCounter.compare_and_set.expected": NO_NUMBERS,
+    "SharedCounter.compare_and_set.value": NO_NUMBERS,
+    "SharedMap.get.key": (),  # a dictionary's question
+    "EventWriter.write_batch.events": (5, "abc", b"abc", ["a"]),
+    "Transaction.write_batch.events": (5, "abc", b"abc", ["a"]),
+}
+ANYTHING = {"default", "element", "added", "removed", "state", "value_type", "values", "update", "expected"}
+ANYTHING |= {"ValueWriter.write_event.value", "ValueTransaction.write_event.value"}  # of the application's own types
+ANYTHING |= {f"SharedMap.{call}.value" for call in ("put", "put_if_absent", "replace")}
+ANYTHING |= {"ValueWriter.encode.value", "ValueTransaction.encode.value"}
+ANYTHING |= {"EventWriter.write_batch.routing_keys", "ValueWriter.write_batch.routing_keys"}  # see test_write_batch
+ANYTHING |= {"Transaction.write_batch.routing_keys", "ValueTransaction.write_batch.routing_keys"}
+
+
+class World:
+    """One of each class, and what a good call is given."""
+
+    def __init__(self, manager: StreamManager) -> None:
+        self.manager = manager
+        manager.create_scope("o")
+        for stream in ("a", "map", "set", "counter", "journal", "election", "bytes", "typed"):
+            manager.create_stream("o", stream)
+        with manager.create_writer("o", "a") as writer:
+            writer.write_event(b"event", "k")
+        manager.create_key_value_table("o", "t", KeyValueTableConfiguration(4))
+        manager.bookmarks("o").create("mark", manager.cuts("o", "a").head())
+        cut = manager.cuts("o", "a").head()
+        manager.slices("o").create("mark", cut, cut)
+        manager.reader_group_manager("o").create_reader_group("g", "a")
+        typed: Any = {"serializer": Json(int)}
+        group = manager.reader_group_manager("o").get_reader_group("g")
+        manager.reader_group_manager("o").create_reader_group("v", "typed")
+        values = manager.reader_group_manager("o").get_reader_group("v")
+        table = manager.table("o", "plain")
+        table.create()
+        self.objects: list[Any] = [
+            manager,
+            manager.bookmarks("o"),
+            manager.slices("o"),
+            manager.cuts("o", "a"),
+            manager.create_writer("o", "a"),
+            manager.create_transaction_writer("o", "a"),
+            manager.create_transaction_writer("o", "a").begin_txn(),
+            manager.create_reader("o", "a"),
+            manager.reader_group_manager("o"),
+            group,
+            group.create_reader("r"),
+            table,
+            manager.key_value_table("o", "t"),
+            manager.shared_map("o", "map"),
+            manager.shared_set("o", "set"),
+            manager.shared_counter("o", "counter"),
+            manager.journal("o", "journal"),
+            manager.leader_election("o", "election", "me"),
+            manager.schemas("o", "a"),
+            manager.create_writer("o", "typed", **typed),
+            manager.create_reader("o", "typed", **typed),
+            manager.create_transaction_writer("o", "typed", **typed),
+            manager.create_transaction_writer("o", "typed", **typed).begin_txn(),
+            values.create_reader("r", **typed),
+        ]
+        cuts = ("start", "end", "cut", "first", "second", "as_of", "position")
+        self.good: dict[str, Any] = dict.fromkeys(cuts, cut)
+        self.good |= {"scope": "o", "stream": "a", "name": "mark", "new_name": "other", "table": "t", "text": "head"}
+        self.good |= {"segment": "o/a/0.#epoch.0", "sealed_segments": [0], "new_ranges": [(0.0, 1.0)], "moment": 0}
+        self.good |= {"streams": "a", "cuts": [cut], "to": [cut], "reader_id": "x", "participant": "me", "events": 1}
+        self.good |= {"timestamp_ms": 0, "now_ms": 0, "lease_ms": 20_000, "index": 0, "before": 0, "schema_id": 0}
+        self.good |= {"key": b"four", "value": b"v", "keys": [b"four"], "modifications": [], "entry": b"e", "items": {}}
+        self.good |= {"primary": b"four", "entries": [b"e"], "element": "e", "added": ["e"], "values": [1]}
+        self.good |= {"event": b"e", "txn_id": "0" * 32, "config": KeyValueTableConfiguration(4), "expected": 0}
+        self.good |= {"kind": StateKind.of_types(int, int, int, max), "function": lambda held: held}
+
+    def good_for(self, call: str, name: str) -> Any:
+        others = {
+            "StreamManager.create_byte_reader.start": 0,
+            "StreamManager.read_segment_range.start": 0,
+            "StreamManager.read_segment_range.end": 0,
+            "EventWriter.write_batch.events": [b"e"],
+            "Transaction.write_batch.events": [b"e"],
+            "ValueWriter.write_event.value": 1,
+            "ValueTransaction.write_event.value": 1,
+            "SharedMap.put.key": "k",
+            "SharedCounter.compare_and_set.value": 1,
+        }
+        return others[f"{call}.{name}"] if f"{call}.{name}" in others else self.good[name]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder: Path = tmp_path_factory.mktemp("data")
+    with nadi.embedded(folder) as server, StreamManager(server.controller_uri, timeout=5) as manager:
+        yield World(manager)
+
+
+def public_methods(thing: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name, method in inspect.getmembers(thing, inspect.ismethod):
+        if not name.startswith("_"):
+            yield f"{type(thing).__name__}.{name}", method
+
+
+def wrong_for(call: str, name: str) -> tuple[Any, ...]:
+    if name in ANYTHING or f"{call}.{name}" in ANYTHING:
+        return OTHERS.get(f"{call}.{name}", ())
+    found = OTHERS.get(f"{call}.{name}", WRONG.get(name))
+    assert found is not None, f"say what is wrong for {call}'s {name}, or that anything is right"
+    return found
+
+
+def outcome(call: Callable[..., Any], given: dict[str, Any]) -> str | None:
+    """What is wrong with how that ends; None if it is refused as it should be."""
+    try:
+        made = call(**given)
+        if inspect.isgenerator(made):
+            next(made)
+    except InvalidArgumentError as refused:
+        return None if len(str(refused)) > 20 else f"says no more than {refused}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "is accepted"
+
+
+def test_every_method_refuses_what_it_does_not_take(world: World) -> None:
+    complaints = []
+    for thing in world.objects:
+        for call, method in public_methods(thing):
+            parameters = inspect.signature(method).parameters.values()
+            for wrong in parameters:
+                needed = {p.name for p in parameters if p.default is inspect.Parameter.empty}
+                if call.endswith(("read_events", "create_reader", "create_writer", "create_transaction_writer")):
+                    needed -= {"serializer"}
+                for value in wrong_for(call, wrong.name):
+                    given = {name: world.good_for(call, name) for name in needed - {wrong.name}} | {wrong.name: value}
+                    if (told := outcome(method, given)) is not None:
+                        complaints.append(f"{call}({wrong.name}={value!r}) {told}")
+    assert not complaints, "\n".join(complaints)
+
+
+VALUES: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (StreamManager, {}),
+    (ScalingPolicy.fixed, {"segments": 1}),
+    (ScalingPolicy.by_event_rate, {"events_per_s": 1}),
+    (ScalingPolicy.by_data_rate, {"kib_per_s": 1}),
+    (client.RetentionPolicy.by_time, {"keep_ms": 1}),
+    (client.RetentionPolicy.by_size, {"keep_bytes": 1}),
+    (KeyValueTableConfiguration, {"primary_key_bytes": 4}),
+    (client.Basic, {"user": "u", "password": "p"}),
+    (client.Bearer, {"token": "t"}),
+    (client.on_events, {}),
+    (client.on_positions, {}),
+]
+
+
+@pytest.mark.parametrize(("make", "good"), VALUES, ids=lambda value: getattr(value, "__name__", ""))
+def test_values_refuse_what_they_can_not_be_made_of(make: Callable[..., Any], good: dict[str, Any]) -> None:
+    complaints = [
+        f"{name}={value!r} {told}"
+        for name in inspect.signature(make).parameters
+        for value in wrong_for(make.__qualname__, name)
+        if (told := outcome(make, good | {name: value})) is not None
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_what_is_right_is_taken(world: World) -> None:
+    for credentials in (client.Basic("u", "p"), client.Bearer(lambda: "t"), None):
+        StreamManager(credentials=credentials, trust_store=Path("none"), timeout=1).close()
+    manager: Any = world.manager
+    with manager.create_writer("o", "typed", serializer=Json(int)) as writer:
+        writer.write_batch([1, 2], ["a", "b"]).result(5)
+        writer.write_batch((value for value in (3,)), "a").result(5.0)
+    manager.update_stream("o", "a", scaling=ScalingPolicy.fixed(1), retention=None, tags={"a"})
+    manager.table("o", "plain").put(memoryview(b"key"), bytearray(b"value"))
+    assert manager.create_reader("o", "a", routing_keys={"k"}).next_block(numpy.float64(5))
+
+
+def test_what_is_said(world: World) -> None:
+    manager: Any = world.manager
+    with pytest.raises(InvalidNameError, match="None is not a stream name"):
+        manager.create_writer("o", None)
+    with pytest.raises(InvalidStreamCutError, match=r"None. is no StreamCut: make one"):
+        manager.bookmarks("o").create("x", None)
+    with pytest.raises(InvalidArgumentError, match="create_stream: segments is a whole number, not '2'"):
+        manager.create_stream("o", "x", "2")
+    with pytest.raises(InvalidArgumentError, match="number of seconds, 0 or more, not -1"):
+        next(manager.read_events("o", "a", timeout=-1))
+    with pytest.raises(InvalidArgumentError, match="a lease of 1 ms is outside 10,000 to"):
+        manager.create_transaction_writer("o", "a", lease_ms=1)
+    with pytest.raises(TypeError, match="positional"):  # as Python says it
+        manager.create_scope()
