@@ -82,11 +82,6 @@ class StreamCuts:
         """Bytes from one cut to the other, events' headers included."""
         return self._thread.run(self._core.bytes_between(start, end))
 
-    def segments_between(self, start: StreamCut, end: StreamCut) -> list[int]:
-        """Ids of the segments between two cuts, older ones first; InvalidStreamCutError if the end lies before the
-        start."""
-        return self._thread.run(self._core.segments_between(start, end))
-
     def events_between(self, start: StreamCut, end: StreamCut) -> int:
         """Events from one cut to the other; they are read for that."""
         return self._thread.run(self._core.events_between(start, end))
