@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.client.cuts import StreamCuts
-from nadi.client.segment_ends import SegmentInfo
 from nadi.controller.history import History, first_epoch
 from nadi.errors import InvalidStreamCutError, NotFoundError
 from nadi.model.cutorder import CutOrder
 from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name
+from nadi.wire import commands as wire
 
 CELLS = 8  # all key ranges are made of these eighths, so that a key is one of 8
 
@@ -29,17 +28,13 @@ def cells(piece: Any) -> range:
 
 @dataclass
 class FakeStream:
-    """A stream sc/st with a history of scalings, as StreamCuts asks a manager for it."""
+    """A stream sc/st with a history of scalings, as StreamCuts asks controller and stores for it."""
 
     history: History
     lengths: dict[int, int]
-    stores: Any = None
-    controller: Any = None
     chains: list[list[int]] = field(default_factory=list)  # the segments over each cell, in order
 
     def __post_init__(self) -> None:
-        self.controller = self
-        self.stores = SimpleNamespace(controller=self)
         for cell in range(CELLS):
             self.chains.append(sorted(i for i, piece in self.history.segments.items() if cell in cells(piece)))
 
@@ -63,9 +58,14 @@ class FakeStream:
     async def segments_between(self, scope: str, stream: str, start: StreamCut, end: StreamCut) -> list[int]:
         return self.history.between(start.positions, end.positions)
 
-    async def segment_info(self, name: str) -> SegmentInfo:
-        segment = parse_segment_name(name)[2]
-        return SegmentInfo(0, self.lengths[segment], segment in self.history.sealed_in)
+    @property
+    def controller(self) -> FakeStream:
+        return self
+
+    async def call(self, _: str, kind: type[wire.GetStreamSegmentInfo], *, segment: str) -> wire.StreamSegmentInfo:
+        number = parse_segment_name(segment)[2]
+        sealed = number in self.history.sealed_in
+        return wire.StreamSegmentInfo(0, segment, True, sealed, False, 0, self.lengths[number], 0)
 
     def cuts(self) -> StreamCuts:
         return StreamCuts(cast("Any", self), "sc", "st")

@@ -5,7 +5,6 @@ This is the blocking face; `nadi.client.aio` has the same classes for asyncio.
 
 from __future__ import annotations
 
-from nadi.client.administration import StreamInfo
 from nadi.client.batch import Ack
 from nadi.client.blocking import StreamManager
 from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
@@ -21,8 +20,9 @@ from nadi.client.blocking_structures import (
 )
 from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
 from nadi.client.blocking_writers import EventWriter, Transaction, TransactionalEventWriter
-from nadi.client.bookmarks import Bookmark, NamedSlice
+from nadi.client.bookmarks import Bookmark
 from nadi.client.byte_file import ByteStreamReader, ByteStreamWriter
+from nadi.client.info import SegmentInfo, StreamInfo
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.leader_election import Lease
@@ -35,7 +35,7 @@ from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.security import Basic, Bearer
-from nadi.client.segment_ends import SegmentInfo
+from nadi.client.slices import NamedSlice
 from nadi.client.state_synchronizer import StateKind
 from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
 from nadi.client.values import ValueEvent

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from nadi.client.arguments import checked
 from nadi.client.controller import ControllerClient
+from nadi.client.info import SegmentInfo, StreamInfo, segment_info, stream_info
 from nadi.client.patience import Backoff, TimeLimit
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration, checked_tags
 from nadi.client.reader import check_cut
-from nadi.client.segment_ends import SegmentInfo
 from nadi.client.stores import SegmentStores
-from nadi.errors import ProtocolError, StreamNotFoundError
+from nadi.errors import ProtocolError
 from nadi.model.scrub import ScrubReport
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
-from nadi.naming import SCRUB_SEGMENT, check_name, segment_epoch, segment_name
+from nadi.naming import SCRUB_SEGMENT, check_name
 from nadi.wire import commands as wire
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """A stream now: where it begins, where it ends, whether it takes events."""
-
-    scope: str
-    stream: str
-    head: StreamCut
-    tail: StreamCut
-    is_sealed: bool
 
 
 @checked()
@@ -132,27 +119,11 @@ class Administration:
 
     async def stream_info(self, scope: str, stream: str) -> StreamInfo:
         """Where the stream begins and ends now, as stream cuts."""
-        current, head = await asyncio.gather(
-            self.controller.current_segments(scope, stream), self.controller.head(scope, stream)
-        )
-        segments = current or await self._last_segments(head)
-        infos = await asyncio.gather(*(self.segment_info(segment_name(scope, stream, s.segment_id)) for s in segments))
-        ends = {s.segment_id: info.write_offset for s, info in zip(segments, infos, strict=True)}
-        return StreamInfo(scope, stream, head, StreamCut(scope, stream, ends), not current)
-
-    async def _last_segments(self, head: StreamCut) -> list[SegmentRange]:
-        """The segments that a sealed stream ended with: those of its newest segment's epoch."""
-        ids = await self.controller.segments_between(head.scope, head.stream, head, None)
-        if not ids:
-            raise StreamNotFoundError(head.scope, head.stream)
-        epoch = segment_epoch(max(ids))
-        return await self.controller.epoch_segments(head.scope, head.stream, epoch)
+        return await stream_info(self.stores, scope, stream)
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """What the store says of one segment, by its name."""
-        info = await self.stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
-        assert isinstance(info, wire.StreamSegmentInfo)
-        return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
+        return await segment_info(self.stores, segment)
 
     # --- segments ---------------------------------------------------------------------------
 

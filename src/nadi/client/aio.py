@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nadi.client.administration import StreamInfo
 from nadi.client.batch import Ack
-from nadi.client.bookmarks import Bookmark, Bookmarks, NamedSlice, NamedSlices
+from nadi.client.bookmarks import Bookmark, Bookmarks
 from nadi.client.byte_stream import ByteStreamReader, ByteStreamWriter
 from nadi.client.cuts import StreamCuts
+from nadi.client.info import SegmentInfo, StreamInfo
 from nadi.client.key_value_registry import KeyValueTableConfiguration
 from nadi.client.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.leader_election import LeaderElection, Lease
@@ -21,9 +21,9 @@ from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import GroupValueReader, ValueRead
 from nadi.client.revisioned_stream import RevisionedStream
 from nadi.client.security import Basic, Bearer
-from nadi.client.segment_ends import SegmentInfo
 from nadi.client.serializers.registry import SchemaGroup
 from nadi.client.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
+from nadi.client.slices import NamedSlice, NamedSlices
 from nadi.client.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.streams import StreamManager
 from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue

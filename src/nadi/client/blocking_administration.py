@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nadi.client import aio
-from nadi.client.administration import StreamInfo
+from nadi.client.info import SegmentInfo, StreamInfo
 from nadi.client.loop_thread import LoopThread
 from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
-from nadi.client.segment_ends import SegmentInfo
 from nadi.model.scrub import ScrubReport
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut

@@ -6,9 +6,10 @@ import builtins
 from collections.abc import Iterable
 from datetime import datetime
 
-from nadi.client import bookmarks, cuts
-from nadi.client.bookmarks import Bookmark, NamedSlice
+from nadi.client import bookmarks, cuts, slices
+from nadi.client.bookmarks import Bookmark
 from nadi.client.loop_thread import LoopThread
+from nadi.client.slices import NamedSlice
 from nadi.model.cutorder import CutOrder
 from nadi.model.streamcut import StreamCut
 
@@ -121,7 +122,7 @@ class Bookmarks:
 class NamedSlices:
     """The named slices of a scope."""
 
-    def __init__(self, thread: LoopThread, core: bookmarks.NamedSlices) -> None:
+    def __init__(self, thread: LoopThread, core: slices.NamedSlices) -> None:
         self._thread, self._core = thread, core
 
     def create(

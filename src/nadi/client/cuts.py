@@ -13,10 +13,11 @@ from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from nadi.client.arguments import checked
-from nadi.client.moments import is_moment, moment_ms, moment_of
+from nadi.client.bookmarks import Bookmarks
+from nadi.client.info import SegmentInfo, stream_info
+from nadi.client.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
 from nadi.client.reader import (
     check_boundary,
     check_cut,
@@ -25,7 +26,8 @@ from nadi.client.reader import (
     read_segment_range,
     segment_ranges,
 )
-from nadi.client.segment_ends import SegmentEnds, SegmentInfo, pass_finished
+from nadi.client.segment_ends import SegmentEnds, pass_finished
+from nadi.client.stores import SegmentStores
 from nadi.client.watermarks import cut_after, cut_before
 from nadi.errors import (
     InvalidArgumentError,
@@ -41,10 +43,6 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
-if TYPE_CHECKING:
-    from nadi.client.streams import StreamManager
-
-HEAD, TAIL = "head", "tail"
 _COUNTED_AT_ONCE = 8  # segments
 
 
@@ -65,18 +63,18 @@ class SegmentSlice:
 class StreamCuts:
     """The stream cuts of one stream."""
 
-    def __init__(self, manager: StreamManager, scope: str, stream: str) -> None:
+    def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
-        self.manager = manager
-        self._ends = SegmentEnds(manager, scope, stream)
+        self._stores = stores
+        self._ends = SegmentEnds(stores, scope, stream)
 
     async def head(self) -> StreamCut:
         """Where the stream begins now, after what was truncated away."""
-        return (await self.manager.stream_info(self.scope, self.stream)).head
+        return (await stream_info(self._stores, self.scope, self.stream)).head
 
     async def tail(self) -> StreamCut:
         """Where the stream ends now."""
-        return (await self.manager.stream_info(self.scope, self.stream)).tail
+        return (await stream_info(self._stores, self.scope, self.stream)).tail
 
     async def at(self, moment: datetime | int) -> StreamCut:
         """Where the stream stood at a moment: a datetime with a time zone, or milliseconds since 1970.
@@ -86,7 +84,7 @@ class StreamCuts:
         moment that has come, the cut is the same each time; for one to come it is the tail, and for one before all
         events the head.
         """
-        return await self.manager.controller.cut_at(self.scope, self.stream, moment_ms(moment))
+        return await self._stores.controller.cut_at(self.scope, self.stream, moment_ms(moment))
 
     async def named(self, text: str) -> StreamCut:
         """The cut meant by `head`, `tail`, a time (ISO 8601 with a zone, as 2026-11-14T00:00+01:00), the text of a
@@ -98,9 +96,9 @@ class StreamCuts:
         try:
             cut = StreamCut.from_text(text)
         except InvalidStreamCutError:
-            cut = (await self.manager.bookmarks(self.scope).get(text)).cut
+            cut = (await Bookmarks(self._stores, self.scope).get(text)).cut
         check_cut(cut, self.scope, self.stream)
-        await check_boundary(self.manager.stores, cut)
+        await check_boundary(self._stores, cut)
         return cut
 
     async def after(self, cut: StreamCut, events: int) -> StreamCut:
@@ -126,17 +124,17 @@ class StreamCuts:
     async def at_event_time(self, timestamp_ms: int) -> StreamCut:
         """A cut to read from so as to get every event of that time or a later one, given that writers kept the
         word of their notes; the head if watermarks don't reach back so far."""
-        found = await cut_before(self.manager.stores, self.scope, self.stream, timestamp_ms)
+        found = await cut_before(self._stores, self.scope, self.stream, timestamp_ms)
         return await self._not_before_head(found) if found is not None else await self.head()
 
     async def after_event_time(self, timestamp_ms: int) -> StreamCut | None:
         """A cut to read up to so as to get every event before that time, given that writers kept the word of their
         notes; None while a writer has not noted that time."""
-        found = await cut_after(self.manager.stores, self.scope, self.stream, timestamp_ms)
+        found = await cut_after(self._stores, self.scope, self.stream, timestamp_ms)
         return await self._not_before_head(found) if found is not None else None
 
     async def _not_before_head(self, cut: StreamCut) -> StreamCut:
-        head = await self.manager.controller.head(self.scope, self.stream)
+        head = await self._stores.controller.head(self.scope, self.stream)
         order = cutorder.compare_shared(cut.positions, head.positions, await self._ranges(cut, head))
         return cut if order.is_at_or_after else head
 
@@ -144,7 +142,7 @@ class StreamCuts:
         """Raise unless a reader can start here: InvalidStreamCutError if it is no boundary of the stream,
         TruncatedError if some of what follows is gone."""
         check_cut(cut, self.scope, self.stream)
-        await check_boundary(self.manager.stores, cut)
+        await check_boundary(self._stores, cut)
         below = [offset for offset in cut.positions.values() if offset < -1]
         if below:
             raise InvalidStreamCutError(f"{below[0]:,} is no offset: a segment begins at 0, and -1 is one not begun")
@@ -156,7 +154,7 @@ class StreamCuts:
                 raise TruncatedError(name, offset, info.start_offset)
             if offset > info.write_offset:
                 raise PastEndError(name, offset, info.write_offset)
-            found = await self.manager.stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
+            found = await self._stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
             assert isinstance(found, wire.OffsetLocated)
             if found.offset != offset:
                 raise InvalidStreamCutError(
@@ -188,7 +186,7 @@ class StreamCuts:
             if offset > end.positions.get(segment, offset):
                 raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment}")
         try:
-            return sorted(await self.manager.segments_between(self.scope, self.stream, start, end))
+            return sorted(await self._stores.controller.segments_between(self.scope, self.stream, start, end))
         except InvalidStreamCutError:
             raise
         except InvalidArgumentError as error:
@@ -220,7 +218,7 @@ class StreamCuts:
         async def count(piece: SegmentSlice) -> int:
             async with turns:
                 name = segment_name(self.scope, self.stream, piece.segment_id)
-                blocks = read_segment_range(self.manager.stores, name, piece.start, piece.end)
+                blocks = read_segment_range(self._stores, name, piece.start, piece.end)
                 return sum([len(block) async for block in blocks])
 
         counts = [asyncio.create_task(count(piece)) for piece in await self.slices(start, end)]
@@ -234,9 +232,7 @@ class StreamCuts:
         """Those of the slices whose segments can hold events of these routing keys."""
         pieces = list(slices)
         ids = {piece.segment_id: 0 for piece in pieces}
-        ranges = await segment_ranges(
-            self.manager.stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids)
-        )
+        ranges = await segment_ranges(self._stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids))
         wanted = checked_keys(keys)
         able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
         return [piece for piece in pieces if piece.segment_id in able]
@@ -248,7 +244,7 @@ class StreamCuts:
             check_cut(cut, self.scope, self.stream)
         found: list[SegmentRange] = []
         for cut in cuts:
-            found += await segment_ranges(self.manager.stores, self.scope, self.stream, cut)
+            found += await segment_ranges(self._stores, self.scope, self.stream, cut)
         return {piece.segment_id: (piece.low, piece.high) for piece in found}
 
     async def _pair(self, first: StreamCut, second: StreamCut) -> tuple[StreamCut, StreamCut, KeyRanges]:
@@ -264,13 +260,13 @@ class StreamCuts:
 
     async def _frontier(self, cut: StreamCut) -> Frontier:
         check_cut(cut, self.scope, self.stream)
-        return await frontier_at(self.manager.stores, cut)
+        return await frontier_at(self._stores, cut)
 
     async def _take(self, segment: int, start: int, info: SegmentInfo, events: int) -> tuple[int, int]:
         """How many of `events` events the segment has from `start` on, and where the last of them ends."""
         name = segment_name(self.scope, self.stream, segment)
         taken, end = 0, start
-        async with aclosing(read_segment_range(self.manager.stores, name, start, info.write_offset)) as blocks:
+        async with aclosing(read_segment_range(self._stores, name, start, info.write_offset)) as blocks:
             async for block in blocks:
                 if taken + len(block) > events:
                     return events, block.offset + int(block.starts[events - taken])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -14,14 +13,11 @@ from typing import Any, Generic, TypeVar
 
 import uvloop
 
+from nadi.client.process import OwnProcess
 from nadi.errors import ClosedError
 
 log = logging.getLogger("nadi.client")
 
-FORKED = (
-    "this client was made before the process forked, and its thread stayed behind: "
-    "start processes by multiprocessing's spawn or forkserver, and make a client in each"
-)
 _Result = TypeVar("_Result")
 
 
@@ -35,14 +31,14 @@ class LoopThread:
         self._loop = uvloop.new_event_loop()
         self._closed = False
         self._lock = threading.Lock()
-        self._process_id = os.getpid()
+        self._process = OwnProcess()  # looked at without the lock, which another thread may have held when it forked
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """The coroutine's result; Ctrl-C ends the wait and the coroutine."""
         try:
-            self._check_process()
+            self._process.check()
             with self._lock:
                 self._check_usable()
                 running = _Run(work, self._loop)
@@ -56,14 +52,14 @@ class LoopThread:
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the loop call it soon, and don't wait."""
-        self._check_process()
+        self._process.check()
         with self._lock:
             self._check_usable()
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
         """Run `last`, end everything that still runs, and stop the thread."""
-        if os.getpid() != self._process_id:
+        if not self._process.is_this:
             last.close()
             return
         with self._lock:
@@ -76,11 +72,6 @@ class LoopThread:
             self._closed = True
             asyncio.run_coroutine_threadsafe(self._end(last), self._loop)
         self._thread.join()
-
-    def _check_process(self) -> None:
-        """Without the lock, which another thread may have held when the process forked."""
-        if os.getpid() != self._process_id:
-            raise ClosedError(FORKED)
 
     def _check_usable(self) -> None:
         if self._closed or sys.is_finalizing():  # at the program's end the thread stands still already

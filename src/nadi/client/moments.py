@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from nadi.errors import InvalidArgumentError
 
+HEAD, TAIL = "head", "tail"  # a stream's own cuts, by name
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MAX_MS = (1 << 63) - 1
 

@@ -8,35 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from nadi.client.info import SegmentInfo, segment_info
 from nadi.client.read_ahead import what_became_of
+from nadi.client.stores import SegmentStores
 from nadi.errors import SegmentNotFoundError
 from nadi.limits import SEGMENT_ENDS_KEPT
 from nadi.model.frontier import Frontier
 from nadi.model.segments import SegmentRange
 from nadi.naming import segment_name
 
-if TYPE_CHECKING:
-    from nadi.client.streams import StreamManager
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentInfo:
-    """A segment as its store knows it; the offsets are where its data begins and ends."""
-
-    start_offset: int
-    write_offset: int
-    is_sealed: bool
-
 
 class SegmentEnds:
     """What is known of the ends of a stream's segments."""
 
-    def __init__(self, manager: StreamManager, scope: str, stream: str) -> None:
+    def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self.scope, self.stream = scope, stream
-        self._manager = manager
+        self._stores = stores
         self._sealed: dict[int, SegmentInfo] = {}
         self._successors: dict[int, list[SegmentRange]] = {}
 
@@ -48,9 +36,9 @@ class SegmentEnds:
         asked = [segment for segment in offsets if segment not in kept]
         names = [segment_name(self.scope, self.stream, segment) for segment in asked]
         try:
-            infos = await asyncio.gather(*map(self._manager.segment_info, names))
+            infos = await asyncio.gather(*(segment_info(self._stores, name) for name in names))
         except SegmentNotFoundError as error:
-            raise await what_became_of(self._manager.stores, error.segment) from error
+            raise await what_became_of(self._stores, error.segment) from error
         found = dict(zip(asked, infos, strict=True))
         self._make_room(len(found))
         self._sealed |= {segment: info for segment, info in found.items() if info.is_sealed}
@@ -60,7 +48,7 @@ class SegmentEnds:
         """What follows each of these sealed segments; nothing if the stream is sealed there."""
         wanted = list(segments)
         asked = [segment for segment in wanted if segment not in self._successors]
-        ask = self._manager.controller.successors
+        ask = self._stores.controller.successors
         replies = await asyncio.gather(*(ask(self.scope, self.stream, segment) for segment in asked))
         found = {s: [one.segment for one in reply] for s, reply in zip(asked, replies, strict=True)}
         known = {s: self._successors[s] for s in wanted if s in self._successors} | found

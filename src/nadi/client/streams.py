@@ -16,7 +16,7 @@ from types import TracebackType
 
 from nadi.client.administration import Administration
 from nadi.client.arguments import checked
-from nadi.client.bookmarks import Bookmarks, NamedSlices
+from nadi.client.bookmarks import Bookmarks
 from nadi.client.controller import ControllerClient
 from nadi.client.cuts import StreamCuts
 from nadi.client.damage import RAISE, OnDamage
@@ -25,6 +25,7 @@ from nadi.client.reader import SliceReader
 from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader, Membership
 from nadi.client.security import Credentials, security_of, split_uri
+from nadi.client.slices import NamedSlices
 from nadi.client.stores import SegmentStores
 from nadi.client.structures import Structures
 from nadi.client.tables import Table
@@ -106,7 +107,7 @@ class StreamManager(Administration, EventStreams, Structures):
 
     def cuts(self, scope: str, stream: str) -> StreamCuts:
         """The stream's cuts: make, check, compare and measure them."""
-        return StreamCuts(self, scope, stream)
+        return StreamCuts(self.stores, scope, stream)
 
     async def truncate_stream(self, cut: StreamCut) -> None:
         """Forget what lies before the cut; InvalidStreamCutError unless it is a boundary between events."""
@@ -116,11 +117,11 @@ class StreamManager(Administration, EventStreams, Structures):
 
     def bookmarks(self, scope: str) -> Bookmarks:
         """The scope's bookmarks."""
-        return Bookmarks(self, scope)
+        return Bookmarks(self.stores, scope)
 
     def slices(self, scope: str) -> NamedSlices:
         """The scope's named slices."""
-        return NamedSlices(self, scope)
+        return NamedSlices(self.stores, scope)
 
     async def open_slice(
         self, scope: str, name: str, *, routing_keys: Sequence[str] | None = None, on_damage: OnDamage = RAISE
@@ -136,7 +137,7 @@ class StreamManager(Administration, EventStreams, Structures):
 
     def reader_group_manager(self, scope: str) -> ReaderGroupManager:
         """To make and find the reader groups of a scope."""
-        return ReaderGroupManager(self, scope)
+        return ReaderGroupManager(self.stores, self.adopt, scope)
 
     def adopt(self, reader: EventReader) -> None:
         """A reader of a group: it leaves the group, and what it was given last is not done, when this client ends."""

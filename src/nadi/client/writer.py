@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import threading
 import time
 from collections import defaultdict
@@ -30,8 +29,8 @@ from nadi.client.arguments import check_ack_timeout, checked
 from nadi.client.batch import Ack, Batch
 from nadi.client.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.event_time import NotedTimes, check_writer_id
-from nadi.client.loop_thread import FORKED
 from nadi.client.patience import Backoff
+from nadi.client.process import OwnProcess
 from nadi.client.routes import CACHED_KEYS, Routes
 from nadi.client.segment_output import SegmentOutput
 from nadi.client.stores import SegmentStores
@@ -82,7 +81,7 @@ class EventWriter:
         self._find_successors = find_successors
         self._ack_timeout_s = ack_timeout_s
         self._blocking = blocking
-        self._process_id = os.getpid()
+        self._process = OwnProcess()
         self._loop = asyncio.get_running_loop()
         self._room = threading.Condition(self.lock)
         self._room_waiters: list[asyncio.Future[None]] = []
@@ -252,8 +251,7 @@ class EventWriter:
     # --- what the outputs call; the loop's thread --------------------------------------------
 
     def schedule(self, call: Callable[[], None]) -> None:
-        if os.getpid() != self._process_id:
-            raise ClosedError(FORKED)
+        self._process.check()
         try:
             if self._blocking:
                 self._loop.call_soon_threadsafe(call)

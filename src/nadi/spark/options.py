@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nadi.client.cuts import HEAD, TAIL
 from nadi.client.damage import RAISE, SKIP, OnDamage
-from nadi.client.moments import moment_ms, moment_of
+from nadi.client.moments import HEAD, TAIL, moment_ms, moment_of
 from nadi.client.reader import check_cut
 from nadi.client.security import Basic, Bearer, Credentials
 from nadi.client.streams import controller_address

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nadi.client.aio import StreamManager
-from nadi.client.cuts import HEAD, TAIL, SegmentSlice
+from nadi.client.cuts import SegmentSlice
+from nadi.client.moments import HEAD, TAIL
 from nadi.client.reader import check_boundary, check_cut
 from nadi.model.streamcut import StreamCut
 from nadi.spark.options import Options

@@ -19,8 +19,9 @@ from typing import Any
 from nadi.client.aio import StreamManager
 from nadi.client.cuts import SegmentSlice
 from nadi.client.damage import RAISE, OnDamage
+from nadi.client.info import SegmentInfo
 from nadi.client.reader import check_boundary, check_cut, segment_ranges
-from nadi.client.segment_ends import SegmentEnds, SegmentInfo, pass_finished
+from nadi.client.segment_ends import SegmentEnds, pass_finished
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -69,7 +70,7 @@ class StreamView:
     def __init__(self, manager: StreamManager, scope: str, stream: str, on_damage: OnDamage = RAISE) -> None:
         self.scope, self.stream = scope, stream
         self._on_damage = on_damage
-        self.ends = SegmentEnds(manager, scope, stream)
+        self.ends = SegmentEnds(manager.stores, scope, stream)
         self._manager = manager
         self._ranges: dict[int, SegmentRange] = {}
 

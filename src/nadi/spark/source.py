@@ -26,8 +26,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from nadi.client.cuts import TAIL, SegmentSlice
-from nadi.client.moments import is_moment
+from nadi.client.cuts import SegmentSlice
+from nadi.client.moments import TAIL, is_moment
 from nadi.client.read_ahead import what_became_of
 from nadi.errors import (
     InvalidArgumentError,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TypeVar, overload
 from uuid import uuid4
 
 from nadi.client.arguments import checked
@@ -41,9 +41,6 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.wire import commands as wire
 
-if TYPE_CHECKING:
-    from nadi.client.streams import StreamManager
-
 T = TypeVar("T")
 _LOOK_EVERY_S = 0.05
 _FORGETTING_S = 1.0  # of the time that is given for stream cuts, at most a tenth
@@ -73,11 +70,10 @@ class ReaderGroup:
     `timeout` is in seconds, for each call; None is the client's.
     """
 
-    def __init__(self, manager: StreamManager, scope: str, name: str) -> None:
+    def __init__(self, stores: SegmentStores, adopt: Callable[[EventReader], None], scope: str, name: str) -> None:
         self.scope, self.name = scope, name
-        self._manager = manager
-        self._stores: SegmentStores = manager.stores
-        self._shared = SharedState(manager.stores, scope, name)
+        self._stores, self._adopt = stores, adopt
+        self._shared = SharedState(stores, scope, name)
 
     @overload
     async def create_reader(
@@ -130,7 +126,7 @@ class ReaderGroup:
 
         state, _ = await self._shared.change(join, timeout)
         reader = EventReader(self._stores, self._shared, reader_id, token, state, conditions or {}, on_damage)
-        self._manager.adopt(reader)
+        self._adopt(reader)
         return reader if serializer is None else GroupValueReader(reader, decoders)
 
     # --- what there is ----------------------------------------------------------------------

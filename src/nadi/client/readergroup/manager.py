@@ -8,16 +8,17 @@ the four bytes `nadi`, so that one of another client, whose state has another fo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from nadi.client.arguments import check_is_cut, checked
+from nadi.client.cuts import StreamCuts
 from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.group import ReaderGroup
+from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.state import (
@@ -28,6 +29,7 @@ from nadi.client.readergroup.state import (
     cuts_of,
     first_state,
 )
+from nadi.client.stores import SegmentStores
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -39,9 +41,6 @@ from nadi.limits import PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import READER_GROUP_PREFIX, check_name
 
-if TYPE_CHECKING:
-    from nadi.client.streams import StreamManager
-
 _ID_PREFIX = b"nadi"
 
 
@@ -49,10 +48,10 @@ _ID_PREFIX = b"nadi"
 class ReaderGroupManager:
     """The reader groups of one scope; made by `StreamManager.reader_group_manager`."""
 
-    def __init__(self, manager: StreamManager, scope: str) -> None:
+    def __init__(self, stores: SegmentStores, adopt: Callable[[EventReader], None], scope: str) -> None:
+        """adopt: is told of every reader that is made, which ends with its client."""
         self.scope = scope
-        self._manager = manager
-        self._stores = manager.stores
+        self._stores, self._adopt = stores, adopt
 
     async def create_reader_group(
         self,
@@ -118,13 +117,13 @@ class ReaderGroupManager:
 
     async def _check_order(self, start: StreamCut, end: StreamCut) -> None:
         with suppress(TruncatedError):  # a start that was truncated away is read as a gap
-            order = await self._manager.cuts(start.scope, start.stream).compare(start, end)
+            order = await StreamCuts(self._stores, start.scope, start.stream).compare(start, end)
             if not order.is_at_or_before:
                 raise InvalidStreamCutError(f"the end cut of {start.scope}/{start.stream} lies before its start cut")
 
     async def get_reader_group(self, name: str) -> ReaderGroup:
         """ReaderGroupNotFoundError if there is none."""
-        group = ReaderGroup(self._manager, self.scope, name)
+        group = ReaderGroup(self._stores, self._adopt, self.scope, name)
         await SharedState(self._stores, self.scope, name).read()
         return group
 
