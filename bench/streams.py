@@ -18,8 +18,8 @@ import grpc
 
 import nadi
 from bench.measure import MEMORY_MB, Figure
-from nadi.client.controller import ControllerClient
-from nadi.client.policy import ScalingPolicy, StreamConfiguration
+from nadi.client.control.controller import ControllerClient
+from nadi.client.control.policy import ScalingPolicy, StreamConfiguration
 from nadi.standalone import EmbeddedServer
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS, path

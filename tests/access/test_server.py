@@ -24,7 +24,7 @@ import nadi
 from nadi.access.tokens import KEY_FILE
 from nadi.cli.app import app
 from nadi.client import aio
-from nadi.client.conditional_append import ConditionalAppender
+from nadi.client.segments.conditional_append import ConditionalAppender
 from nadi.errors import (
     InvalidArgumentError,
     NadiError,
@@ -35,7 +35,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import CONNECTION_UNSENT_BYTES
-from nadi.segmentstore.connection import Connection
+from nadi.segmentstore.doors.connection import Connection
 from nadi.standalone import EmbeddedServer, Server, ServerSecurity
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
@@ -243,7 +243,7 @@ def test_a_writer_and_a_tailing_reader_across_expiries(
 ) -> None:
     """Every event once and in order, whether the client renews in time or, misled, only when it is told."""
     if not early:
-        monkeypatch.setattr("nadi.client.tokens._holds_s", lambda _: 3600.0)
+        monkeypatch.setattr("nadi.client.segments.tokens._holds_s", lambda _: 3600.0)
     lifetime_s, events = 2, 400
     found: list[bytes] = []
 
@@ -286,7 +286,7 @@ def test_a_writer_and_a_tailing_reader_across_expiries(
 @pytest.mark.slow  # waits for tokens to end
 def test_a_byte_stream_across_expiries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client, misled, renews only when it is told, while it writes on."""
-    monkeypatch.setattr("nadi.client.tokens._holds_s", lambda _: 3600.0)
+    monkeypatch.setattr("nadi.client.segments.tokens._holds_s", lambda _: 3600.0)
     pieces = [random.Random(number).randbytes(300_000) for number in range(100)]
     ends: list[type[NadiError]] = []
     interrupt = ConditionalAppender._interrupt
@@ -310,7 +310,7 @@ def test_a_byte_stream_across_expiries(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_table_and_a_large_event_after_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.client.tokens._holds_s", lambda _: 3600.0)
+    monkeypatch.setattr("nadi.client.segments.tokens._holds_s", lambda _: 3600.0)
     with guarded(tmp_path, token_lifetime_s=1) as server, connected(server, "root") as manager:
         manager.create_scope("home")
         manager.create_stream("home", "meters", 1)

@@ -15,9 +15,10 @@ from typer.testing import CliRunner, Result
 import nadi
 from nadi.cli.app import app
 from nadi.errors import DamagedDataError, DataFolderError
-from nadi.segmentstore import pages, snapshotter
-from nadi.segmentstore.checked import STATE_KEY
-from nadi.segmentstore.stopped import StoppedLog
+from nadi.segmentstore.recovery import snapshotter
+from nadi.segmentstore.repair.stopped import StoppedLog
+from nadi.segmentstore.state import pages
+from nadi.segmentstore.state.checked import STATE_KEY
 from tests.segmentstore.harness import open_store
 from tests.segmentstore.state_tables import lose_states, records_of, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder
@@ -177,7 +178,7 @@ def test_a_file_without_its_header_and_first_frame_has_lost_no_more(tmp_path: Pa
 
 def events_of_log(log: Path, at: int) -> int:
     """Where in its segment the frame at that place of a log appends."""
-    from nadi.segmentstore.operations import Append, decode_frame
+    from nadi.segmentstore.state.operations import Append, decode_frame
     from nadi.segmentstore.tier1.layout import FRAME_HEADER_BYTES
 
     operations, _ = decode_frame(log.read_bytes()[at + FRAME_HEADER_BYTES : at + 4096])
@@ -424,7 +425,7 @@ def test_a_place_that_is_none_is_refused_before_anything_is_read(folder: Path, m
     def reads(*_: object) -> None:
         raise AssertionError("nothing is to be read")
 
-    monkeypatch.setattr("nadi.segmentstore.inspection.inspect_container", reads)
+    monkeypatch.setattr("nadi.segmentstore.repair.inspection.inspect_container", reads)
     before = contents(folder)
     log = folder / "container-0/log"
     last = max(log.glob("log-*.nadi"))

@@ -12,10 +12,10 @@ import pytest
 
 import nadi
 from nadi.errors import DamagedDataError, DataFolderError
-from nadi.segmentstore.remains import Described
+from nadi.segmentstore.repair.remains import Described
+from nadi.segmentstore.repair.unnamed import of_one_past
 from nadi.segmentstore.tier1.latest import latest
 from nadi.segmentstore.tier2.description import ChunkDescription
-from nadi.segmentstore.unnamed import of_one_past
 from tests.cli.test_check_and_repair import command
 
 HOLD = "chunk_flush_age_s=9999,chunk_flush_bytes=99999999,checkpoint_interval_s=3600"

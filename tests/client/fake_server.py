@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
-from nadi.client.controller import ControllerClient
+from nadi.client.control.controller import ControllerClient
 from nadi.errors import DamagedDataError, InvalidStreamCutError, NotFoundError
 from nadi.model.framing import frame_events
 from nadi.model.frontier import check_legal

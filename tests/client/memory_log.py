@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from nadi.client.revisioned_stream import Extent, Record
+from nadi.client.shared.revisioned_stream import Extent, Record
 from nadi.errors import ConditionFailedError, NadiError, TruncatedError
 
 

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from nadi.client.aio import StreamManager
-from nadi.client.controller import ControllerClient
-from nadi.client.streams import controller_address
+from nadi.client.control.controller import ControllerClient
+from nadi.client.manager.streams import controller_address
 
 _PIECE_BYTES = 1 << 16
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from nadi.client import StreamManager, aio, loop_thread
-from nadi.client.loop_thread import LoopThread
+from nadi.client import StreamManager, aio
+from nadi.client.blocking import loop_thread
+from nadi.client.blocking.loop_thread import LoopThread
 from nadi.client.serializers import Text
 from nadi.errors import ClosedError, RequestTimeoutError, StreamNotFoundError, UnavailableError
 
@@ -257,7 +258,7 @@ def test_errors_are_nadis(manager: StreamManager) -> None:
 
 
 def test_a_missing_controller_is_named() -> None:
-    from nadi.client import controller_calls
+    from nadi.client.control import calls as controller_calls
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controller_calls, "DEFAULT_TIMEOUT_S", 0.3)

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from nadi.client.controller import ControllerClient
+from nadi.client.control.controller import ControllerClient
 from nadi.errors import ClosedError, InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.wire.rpc import controller_pb2 as pb
 from tests.segmentstore.test_scrub import until

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from nadi.client.connection import Endpoint, SegmentStoreConnection
-from nadi.client.controller import ControllerClient
-from nadi.client.security import Basic, Security
-from nadi.client.tokens import DelegationTokens
+from nadi.client.control.controller import ControllerClient
+from nadi.client.control.security import Basic, Security
+from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
+from nadi.client.segments.tokens import DelegationTokens
 from nadi.errors import ClosedError
 from nadi.wire import commands as wire
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.client.cuts import StreamCuts
-from nadi.controller.history import History, first_epoch
+from nadi.client.places.cuts import StreamCuts
+from nadi.controller.state.history import History, first_epoch
 from nadi.errors import InvalidStreamCutError, NotFoundError
 from nadi.model.cutorder import CutOrder
 from nadi.model.segments import SegmentRange, Successor

@@ -14,8 +14,8 @@ from nadi.client import StreamManager
 from nadi.errors import DamagedDataError, InvalidStreamCutError
 from nadi.limits import MIB
 from nadi.model.streamcut import StreamCut
+from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
-from nadi.segmentstore.tier2.writer import StorageWriter
 from tests.segmentstore.harness import open_store
 from tests.segmentstore.test_stored_bytes import move
 

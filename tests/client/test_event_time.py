@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from nadi.client import StreamManager, TimeWindow, aio, watermarks
-from nadi.client.revisioned_stream import open_revisioned_stream
+from nadi.client import StreamManager, TimeWindow, aio
+from nadi.client.reading import watermarks
 from nadi.client.serializers import Text
+from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import ClosedError, InvalidArgumentError, StreamNotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark, encode_watermark
@@ -229,7 +230,7 @@ def test_a_silent_writer_is_waited_for_as_long_as_the_stream_says(manager: Strea
 
 
 def test_the_wall_clock_is_noted_automatically(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.client.event_time.AUTOMATIC_NOTE_S", 0.1)
+    monkeypatch.setattr("nadi.client.writing.event_time.AUTOMATIC_NOTE_S", 0.1)
     stream = new_stream(manager)
     before_ms = time.time_ns() // 1_000_000
     with manager.create_writer("sc", stream, automatically_note_time=True) as writer:

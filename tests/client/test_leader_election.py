@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.client.leader_election import LeaderElection, election_kind
-from nadi.client.state_synchronizer import StateSynchronizer
+from nadi.client.shared.leader_election import LeaderElection, election_kind
+from nadi.client.shared.state_synchronizer import StateSynchronizer
 
 from .memory_log import Memory, MemoryLog
 

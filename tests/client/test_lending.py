@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nadi.client.aio import SliceReader
-from nadi.client.lending import Lending
+from nadi.client.reading.lending import Lending
 from nadi.errors import ClosedError, TruncatedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut

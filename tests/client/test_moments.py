@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nadi.client import StreamManager, aio
-from nadi.client.moments import moment_ms, moment_of
+from nadi.client.places.moments import moment_ms, moment_of
 from nadi.errors import InvalidArgumentError, StreamNotFoundError
 from nadi.model.streamcut import StreamCut
 from nadi.testing.server import RestartableServer

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nadi.client.patience import TimeLimit
+from nadi.client.control.patience import TimeLimit
 from nadi.errors import RequestTimeoutError, UnavailableError
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from nadi.client.byte_stream import open_byte_reader
-from nadi.client.revisioned_stream import open_revisioned_stream
+from nadi.client.bytestream.byte_stream import open_byte_reader
 from nadi.client.serializers.plain import Text
+from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError
 from nadi.model.streamcut import StreamCut
 
@@ -192,7 +192,7 @@ def test_at_the_tail_nothing_is_owed() -> None:
 
 
 def test_a_read_that_was_taken_at_the_tail_starts_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.client.segment_input._TAKEN_S", 0.05)
+    monkeypatch.setattr("nadi.client.segments.segment_input._TAKEN_S", 0.05)
 
     async def run() -> None:
         async with world(1) as w:

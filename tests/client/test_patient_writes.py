@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nadi.client.revisioned_stream import open_revisioned_stream
+from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import (
     InvalidArgumentError,
     NadiError,

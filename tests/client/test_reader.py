@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nadi.client import read_ahead
 from nadi.client.aio import SliceReader
-from nadi.client.assemble import EventAssembler
+from nadi.client.reading import read_ahead
+from nadi.client.segments.assemble import EventAssembler
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,

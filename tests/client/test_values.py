@@ -12,7 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from nadi.client import EventWriter, StreamManager, aio
 from nadi.client.serializers import Arrow, Avro, Json, Msgpack, Protobuf, SchemaSerializer, Serializer, Struct, Text
-from nadi.client.values import ValueReader
+from nadi.client.serializers.values import ValueReader
 from nadi.errors import (
     InvalidArgumentError,
     RequestTimeoutError,

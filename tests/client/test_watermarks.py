@@ -10,11 +10,11 @@ from unittest.mock import patch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nadi.client import watermarks
-from nadi.client.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
-from nadi.controller.history import History, first_epoch
-from nadi.controller.records import WriterMark
-from nadi.controller.watermarks import judge
+from nadi.client.reading import watermarks
+from nadi.client.reading.watermarks import TimeWindow, TimeWindows, cut_after, cut_before
+from nadi.controller.state.history import History, first_epoch
+from nadi.controller.state.records import WriterMark
+from nadi.controller.time.watermarks import judge
 from nadi.model.watermark import SegmentPosition, Watermark
 
 ONE = History([first_epoch(1, 0)])

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nadi
-from nadi.client.blocks import Blocks, Keys
-from nadi.client.routes import NO_KEY, Routes
 from nadi.client.serializers import Text
-from nadi.client.writer import EventWriter, open_writer
+from nadi.client.writing.blocks import Blocks, Keys
+from nadi.client.writing.routes import NO_KEY, Routes
+from nadi.client.writing.writer import EventWriter, open_writer
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,
@@ -44,9 +44,9 @@ KEYS = st.one_of(st.none(), st.sampled_from([f"key{i}" for i in range(12)] + [""
 @contextmanager
 def small_blocks(block_bytes: int = 300, few: int = 3) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("nadi.client.blocks.BLOCK_BYTES", block_bytes)
-        patch.setattr("nadi.client.framed.SMALL_BYTES", 10)
-        patch.setattr("nadi.client.writer.FEW_EVENTS", few)
+        patch.setattr("nadi.client.writing.blocks.BLOCK_BYTES", block_bytes)
+        patch.setattr("nadi.client.writing.framed.SMALL_BYTES", 10)
+        patch.setattr("nadi.client.writing.writer.FEW_EVENTS", few)
         yield
 
 
@@ -310,7 +310,7 @@ def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: An
 
 
 def test_an_event_over_the_limit_is_refused_before_anything_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.client.blocks.MAX_LARGE_EVENT_BYTES", 10_000)
+    monkeypatch.setattr("nadi.client.writing.blocks.MAX_LARGE_EVENT_BYTES", 10_000)
 
     async def run() -> None:
         async with world() as w:

@@ -271,7 +271,7 @@ def test_large_events_keep_their_place_exactly_once(seed: int) -> None:
 
 
 def test_an_event_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.client.writer.MAX_LARGE_EVENT_BYTES", 10_000)
+    monkeypatch.setattr("nadi.client.writing.writer.MAX_LARGE_EVENT_BYTES", 10_000)
 
     async def run() -> None:
         async with world() as w:
@@ -411,7 +411,7 @@ def test_a_block_that_fails_ends_by_its_own_error_while_the_server_is_away(monke
                 await asyncio.Event().wait()
 
             monkeypatch.setattr(w.manager.controller, "abort_transaction", silent)
-            monkeypatch.setattr("nadi.client.transactions._GIVING_UP_TIMEOUT_S", 0.05)
+            monkeypatch.setattr("nadi.client.writing.transactions._GIVING_UP_TIMEOUT_S", 0.05)
             with pytest.raises(TypeError) as raised:
                 await asyncio.wait_for(fail_in_a_block(txn), 5)
             assert "could not be aborted" in raised.value.__notes__[0]

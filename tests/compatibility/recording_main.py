@@ -25,8 +25,8 @@ import msgspec
 import uvloop
 
 import nadi.standalone.server
-from nadi.controller.service import add_controller, rpc_server
-from nadi.segmentstore.connection import Connection
+from nadi.controller.grpc.service import add_controller, rpc_server
+from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire

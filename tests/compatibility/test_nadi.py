@@ -8,7 +8,7 @@ import pytest
 
 import nadi
 from nadi.client import TimeWindow
-from nadi.client.policy import RetentionPolicy, ScalingPolicy
+from nadi.client.control.policy import RetentionPolicy, ScalingPolicy
 from nadi.errors import (
     ConditionFailedError,
     InvalidArgumentError,

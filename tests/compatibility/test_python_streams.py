@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import nadi
-from nadi.client.policy import RetentionPolicy, ScalingPolicy
+from nadi.client.control.policy import RetentionPolicy, ScalingPolicy
 from tests.compatibility.conftest import Official
 from tests.compatibility.events import by_key, numbered, texts
 from tests.compatibility.official_python import OfficialError

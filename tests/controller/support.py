@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from nadi.controller.clock import Clock
 from nadi.controller.controller import Controller
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config
+from nadi.controller.state.clock import Clock
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config
 
 from .fake_store import FakeStore
 

@@ -16,9 +16,9 @@ import pytest
 import nadi
 from nadi.access.turns import Turns
 from nadi.client import StreamManager
-from nadi.controller import room, service
-from nadi.controller.room import Room
-from nadi.controller.service import add_controller, rpc_server
+from nadi.controller.grpc import room, service
+from nadi.controller.grpc.room import Room
+from nadi.controller.grpc.service import add_controller, rpc_server
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path

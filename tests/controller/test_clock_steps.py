@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.records import Number, TxnState
-from nadi.controller.store import ANY_VERSION
-from nadi.controller.transactions import ExecutionTimeExceededError
+from nadi.controller.state.records import Number, TxnState
+from nadi.controller.state.store import ANY_VERSION
+from nadi.controller.workflows.transactions import ExecutionTimeExceededError
 from nadi.errors import TransactionNotFoundError
 from nadi.limits import TXN_COMPLETED_TABLES, TXN_GRACE_MS, TXN_LEASE_MAX_MS, TXN_MAX_EXECUTION_MS, WATERMARK_PERIOD_S
 

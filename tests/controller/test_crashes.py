@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.groups import subscribed
-from nadi.controller.metadata import GroupName, StreamName, TableName
-from nadi.controller.records import Config, GroupConfig, GroupRetention, StreamState, TableConfig, TxnState
+from nadi.controller.state.metadata import GroupName, StreamName, TableName
+from nadi.controller.state.records import Config, GroupConfig, GroupRetention, StreamState, TableConfig, TxnState
+from nadi.controller.workflows.groups import subscribed
 from nadi.errors import (
     AlreadyExistsError,
     GenerationMismatchError,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, TxnState
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config, TxnState
 from nadi.errors import StorageFullError
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command

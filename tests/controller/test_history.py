@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.history import History, PreconditionError, first_epoch
+from nadi.controller.state.history import History, PreconditionError, first_epoch
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.keyspace import equal_ranges
 from nadi.model.segments import share_keys, tiles

@@ -10,8 +10,8 @@ import grpc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.metadata import TableName
-from nadi.controller.records import SegmentRange, TableConfig
+from nadi.controller.state.metadata import TableName
+from nadi.controller.state.records import SegmentRange, TableConfig
 from nadi.model.segments import tiles
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire

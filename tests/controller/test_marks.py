@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import WriterMark
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import WriterMark
 from nadi.errors import StreamNotFoundError
 from nadi.naming import segment_id, transaction_segment_name
 from nadi.standalone.server import Server

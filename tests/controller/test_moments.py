@@ -14,13 +14,13 @@ import pytest
 import uvloop
 
 from nadi.controller.controller import Controller
-from nadi.controller.history import Cut
-from nadi.controller.records import Config, ScaleType, StreamState, TxnState
+from nadi.controller.state.history import Cut
+from nadi.controller.state.records import Config, ScaleType, StreamState, TxnState
 from nadi.errors import StreamNotFoundError
 from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.framing import frame_events
 from nadi.naming import segment_number, transaction_segment_name
-from nadi.segmentstore import container as container_module
+from nadi.segmentstore.container import container as container_module
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from nadi.controller import comparisons, requests
-from nadi.controller.history import History, first_epoch
-from nadi.controller.messages import with_all
-from nadi.controller.requests import parsed
+from nadi.controller.engine import comparisons
+from nadi.controller.grpc import requests
+from nadi.controller.grpc.messages import with_all
+from nadi.controller.grpc.requests import parsed
+from nadi.controller.state.history import History, first_epoch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_MESSAGES_A_TURN, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
 from nadi.wire.rpc import controller_pb2 as pb

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nadi.controller import room
-from nadi.controller.room import Room
+from nadi.controller.grpc import room
+from nadi.controller.grpc.room import Room
 from nadi.errors import UnavailableError
 
 

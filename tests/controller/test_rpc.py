@@ -15,8 +15,8 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 import nadi.wire.rpc
-from nadi.controller import workflows
-from nadi.controller.service import SERVER_OPTIONS, add_controller
+from nadi.controller.engine import workflows
+from nadi.controller.grpc.service import SERVER_OPTIONS, add_controller
 from nadi.wire.commands import Command, CreateSegment
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS, path

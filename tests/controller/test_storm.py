@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.records import Config, GroupRetention, ScaleType, TableConfig
+from nadi.controller.state.records import Config, GroupRetention, ScaleType, TableConfig
 from nadi.errors import NadiError
 from nadi.model.keyspace import equal_ranges
 from nadi.naming import transaction_segment_name

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller import scale, seal
 from nadi.controller.controller import Controller
-from nadi.controller.history import PreconditionError
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, ScaleType, SealWork
+from nadi.controller.state.history import PreconditionError
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config, ScaleType, SealWork
+from nadi.controller.workflows import scale, seal
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import grpc
 
-from nadi.controller.metadata import StreamName
+from nadi.controller.state.metadata import StreamName
 from nadi.naming import segment_id
 from nadi.standalone.server import Server
 from nadi.wire.rpc import controller_pb2 as pb

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.records import TxnState
-from nadi.controller.transactions import ExecutionTimeExceededError, LeaseTooLargeError, txn_text
+from nadi.controller.state.records import TxnState
+from nadi.controller.workflows.transactions import ExecutionTimeExceededError, LeaseTooLargeError, txn_text
 from nadi.errors import (
     InvalidArgumentError,
     StreamSealedError,

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.mark_stream import MarkStream
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config
+from nadi.controller.time.mark_stream import MarkStream
 from nadi.limits import WATERMARK_PERIOD_S
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import REVISION_MARK, segment_id
@@ -290,7 +290,7 @@ def test_what_is_wrong_with_one_stream_is_told_once_and_keeps_no_other_back(
 
 def test_many_streams_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        monkeypatch.setattr("nadi.controller.watermark_rounds.WATERMARK_STREAMS_A_ROUND", 4)
+        monkeypatch.setattr("nadi.controller.periodic.watermark_rounds.WATERMARK_STREAMS_A_ROUND", 4)
         async with with_stream(1) as (controller, store, _):
             names = [StreamName("home", f"s{number}") for number in range(10)]
             for name in names:
@@ -334,7 +334,7 @@ def test_a_truncated_stream_drops_the_watermarks_before_its_head() -> None:
 
 def test_too_many_writers_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        monkeypatch.setattr("nadi.controller.watermark_rounds.WATERMARK_WRITERS_MAX", 9)
+        monkeypatch.setattr("nadi.controller.periodic.watermark_rounds.WATERMARK_WRITERS_MAX", 9)
         async with with_stream(1) as (controller, store, _):
             for number in range(9):
                 await controller.note_time(STREAM, f"w{number}", 10, {0: 1})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.controller.history import Cut, History, first_epoch
-from nadi.controller.records import WriterMark
-from nadi.controller.watermarks import Verdict, joined, judge
+from nadi.controller.state.history import Cut, History, first_epoch
+from nadi.controller.state.records import WriterMark
+from nadi.controller.time.watermarks import Verdict, joined, judge
 from nadi.model import cutorder
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import SegmentPosition, Watermark

@@ -13,8 +13,8 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nadi.controller.history import History, first_epoch
-from nadi.controller.records import EpochChange
+from nadi.controller.state.history import History, first_epoch
+from nadi.controller.state.records import EpochChange
 from nadi.model.keyspace import equal_ranges
 from nadi.model.segments import SegmentRange
 

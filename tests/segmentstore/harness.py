@@ -11,7 +11,7 @@ from typing import Any
 
 from nadi.access.tokens import TokenKey
 from nadi.model.framing import frame_events
-from nadi.segmentstore.container import wall_clock_ms
+from nadi.segmentstore.container.container import wall_clock_ms
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode

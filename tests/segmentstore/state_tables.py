@@ -8,9 +8,9 @@ from pathlib import Path
 
 import lmdb
 
-from nadi.segmentstore.cache import BlockCache
-from nadi.segmentstore.checked import TABLES
-from nadi.segmentstore.container import Container
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 Records = dict[str, dict[bytes, bytes]]

@@ -41,16 +41,16 @@ from nadi.limits import (
     WAKES_A_TURN,
 )
 from nadi.model.framing import frame_events
-from nadi.segmentstore import connection as connections
-from nadi.segmentstore import connection_intake
 from nadi.segmentstore import store as stores
-from nadi.segmentstore.connection import Connection
-from nadi.segmentstore.connection_reads import ConnectionReads
-from nadi.segmentstore.container import Container
-from nadi.segmentstore.reads import SegmentReader
-from nadi.segmentstore.records import Extent
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.doors import connection as connections
+from nadi.segmentstore.doors import intake as connection_intake
+from nadi.segmentstore.doors.connection import Connection
+from nadi.segmentstore.doors.reads import ConnectionReads
+from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.state.records import Extent
+from nadi.segmentstore.state.waiters import Waiters
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.waiters import Waiters
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
@@ -205,7 +205,7 @@ def test_who_reads_here_and_there_in_history_holds_up_no_other_reader_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A read of one byte fetches all that is stored with it, and a connection may ask for a thousand at once."""
-    monkeypatch.setattr("nadi.segmentstore.reads.FETCHES_AT_ONCE", 1)
+    monkeypatch.setattr("nadi.segmentstore.reading.reads.FETCHES_AT_ONCE", 1)
     fetched: list[int] = []
     of_log, go_on = SegmentReader._of_log, asyncio.Event()
 

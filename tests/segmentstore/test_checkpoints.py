@@ -11,9 +11,9 @@ import lmdb
 import pytest
 import uvloop
 
-from nadi.segmentstore import container as container_module
-from nadi.segmentstore import metadata
-from nadi.segmentstore.operations import decode_frame
+from nadi.segmentstore.container import container as container_module
+from nadi.segmentstore.state import metadata
+from nadi.segmentstore.state.operations import decode_frame
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey

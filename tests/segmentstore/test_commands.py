@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from nadi.model.framing import frame_events
-from nadi.segmentstore import container as container_module
+from nadi.segmentstore.container import container as container_module
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, TableEntry, TableKey
 from tests.segmentstore.harness import WRITER, Peer, open_store

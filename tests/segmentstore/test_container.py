@@ -12,10 +12,10 @@ import lmdb
 import pytest
 
 from nadi.errors import CorruptLogError, StorageFullError, UnavailableError
-from nadi.segmentstore import container as container_module
-from nadi.segmentstore import metadata
-from nadi.segmentstore.container import Container
-from nadi.segmentstore.operations import ChunksDropped
+from nadi.segmentstore.container import container as container_module
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.state import metadata
+from nadi.segmentstore.state.operations import ChunksDropped
 from nadi.segmentstore.tier1.files import FileLog
 from tests.segmentstore.harness import open_store
 

@@ -15,12 +15,12 @@ import pytest
 import uvloop
 
 from nadi.model.framing import frame_events
-from nadi.segmentstore import container as container_module
-from nadi.segmentstore.cache import BlockCache
-from nadi.segmentstore.inspection import repair_container
-from nadi.segmentstore.stopped import StoppedLog
+from nadi.segmentstore import storage_writer
+from nadi.segmentstore.container import container as container_module
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.repair.inspection import repair_container
+from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2 import writer as storage_writer
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nadi.errors import UnavailableError
-from nadi.segmentstore.operations import ChunksDropped
-from nadi.segmentstore.tier2 import writer as storage_writer
+from nadi.segmentstore import storage_writer
+from nadi.segmentstore.state.operations import ChunksDropped
 from tests.segmentstore.harness import open_store
 
 

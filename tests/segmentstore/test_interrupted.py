@@ -13,7 +13,9 @@ import pytest
 
 import nadi
 from nadi.errors import CorruptLogError, NadiError
-from nadi.segmentstore import inspection, rebuild, statecheck
+from nadi.segmentstore.recovery import rebuild
+from nadi.segmentstore.repair import inspection
+from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.cli.test_check_and_repair import command, flip, late_events, spoil
 from tests.segmentstore.dying_main import DIED

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.errors import DamagedDataError
-from nadi.segmentstore import damage as damage_module
-from nadi.segmentstore.damage import KnownDamage
+from nadi.segmentstore.container import damage as damage_module
+from nadi.segmentstore.container.damage import KnownDamage
 
 S = "s/t/0.#epoch.0"
 

@@ -10,8 +10,8 @@ import pytest
 
 from nadi.errors import ProtocolError
 from nadi.limits import LIST_MAX_ENTRIES, TABLE_READ_KEYS
-from nadi.segmentstore import tables
-from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.container import tables
+from nadi.segmentstore.state.metadata import Metadata
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.decoder import Decoder

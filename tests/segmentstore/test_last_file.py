@@ -14,11 +14,11 @@ import pytest
 
 import nadi
 from nadi.errors import CorruptLogError
-from nadi.segmentstore import statecheck
-from nadi.segmentstore.cache import BlockCache
-from nadi.segmentstore.container import Container
-from nadi.segmentstore.operations import Create
-from nadi.segmentstore.records import Kind
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.operations import Create
+from nadi.segmentstore.state.records import Kind
 from nadi.segmentstore.tier1 import latest, writer
 from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES

@@ -16,12 +16,14 @@ import pytest
 
 import nadi
 from nadi.errors import DamagedStateError, DataFolderError, UnavailableError
-from nadi.segmentstore import metadata as metadata_module
-from nadi.segmentstore import pages, rebuild, snapshots, statecheck
-from nadi.segmentstore.cache import BlockCache
-from nadi.segmentstore.checked import COUNTED, STATE_KEY, TABLES, TOTALS_KEY
-from nadi.segmentstore.container import Container
-from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.recovery import rebuild, snapshots
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state import metadata as metadata_module
+from nadi.segmentstore.state import pages
+from nadi.segmentstore.state.checked import COUNTED, STATE_KEY, TABLES, TOTALS_KEY
+from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_name, log_file_number
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -397,8 +399,8 @@ def test_the_totals_tell_what_a_checksum_can_not(tmp_path: Path, change: str) ->
 
 @contextlib.contextmanager
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from nadi.segmentstore import container as container_module
-    from nadi.segmentstore import snapshotter
+    from nadi.segmentstore.container import container as container_module
+    from nadi.segmentstore.recovery import snapshotter
 
     monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 0.02)
     monkeypatch.setattr(snapshotter, "SNAPSHOT_INTERVAL_S", 0.05)
@@ -425,7 +427,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def create(container: Container, count: int, prefix: str) -> None:
-    from nadi.segmentstore.operations import Create
+    from nadi.segmentstore.state.operations import Create
 
     for number in range(count):
         segment = container.state.next_segment
@@ -473,7 +475,7 @@ def test_while_tier_2_takes_nothing_the_log_is_kept_and_writing_goes_on(
 
 
 def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nadi.segmentstore import snapshotter
+    from nadi.segmentstore.recovery import snapshotter
 
     monkeypatch.setattr(snapshotter, "SNAPSHOT_DELTAS", 4)
     seen = set()

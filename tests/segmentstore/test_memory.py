@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from nadi.model.framing import frame_events
-from nadi.segmentstore import connection, connection_appends
-from nadi.segmentstore.cache import BlockCache
-from nadi.segmentstore.connection import Connection
-from nadi.segmentstore.connection_appends import Append
-from nadi.segmentstore.frame import FrameBuilder
-from nadi.segmentstore.service import find
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.doors import appends as connection_appends
+from nadi.segmentstore.doors import connection
+from nadi.segmentstore.doors.appends import Append
+from nadi.segmentstore.doors.connection import Connection
+from nadi.segmentstore.doors.service import find
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
 

@@ -16,13 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
-from nadi.segmentstore import metadata as metadata_module
-from nadi.segmentstore import moments, residents
-from nadi.segmentstore import operations as op
-from nadi.segmentstore.frame import FrameBuilder
-from nadi.segmentstore.metadata import Metadata
-from nadi.segmentstore.records import FrameRef, Kind, SegmentRecord
-from nadi.segmentstore.state import Checkpoint, StateMachine
+from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.state import metadata as metadata_module
+from nadi.segmentstore.state import moments, residents
+from nadi.segmentstore.state import operations as op
+from nadi.segmentstore.state.machine import Checkpoint, StateMachine
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import open_store

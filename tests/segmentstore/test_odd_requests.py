@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nadi.segmentstore.service import _updated
+from nadi.segmentstore.doors.service import _updated
 from nadi.seldom import SeldomWarning
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nadi.segmentstore.metadata import ContainerState, Metadata
-from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
-from nadi.segmentstore.state import StateMachine
+from nadi.segmentstore.state.machine import StateMachine
+from nadi.segmentstore.state.metadata import ContainerState, Metadata
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 
 

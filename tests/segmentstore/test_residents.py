@@ -16,9 +16,9 @@ import uvloop
 
 from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
-from nadi.segmentstore import container as container_module
-from nadi.segmentstore import residents
-from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.container import container as container_module
+from nadi.segmentstore.state import residents
+from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire

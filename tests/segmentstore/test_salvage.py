@@ -11,7 +11,7 @@ import pytest
 
 import nadi
 from nadi.errors import DataFolderError
-from nadi.segmentstore import snapshots
+from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.cli.test_check_and_repair import command
@@ -46,8 +46,8 @@ def damage_snapshots(folder: Path, what: str) -> None:
 def bytes_kept(folder: Path) -> set[bytes]:
     """Events in all segments there are, whoever can find them; all that looks like one must be one."""
     from nadi.errors import DamagedDataError
-    from nadi.segmentstore.reads import SegmentReader
-    from nadi.segmentstore.stopped import StoppedContainer
+    from nadi.segmentstore.reading.reads import SegmentReader
+    from nadi.segmentstore.repair.stopped import StoppedContainer
 
     async def read() -> set[bytes]:
         found: set[bytes] = set()

@@ -18,14 +18,14 @@ from nadi.model.framing import frame_events
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.naming import SCRUB_SEGMENT
 from nadi.segmentstore import scrub as scrubs
-from nadi.segmentstore import statecheck
-from nadi.segmentstore.inspected import Inspected
-from nadi.segmentstore.inspection import inspect_folder
-from nadi.segmentstore.records import Extent
-from nadi.segmentstore.stopped import StoppedLog
+from nadi.segmentstore import storage_writer as writers
+from nadi.segmentstore.repair.inspection import inspect_folder
+from nadi.segmentstore.repair.stopped import StoppedLog
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.inspected import Inspected
+from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
-from nadi.segmentstore.tier2 import writer as writers
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire import commands as wire
@@ -40,7 +40,7 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "_RETRY_S", 0.01)
     monkeypatch.setattr(scrubs, "_LOOK_S", 0.02)
-    monkeypatch.setattr("nadi.segmentstore.container.CHECKPOINT_INTERVAL_S", 0.02)
+    monkeypatch.setattr("nadi.segmentstore.container.container.CHECKPOINT_INTERVAL_S", 0.02)
 
 
 class Clock:
@@ -417,7 +417,7 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Frames behind the newest snapshot: the state in use has what they said, one made anew would not."""
-    monkeypatch.setattr("nadi.segmentstore.snapshotter.SNAPSHOT_INTERVAL_S", 10_000.0)
+    monkeypatch.setattr("nadi.segmentstore.recovery.snapshotter.SNAPSHOT_INTERVAL_S", 10_000.0)
     payloads = [bytes([number]) * 3_000 for number in range(9)]
 
     async def run() -> None:

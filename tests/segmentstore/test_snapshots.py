@@ -14,11 +14,11 @@ import pytest
 
 import nadi
 from nadi.errors import NadiError, StorageFullError, UnavailableError
-from nadi.segmentstore import container as container_module
-from nadi.segmentstore import rebuild, snapshots
-from nadi.segmentstore.container import Container
-from nadi.segmentstore.inspection import inspect_folder
-from nadi.segmentstore.snapshots import Manifest, Part
+from nadi.segmentstore.container import container as container_module
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.recovery import rebuild, snapshots
+from nadi.segmentstore.recovery.snapshots import Manifest, Part
+from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
@@ -339,7 +339,7 @@ def test_a_state_lost_after_a_short_session_is_made_anew(tmp_path: Path, kill: b
 
 
 def test_a_large_state_holds_up_no_stop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.snapshotter.SNAPSHOT_STOP_BYTES", 1)
+    monkeypatch.setattr("nadi.segmentstore.recovery.snapshotter.SNAPSHOT_STOP_BYTES", 1)
     shutil.rmtree(folder / "tier2/snapshots")
     start(folder)
     assert not list((folder / "tier2").rglob("manifest-*"))

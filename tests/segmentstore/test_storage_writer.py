@@ -12,8 +12,8 @@ import uvloop
 from nadi.errors import UnavailableError
 from nadi.limits import STORAGE_WRITER_RUNS
 from nadi.model.framing import frame_events
-from nadi.segmentstore import state as state_module
-from nadi.segmentstore.tier2 import writer as storage_writer
+from nadi.segmentstore import storage_writer
+from nadi.segmentstore.state import machine as state_module
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import Buffer

@@ -17,13 +17,13 @@ import uvloop
 
 from nadi.errors import CorruptLogError, DamagedDataError
 from nadi.model.framing import frame_events
-from nadi.segmentstore import container as container_module
-from nadi.segmentstore.cache import BlockCache
-from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore import storage_writer
+from nadi.segmentstore.container import container as container_module
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, log_file_name
-from nadi.segmentstore.tier2 import writer as storage_writer
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES as CHECKED_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.standalone.health import _container

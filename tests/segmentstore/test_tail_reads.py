@@ -11,8 +11,8 @@ import uvloop
 
 from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
-from nadi.segmentstore.connection_reads import ConnectionReads
-from nadi.segmentstore.container import Container
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.doors.reads import ConnectionReads
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store

@@ -10,10 +10,10 @@ import pytest
 import uvloop
 
 from nadi.client.aio import StreamManager
-from nadi.client.controller import ControllerClient
+from nadi.client.control.controller import ControllerClient
 from nadi.errors import DataFolderError, RequestTimeoutError, UnavailableError
 from nadi.naming import segment_name
-from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.state.metadata import Metadata
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableKey
 

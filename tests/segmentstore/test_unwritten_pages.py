@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from nadi.segmentstore import pages, statecheck
-from nadi.segmentstore.metadata import Metadata
-from nadi.segmentstore.statecheck import STATE_FILE, Verdict
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state import pages
+from nadi.segmentstore.state.check import STATE_FILE, Verdict
+from nadi.segmentstore.state.metadata import Metadata
 from tests.segmentstore.state_tables import records_of
 
 _BIG = bytes(300_000)
@@ -20,7 +21,7 @@ _BIG = bytes(300_000)
 _USE = """
 import sys
 from pathlib import Path
-from nadi.segmentstore.metadata import Metadata
+from nadi.segmentstore.state.metadata import Metadata
 metadata = Metadata(Path(sys.argv[1]), 0)
 for number in range(40):  # takes what is free, up to the end and beyond it
     metadata.commit([("entries", b"later-%d" % number, bytes([number]) * 20_000)])

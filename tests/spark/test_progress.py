@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from nadi.client.cuts import SegmentSlice
-from nadi.client.info import SegmentInfo
+from nadi.client.places.cuts import SegmentSlice
+from nadi.client.segments.info import SegmentInfo
 from nadi.errors import InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 import nadi
-from nadi.client.cuts import SegmentSlice
+from nadi.client.places.cuts import SegmentSlice
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,

@@ -12,7 +12,7 @@ from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
     from nadi.segmentstore.datafolder import FolderLock
-    from nadi.segmentstore.inspection import Report
+    from nadi.segmentstore.repair.inspection import Report
 
 
 def check(data: Annotated[Path, typer.Argument(help="The data folder; no server may have it open.")]) -> None:
@@ -51,7 +51,7 @@ def inspected(data: Path) -> list[Report]:
     import tempfile
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.inspection import inspect_folder
+    from nadi.segmentstore.repair.inspection import inspect_folder
 
     try:
         with reserve.in_words(Path(tempfile.gettempdir())):  # states are copied there

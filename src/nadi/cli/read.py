@@ -66,7 +66,7 @@ def read(
 def _json(segment_id: int, block: EventBlock) -> Iterator[bytes]:
     import msgspec
 
-    from nadi.client.reader import events_of
+    from nadi.client.reading.reader import events_of
 
     for event in events_of(segment_id, block):
         row: dict[str, int | str] = {"segment_id": segment_id, "offset": event.offset}

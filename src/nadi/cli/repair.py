@@ -12,7 +12,7 @@ from nadi.cli.printing import failure, say
 from nadi.errors import InvalidArgumentError, NadiError
 
 if TYPE_CHECKING:
-    from nadi.segmentstore.inspection import Repaired, Report
+    from nadi.segmentstore.repair.inspection import Repaired, Report
 
 
 def repair(
@@ -99,7 +99,7 @@ def _do(data: Path, reports: list[Report]) -> None:
 
     from nadi.segmentstore import reserve
     from nadi.segmentstore.datafolder import known_containers, read_format, write_format
-    from nadi.segmentstore.inspection import repair_container
+    from nadi.segmentstore.repair.inspection import repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -139,7 +139,7 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     import tempfile
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.inspection import cut_of, inspect_container, repair_container
+    from nadi.segmentstore.repair.inspection import cut_of, inspect_container, repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 

@@ -66,7 +66,7 @@ def up(
     ] = False,
 ) -> None:
     """Serve a data folder until Ctrl-C or SIGTERM."""
-    from nadi.segmentstore.statecheck import look_ahead
+    from nadi.segmentstore.state.check import look_ahead
 
     look_ahead(data)
     import uvloop

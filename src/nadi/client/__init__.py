@@ -5,11 +5,12 @@ This is the blocking face; `nadi.client.aio` has the same classes for asyncio.
 
 from __future__ import annotations
 
-from nadi.client.batch import Ack
-from nadi.client.blocking import StreamManager
-from nadi.client.blocking_cuts import Bookmarks, NamedSlices, StreamCuts
-from nadi.client.blocking_readers import SliceReader, Table
-from nadi.client.blocking_structures import (
+from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
+from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts
+from nadi.client.blocking.manager import StreamManager
+from nadi.client.blocking.readergroup import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
+from nadi.client.blocking.readers import SliceReader, Table
+from nadi.client.blocking.structures import (
     Journal,
     KeyValueTable,
     LeaderElection,
@@ -18,28 +19,27 @@ from nadi.client.blocking_structures import (
     SharedSet,
     StateSynchronizer,
 )
-from nadi.client.blocking_values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
-from nadi.client.blocking_writers import EventWriter, Transaction, TransactionalEventWriter
-from nadi.client.bookmarks import Bookmark
-from nadi.client.byte_file import ByteStreamReader, ByteStreamWriter
-from nadi.client.info import SegmentInfo, StreamInfo
-from nadi.client.key_value_registry import KeyValueTableConfiguration
-from nadi.client.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
-from nadi.client.leader_election import Lease
-from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
-from nadi.client.reader import Event
-from nadi.client.readergroup.blocking import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
+from nadi.client.blocking.values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
+from nadi.client.blocking.writers import EventWriter, Transaction, TransactionalEventWriter
+from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.security import Basic, Bearer
+from nadi.client.places.bookmarks import Bookmark
+from nadi.client.places.slices import NamedSlice
 from nadi.client.readergroup.group import Checkpoint, GroupSize
 from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import ValueRead
-from nadi.client.security import Basic, Bearer
-from nadi.client.slices import NamedSlice
-from nadi.client.state_synchronizer import StateKind
-from nadi.client.tables import ABSENT, ANY_VERSION, TableValue
-from nadi.client.values import ValueEvent
-from nadi.client.watermarks import TimeWindow
+from nadi.client.reading.reader import Event
+from nadi.client.reading.watermarks import TimeWindow
+from nadi.client.segments.info import SegmentInfo, StreamInfo
+from nadi.client.serializers.values import ValueEvent
+from nadi.client.shared.leader_election import Lease
+from nadi.client.shared.state_synchronizer import StateKind
+from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
+from nadi.client.tables.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
+from nadi.client.tables.table import ABSENT, ANY_VERSION, TableValue
+from nadi.client.writing.batch import Ack
 from nadi.model.cutorder import CutOrder
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.model.segments import SegmentRange

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from nadi.client.batch import Ack
-from nadi.client.bookmarks import Bookmark, Bookmarks
-from nadi.client.byte_stream import ByteStreamReader, ByteStreamWriter
-from nadi.client.cuts import StreamCuts
-from nadi.client.info import SegmentInfo, StreamInfo
-from nadi.client.key_value_registry import KeyValueTableConfiguration
-from nadi.client.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
-from nadi.client.leader_election import LeaderElection, Lease
-from nadi.client.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
-from nadi.client.reader import Event, SliceReader
+from nadi.client.bytestream.byte_stream import ByteStreamReader, ByteStreamWriter
+from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.security import Basic, Bearer
+from nadi.client.manager.streams import StreamManager
+from nadi.client.places.bookmarks import Bookmark, Bookmarks
+from nadi.client.places.cuts import StreamCuts
+from nadi.client.places.slices import NamedSlice, NamedSlices
 from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup
 from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader
@@ -19,18 +16,27 @@ from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import GroupValueReader, ValueRead
-from nadi.client.revisioned_stream import RevisionedStream
-from nadi.client.security import Basic, Bearer
+from nadi.client.reading.reader import Event, SliceReader
+from nadi.client.reading.watermarks import TimeWindow
+from nadi.client.segments.info import SegmentInfo, StreamInfo
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
-from nadi.client.slices import NamedSlice, NamedSlices
-from nadi.client.state_synchronizer import StateKind, StateSynchronizer
-from nadi.client.streams import StreamManager
-from nadi.client.tables import ABSENT, ANY_VERSION, Table, TableValue
-from nadi.client.transactions import Transaction, TransactionalEventWriter
-from nadi.client.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueTransaction, ValueWriter
-from nadi.client.watermarks import TimeWindow
-from nadi.client.writer import EventWriter
+from nadi.client.serializers.values import (
+    TransactionalValueWriter,
+    ValueEvent,
+    ValueReader,
+    ValueTransaction,
+    ValueWriter,
+)
+from nadi.client.shared.leader_election import LeaderElection, Lease
+from nadi.client.shared.revisioned_stream import RevisionedStream
+from nadi.client.shared.shared_state import Journal, SharedCounter, SharedMap, SharedSet, SharedState
+from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
+from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
+from nadi.client.tables.key_value_table import Insert, KeyValueTable, Put, Remove, TableEntry, TableKey, Version
+from nadi.client.tables.table import ABSENT, ANY_VERSION, Table, TableValue
+from nadi.client.writing.batch import Ack
+from nadi.client.writing.transactions import Transaction, TransactionalEventWriter
+from nadi.client.writing.writer import EventWriter
 from nadi.model.cutorder import CutOrder
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.model.segments import SegmentRange

@@ -26,7 +26,7 @@ from nadi.access.permissions import (
     table_resource,
 )
 from nadi.access.tokens import TokenKey
-from nadi.controller.records import GroupRetention
+from nadi.controller.state.records import GroupRetention
 from nadi.errors import PermissionDeniedError
 from nadi.naming import TABLE_SUFFIX
 from nadi.wire.commands import Command

@@ -11,27 +11,13 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from nadi.controller import (
-    commit,
-    comparisons,
-    create,
-    delete,
-    groups,
-    marks,
-    moments,
-    scale,
-    scopes,
-    seal,
-    subscribers,
-    tables,
-    tags,
-    truncate,
-    update,
-)
-from nadi.controller.clock import Clock
-from nadi.controller.history import Cut, History
-from nadi.controller.metadata import GroupName, Metadata, StreamName, TableName, first_change
-from nadi.controller.records import (
+from nadi.controller.engine import comparisons
+from nadi.controller.engine.workflows import Tasks, Workflows
+from nadi.controller.periodic.watermark_rounds import WatermarkRounds
+from nadi.controller.state.clock import Clock
+from nadi.controller.state.history import Cut, History
+from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName, first_change
+from nadi.controller.state.records import (
     Config,
     CreateGroupWork,
     CreateTableWork,
@@ -56,11 +42,24 @@ from nadi.controller.records import (
     UpdateGroupWork,
     UpdateWork,
 )
-from nadi.controller.segments import Exchange, Segments
-from nadi.controller.store import Store
-from nadi.controller.transactions import Begun, Transactions
-from nadi.controller.watermark_rounds import WatermarkRounds
-from nadi.controller.workflows import Tasks, Workflows
+from nadi.controller.state.segments import Exchange, Segments
+from nadi.controller.state.store import Store
+from nadi.controller.time import marks, moments
+from nadi.controller.workflows import (
+    commit,
+    create,
+    delete,
+    groups,
+    scale,
+    scopes,
+    seal,
+    subscribers,
+    tables,
+    tags,
+    truncate,
+    update,
+)
+from nadi.controller.workflows.transactions import Begun, Transactions
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -35,13 +35,13 @@ from nadi.limits import (
     SCRUB_YIELD_S,
 )
 from nadi.model.scrub import ScrubPass, ScrubReport
-from nadi.segmentstore.checked import TABLES
-from nadi.segmentstore.container import Container
-from nadi.segmentstore.metadata import extent_length
-from nadi.segmentstore.reads import SegmentReader
-from nadi.segmentstore.records import Extent, SegmentRecord
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.state.metadata import extent_length
+from nadi.segmentstore.state.records import Extent, SegmentRecord
+from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier1.disk import replace_file
-from nadi.segmentstore.tier2.writer import StorageWriter
 
 log = logging.getLogger(__name__)
 

@@ -23,19 +23,19 @@ from nadi.access.budget import Budget
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
-from nadi.segmentstore import inventory
-from nadi.segmentstore.access import TokenCheck
-from nadi.segmentstore.cache import BlockCache
-from nadi.segmentstore.connection import Connection
-from nadi.segmentstore.container import Container, wall_clock_ms
+from nadi.segmentstore.container import inventory
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.container import Container, wall_clock_ms
 from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
-from nadi.segmentstore.door import InnerDoor
-from nadi.segmentstore.reads import SegmentReader
+from nadi.segmentstore.doors.access import TokenCheck
+from nadi.segmentstore.doors.connection import Connection
+from nadi.segmentstore.doors.local import InnerDoor
+from nadi.segmentstore.doors.service import SegmentService
+from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.scrub import Scrub
-from nadi.segmentstore.service import SegmentService
+from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.segmentstore.tier2.writer import StorageWriter
 from nadi.seldom import SeldomWarning
 from nadi.wire.commands import Command
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nadi.client import aio
-from nadi.client.loop_thread import LoopThread
-from nadi.client.security import Credentials
+from nadi.client.blocking.loop_thread import LoopThread
+from nadi.client.control.security import Credentials
 from nadi.errors import StreamNotFoundError
 
 _Result = TypeVar("_Result")

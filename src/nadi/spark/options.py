@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nadi.client.damage import RAISE, SKIP, OnDamage
-from nadi.client.moments import HEAD, TAIL, moment_ms, moment_of
-from nadi.client.reader import check_cut
-from nadi.client.security import Basic, Bearer, Credentials
-from nadi.client.streams import controller_address
+from nadi.client.control.security import Basic, Bearer, Credentials
+from nadi.client.manager.streams import controller_address
+from nadi.client.places.moments import HEAD, TAIL, moment_ms, moment_of
+from nadi.client.reading.damage import RAISE, SKIP, OnDamage
+from nadi.client.reading.reader import check_cut
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nadi.client.aio import StreamManager
-from nadi.client.cuts import SegmentSlice
-from nadi.client.moments import HEAD, TAIL
-from nadi.client.reader import check_boundary, check_cut
+from nadi.client.places.cuts import SegmentSlice
+from nadi.client.places.moments import HEAD, TAIL
+from nadi.client.reading.reader import check_boundary, check_cut
 from nadi.model.streamcut import StreamCut
 from nadi.spark.options import Options
 

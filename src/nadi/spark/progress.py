@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nadi.client.aio import StreamManager
-from nadi.client.cuts import SegmentSlice
-from nadi.client.damage import RAISE, OnDamage
-from nadi.client.info import SegmentInfo
-from nadi.client.reader import check_boundary, check_cut, segment_ranges
-from nadi.client.segment_ends import SegmentEnds, pass_finished
+from nadi.client.places.cuts import SegmentSlice
+from nadi.client.places.segment_ends import SegmentEnds, pass_finished
+from nadi.client.reading.damage import RAISE, OnDamage
+from nadi.client.reading.reader import check_boundary, check_cut, segment_ranges
+from nadi.client.segments.info import SegmentInfo
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from nadi.client.cuts import SegmentSlice
+from nadi.client.places.cuts import SegmentSlice
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name

@@ -26,9 +26,9 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from nadi.client.cuts import SegmentSlice
-from nadi.client.moments import TAIL, is_moment
-from nadi.client.read_ahead import what_became_of
+from nadi.client.places.cuts import SegmentSlice
+from nadi.client.places.moments import TAIL, is_moment
+from nadi.client.reading.read_ahead import what_became_of
 from nadi.errors import (
     InvalidArgumentError,
     NadiError,

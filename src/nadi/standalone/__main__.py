@@ -64,7 +64,7 @@ def main() -> int:
     folder, port, rest_port, containers, host, advertised, security = sys.argv[1:8]
     try:
         _take_environment()
-        from nadi.segmentstore.statecheck import look_ahead
+        from nadi.segmentstore.state.check import look_ahead
 
         look_ahead(Path(folder))
         import uvloop

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nadi.controller.rest.health import Component, Status, leaf, parent
-from nadi.segmentstore.container import Container
+from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
-from nadi.segmentstore.tier2.writer import StorageWriter
 
 if TYPE_CHECKING:
     from nadi.standalone.server import Server

@@ -18,10 +18,10 @@ from nadi.access.tls import ServerTls
 from nadi.access.tokens import TokenKey
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
+from nadi.controller.grpc.service import add_controller, rpc_server
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
-from nadi.controller.service import add_controller, rpc_server
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.limits import THREAD_SWITCH_S

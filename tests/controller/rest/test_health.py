@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from nadi.errors import UnavailableError
-from nadi.segmentstore.container import Container
-from nadi.segmentstore.operations import ChunksDropped
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.state.operations import ChunksDropped
 from nadi.standalone.server import Server
 from tests.controller.rest.test_resources import error_of
 

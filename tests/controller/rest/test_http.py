@@ -17,14 +17,14 @@ from nadi.access.gate import Gate
 from nadi.access.passwords import hash_password
 from nadi.access.permissions import Caller, Permission, Permissions
 from nadi.access.users import User, write_users
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, Stream, StreamState
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.health import Component, Status, leaf
 from nadi.controller.rest.routes import ENDPOINTS
-from nadi.controller.store import ABSENT
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config, Stream, StreamState
+from nadi.controller.state.store import ABSENT
 from nadi.errors import PermissionDeniedError
 from nadi.limits import MIB, REST_BODY_MAX_BYTES
 from nadi.standalone.server import Server

@@ -8,7 +8,6 @@ import httpx
 import pytest
 
 from nadi.client import StreamManager
-from nadi.controller.records import RetentionType
 from nadi.controller.rest.bodies import (
     RetentionKind,
     RetentionPolicy,
@@ -17,6 +16,7 @@ from nadi.controller.rest.bodies import (
     UpdateStream,
     config_of,
 )
+from nadi.controller.state.records import RetentionType
 
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
 DAY_MS = 24 * 3600 * 1000

@@ -9,10 +9,10 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.segmentstore import metadata as metadata_module
-from nadi.segmentstore.metadata import Metadata
-from nadi.segmentstore.operations import ChunkStored, decode_frame
-from nadi.segmentstore.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state import metadata as metadata_module
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.operations import ChunkStored, decode_frame
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2 import checksums, description
 from nadi.segmentstore.tier2.checksums import checksums_of, damaged_blocks

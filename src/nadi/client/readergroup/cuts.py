@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nadi.client.reader import check_boundary, segment_ranges
 from nadi.client.readergroup.state import KeyRange
-from nadi.client.stores import SegmentStores
+from nadi.client.reading.reader import check_boundary, segment_ranges
+from nadi.client.segments.stores import SegmentStores
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 

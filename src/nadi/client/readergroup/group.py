@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar, overload
 from uuid import uuid4
 
-from nadi.client.arguments import checked
-from nadi.client.damage import RAISE, OnDamage, check_on_damage
-from nadi.client.patience import TimeLimit
+from nadi.client.control.arguments import checked
+from nadi.client.control.patience import TimeLimit
 from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.reads import Condition
@@ -26,10 +25,11 @@ from nadi.client.readergroup.state import (
 )
 from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leave, Reset
 from nadi.client.readergroup.values import GroupValueReader
+from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
+from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
 from nadi.client.serializers.protocol import Serializer
-from nadi.client.stores import SegmentStores
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,

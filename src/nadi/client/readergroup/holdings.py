@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from nadi.client.read_ahead import share_bytes
 from nadi.client.readergroup.plan import Completion
 from nadi.client.readergroup.reads import Cursor, part_of
 from nadi.client.readergroup.source import SegmentSource
 from nadi.client.readergroup.state import GroupState
-from nadi.client.stores import SegmentStores
+from nadi.client.reading.read_ahead import share_bytes
+from nadi.client.segments.stores import SegmentStores
 
 
 class Holdings:

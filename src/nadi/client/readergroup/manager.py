@@ -14,8 +14,8 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nadi.client.arguments import check_is_cut, checked
-from nadi.client.cuts import StreamCuts
+from nadi.client.control.arguments import check_is_cut, checked
+from nadi.client.places.cuts import StreamCuts
 from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.group import ReaderGroup
 from nadi.client.readergroup.reader import EventReader
@@ -29,7 +29,7 @@ from nadi.client.readergroup.state import (
     cuts_of,
     first_state,
 )
-from nadi.client.stores import SegmentStores
+from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     AlreadyExistsError,
     InvalidArgumentError,

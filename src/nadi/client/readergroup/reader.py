@@ -20,8 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from nadi.client.arguments import check_timeout, checked
-from nadi.client.damage import RAISE, OnDamage
+from nadi.client.control.arguments import check_timeout, checked
 from nadi.client.readergroup.holdings import Holdings
 from nadi.client.readergroup.notices import Notices
 from nadi.client.readergroup.plan import Facts, plan
@@ -32,8 +31,9 @@ from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release
 from nadi.client.readergroup.watch import Watch
-from nadi.client.stores import SegmentStores
-from nadi.client.watermarks import TimeWindow, TimeWindows
+from nadi.client.reading.damage import RAISE, OnDamage
+from nadi.client.reading.watermarks import TimeWindow, TimeWindows
+from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
     DamagedDataError,

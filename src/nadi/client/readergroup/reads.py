@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from nadi.client.arguments import checking
+from nadi.client.control.arguments import checking
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.model.event import EventBlock
 

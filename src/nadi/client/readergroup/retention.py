@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nadi.client.readergroup.state import GroupState, StreamDataRetention, cuts_of
-from nadi.client.stores import SegmentStores
+from nadi.client.segments.stores import SegmentStores
 from nadi.errors import InvalidStreamCutError, NotFoundError
 from nadi.model.streamcut import StreamCut
 

@@ -14,10 +14,10 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from nadi.client.patience import Backoff, TimeLimit
+from nadi.client.control.patience import Backoff, TimeLimit
 from nadi.client.readergroup.state import GroupState
-from nadi.client.stores import SegmentStores
-from nadi.client.tables import ABSENT, Table
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.tables.table import ABSENT, Table
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,

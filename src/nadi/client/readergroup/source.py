@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nadi.client.read_ahead import ReadAhead, following, what_became_of
 from nadi.client.readergroup.plan import Completion
 from nadi.client.readergroup.state import KeyRange
-from nadi.client.stores import SegmentStores
+from nadi.client.reading.read_ahead import ReadAhead, following, what_became_of
+from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     DamagedDataError,
     NadiError,

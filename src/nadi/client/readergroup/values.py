@@ -11,13 +11,13 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from nadi.client.arguments import checked
+from nadi.client.control.arguments import checked
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.reads import EventRead, Reading
 from nadi.client.readergroup.source import Gap
+from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder
-from nadi.client.values import ValueEvent
-from nadi.client.watermarks import TimeWindow
+from nadi.client.serializers.values import ValueEvent
 from nadi.naming import parse_segment_name
 
 T = TypeVar("T")

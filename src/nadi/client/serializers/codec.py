@@ -14,9 +14,9 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Generic, NoReturn, Protocol, TypeVar
 
+from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.protocol import SchemaSerializer, Serializer, T
 from nadi.client.serializers.registry import SchemaGroup
-from nadi.client.stores import SegmentStores
 from nadi.errors import InvalidArgumentError, NadiError, SchemaIncompatibleError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 

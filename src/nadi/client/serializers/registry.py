@@ -17,10 +17,10 @@ from hashlib import sha256
 
 import msgspec
 
-from nadi.client.arguments import checked
+from nadi.client.control.arguments import checked
+from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers.protocol import SchemaSerializer, T
-from nadi.client.stores import SegmentStores
-from nadi.client.tables import ABSENT, Table, TableValue
+from nadi.client.tables.table import ABSENT, Table, TableValue
 from nadi.errors import (
     ConditionFailedError,
     ConflictError,

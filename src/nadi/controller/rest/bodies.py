@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Config, RetentionType, ScaleType
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config, RetentionType, ScaleType
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
 

@@ -19,10 +19,10 @@ from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_re
 from nadi.access.places import Places
 from nadi.access.turns import Turns
 from nadi.controller.controller import Controller
-from nadi.controller.metadata import StreamName
 from nadi.controller.rest.access import EVERYBODY, RestAccess
 from nadi.controller.rest.health import Component
 from nadi.controller.rest.replies import JSON
+from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_ONCE, REST_STEPS_A_TURN
 

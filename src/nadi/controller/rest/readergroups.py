@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response
 
 from nadi.access.permissions import reader_group_resource
-from nadi.controller.metadata import GroupName
 from nadi.controller.rest.bodies import ReaderGroupName, ReaderGroupProperty
 from nadi.controller.rest.endpoint import Call
 from nadi.controller.rest.replies import no_content, reply, stream_array
+from nadi.controller.state.metadata import GroupName
 from nadi.limits import REST_LIST_PAGE
 
 

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
-from nadi.controller.history import History
 from nadi.controller.rest.bodies import ListedSegment, ScaledSegment, ScaleMetadata
 from nadi.controller.rest.endpoint import Call
 from nadi.controller.rest.replies import stream_array
+from nadi.controller.state.history import History
 from nadi.errors import InvalidArgumentError
 from nadi.model.segments import share_keys
 from nadi.naming import segment_epoch, segment_number

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from starlette.responses import Response
 
 from nadi.controller.access import shows
-from nadi.controller.metadata import StreamName
-from nadi.controller.records import Stream
 from nadi.controller.rest.bodies import StreamProperty, config_of, stream_property
 from nadi.controller.rest.endpoint import Call
 from nadi.controller.rest.replies import no_content, reply, stream_array
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Stream
 from nadi.errors import InvalidArgumentError
 from nadi.limits import REST_LIST_PAGE
 from nadi.naming import check_name

@@ -1,0 +1,1 @@
+"""A segment as a file: bytes without events."""

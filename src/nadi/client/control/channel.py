@@ -1,0 +1,49 @@
+"""The gRPC channel to a controller, plain or with TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import grpc
+
+from nadi.client.control.security import Security
+from nadi.errors import UnavailableError
+
+_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # 1 s otherwise, longer than a restart takes
+    ("grpc.min_reconnect_backoff_ms", 1000),  # how long one try may take
+    ("grpc.max_reconnect_backoff_ms", 2000),
+]
+
+
+async def open_channel(address: str, security: Security, timeout_s: float) -> grpc.aio.Channel:
+    """A channel; UnavailableError where the server's certificate had to be asked for and could not be."""
+    if not security.tls:
+        return grpc.aio.insecure_channel(address, _OPTIONS)
+    text = security.certificates()
+    credentials = grpc.ssl_channel_credentials(text.encode() if text is not None else None)
+    options = list(_OPTIONS)
+    if not security.validate_host_name:
+        name = await _certified_name(address, security, timeout_s)
+        options.append(("grpc.ssl_target_name_override", name))
+    return grpc.aio.secure_channel(address, credentials, options)
+
+
+async def _certified_name(address: str, security: Security, timeout_s: float) -> str:
+    """A name in the server's certificate, which must be trusted: gRPC can't leave the name out of its
+    check, but can be told which one to look for."""
+    host, _, port = address.rpartition(":")
+    context = security.ssl_context()
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+    except (OSError, TimeoutError, ssl.SSLError) as error:
+        raise UnavailableError(f"the controller at {address} can't be reached with TLS: {error}") from error
+    names: Any = (writer.get_extra_info("peercert") or {}).get("subjectAltName", ())
+    writer.close()
+    if not names:
+        raise UnavailableError(f"the certificate of the controller at {address} bears no name (subjectAltName)")
+    return str(names[0][1]).replace("*", "any")

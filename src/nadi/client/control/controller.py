@@ -1,0 +1,361 @@
+"""The controller's RPCs as typed calls, with its statuses as nadi's errors.
+
+How they are sent, and what becomes of failures on the way, is in `controller_calls`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from nadi.client.control.calls import ControllerCalls, naming_stream
+from nadi.client.control.messages import (
+    check_txn,
+    check_update,
+    config_message,
+    cut_message,
+    either,
+    looking,
+    range_of,
+    ranges_of,
+    refused,
+    stream_message,
+    txn_id_message,
+    txn_id_of,
+    txn_message,
+)
+from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.errors import (
+    ConflictError,
+    InvalidArgumentError,
+    InvalidNameError,
+    InvalidStreamCutError,
+    NotEmptyError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    StreamNotFoundError,
+    StreamNotSealedError,
+    SubscriberNotFoundError,
+    TransactionFailedError,
+    TransactionNotFoundError,
+    UnavailableError,
+)
+from nadi.model.segments import SegmentRange, Successor
+from nadi.model.streamcut import StreamCut
+from nadi.naming import container_key, parse_segment_name
+from nadi.wire.rpc import controller_pb2 as pb
+
+WORKFLOW_TIMEOUT_S = 130.0  # the controller answers a workflow's caller within 120 s
+_NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
+
+
+class ControllerClient(ControllerCalls):
+    """What a controller can be asked for."""
+
+    # --- scopes -----------------------------------------------------------------------------
+
+    async def create_scope(self, scope: str) -> bool:
+        """False if it existed."""
+        reply = await self.call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus)
+        if reply.status == reply.INVALID_SCOPE_NAME:
+            raise InvalidNameError("scope", scope, _NAME_RULE)
+        return either(reply.status, reply.SUCCESS, reply.SCOPE_EXISTS, f"creating scope {scope}")
+
+    async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
+        """False if there was none."""
+        rpc = "deleteScopeRecursive" if recursive else "deleteScope"
+        reply = await self.call(rpc, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus, WORKFLOW_TIMEOUT_S)
+        if reply.status == reply.SCOPE_NOT_EMPTY:
+            raise NotEmptyError(f"scope {scope} still holds something: delete its streams first")
+        return either(reply.status, reply.SUCCESS, reply.SCOPE_NOT_FOUND, f"deleting scope {scope}")
+
+    async def list_scopes(self) -> list[str]:
+        names: list[str] = []
+        token = ""
+        while True:
+            request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
+            reply = await self.call("listScopes", request, pb.ScopesResponse)
+            names += reply.scopes
+            token, last = reply.continuationToken.token, token
+            if not reply.scopes or token in ("", last):
+                return names
+
+    async def scope_exists(self, scope: str) -> bool:
+        reply = await self.call("checkScopeExists", pb.ScopeInfo(scope=scope), pb.ExistsResponse)
+        return reply.exists
+
+    # --- streams ----------------------------------------------------------------------------
+
+    async def create_stream(self, scope: str, stream: str, config: StreamConfiguration) -> bool:
+        """False if it existed."""
+        request = config_message(scope, stream, config)
+        reply = await self.call("createStream", request, pb.CreateStreamStatus, WORKFLOW_TIMEOUT_S)
+        if reply.status == reply.SCOPE_NOT_FOUND:
+            raise ScopeNotFoundError(scope)
+        if reply.status == reply.INVALID_STREAM_NAME:
+            raise InvalidNameError("stream", stream, _NAME_RULE)
+        return either(reply.status, reply.SUCCESS, reply.STREAM_EXISTS, f"creating {scope}/{stream}")
+
+    async def update_stream(self, scope: str, stream: str, config: StreamConfiguration) -> None:
+        request = config_message(scope, stream, config)
+        reply = await self.call("updateStream", request, pb.UpdateStreamStatus, WORKFLOW_TIMEOUT_S)
+        check_update(reply, scope, stream)
+
+    async def truncate_stream(self, cut: StreamCut) -> None:
+        request = cut_message(cut)
+        reply = await self.call("truncateStream", request, pb.UpdateStreamStatus, WORKFLOW_TIMEOUT_S)
+        check_update(reply, cut.scope, cut.stream)
+
+    async def seal_stream(self, scope: str, stream: str) -> None:
+        request = stream_message(scope, stream)
+        reply = await self.call("sealStream", request, pb.UpdateStreamStatus, WORKFLOW_TIMEOUT_S)
+        check_update(reply, scope, stream)
+
+    async def delete_stream(self, scope: str, stream: str) -> bool:
+        """False if there was none."""
+        request = stream_message(scope, stream)
+        reply = await self.call("deleteStream", request, pb.DeleteStreamStatus, WORKFLOW_TIMEOUT_S)
+        if reply.status == reply.STREAM_NOT_SEALED:
+            raise StreamNotSealedError(scope, stream)
+        return either(reply.status, reply.SUCCESS, reply.STREAM_NOT_FOUND, f"deleting {scope}/{stream}")
+
+    async def stream_exists(self, scope: str, stream: str) -> bool:
+        request = stream_message(scope, stream)
+        return (await self.call("checkStreamExists", request, pb.ExistsResponse)).exists
+
+    async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
+        reply = await self.stream_call("getStreamConfiguration", scope, stream, pb.StreamConfig)
+        scaling, kept = reply.scalingPolicy, reply.retentionPolicy
+        return StreamConfiguration(
+            ScalingPolicy(int(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments),
+            RetentionPolicy(int(kept.retentionType), kept.retentionParam, kept.retentionMax)
+            if kept.retentionType
+            else None,
+            tuple(reply.tags.tag),
+            reply.timestampAggregationTimeout,
+        )
+
+    async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
+        names: list[str] = []
+        token = ""
+        while True:
+            page = pb.ContinuationToken(token=token)
+            where = pb.ScopeInfo(scope=scope)
+            if tag is None:
+                plain = pb.StreamsInScopeRequest(scope=where, continuationToken=page)
+                reply = await self.call("listStreamsInScope", plain, pb.StreamsInScopeResponse)
+            else:
+                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=page)
+                reply = await self.call("listStreamsInScopeForTag", tagged, pb.StreamsInScopeResponse)
+            if reply.status == reply.SCOPE_NOT_FOUND:
+                raise ScopeNotFoundError(scope)
+            names += [info.stream for info in reply.streams]
+            token, last = reply.continuationToken.token, token
+            if not reply.streams or token in ("", last):
+                return names
+
+    # --- segments ---------------------------------------------------------------------------
+
+    async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
+        """The segments that take events now, by key range; none if the stream is sealed."""
+        with naming_stream(scope, stream):
+            reply = await self.call("getCurrentSegments", looking(scope, stream), pb.SegmentRanges)
+        return ranges_of(reply.segmentRanges)
+
+    async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
+        request = pb.GetEpochSegmentsRequest(streamInfo=looking(scope, stream), epoch=epoch)
+        with naming_stream(scope, stream):
+            return ranges_of((await self.call("getEpochSegments", request, pb.SegmentRanges)).segmentRanges)
+
+    async def head(self, scope: str, stream: str) -> StreamCut:
+        """Where the stream begins, after what was truncated away."""
+        return await self.cut_at(scope, stream, 0)
+
+    async def cut_at(self, scope: str, stream: str, at_ms: int) -> StreamCut:
+        """Where the stream stood at that moment, in ms since 1970; 0 is before all of them."""
+        request = pb.GetSegmentsRequest(streamInfo=looking(scope, stream), timestamp=at_ms)
+        with naming_stream(scope, stream):
+            reply = await self.call("getSegments", request, pb.SegmentsAtTime)
+        return StreamCut(scope, stream, {s.segmentId.segmentId: s.offset for s in reply.segments})
+
+    async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
+        """What follows a sealed segment; nothing if the stream was sealed with it."""
+        request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
+        with naming_stream(scope, stream):
+            reply = await self.call("getSegmentsImmediatelyFollowing", request, pb.SuccessorResponse)
+        return [Successor(range_of(entry.segment), tuple(entry.value)) for entry in reply.segments]
+
+    async def is_stream_cut_valid(self, cut: StreamCut) -> bool:
+        """Whether a reader of the whole stream could stand there, as far as the segments tell."""
+        with naming_stream(cut.scope, cut.stream):
+            reply = await self.call("isStreamCutValid", cut_message(cut), pb.StreamCutValidityResponse)
+        return bool(reply.response)
+
+    async def segments_between(
+        self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
+    ) -> list[int]:
+        """Ids of all segments with data between two cuts; those of the cuts included."""
+        fields: dict[str, Any] = {
+            "streamInfo": stream_message(scope, stream),
+            "from": dict(start.positions) if start else {},
+            "to": dict(end.positions) if end else {},
+        }
+        with naming_stream(scope, stream):
+            reply = await self.call("getSegmentsBetween", pb.StreamCutRange(**fields), pb.StreamCutRangeResponse)
+        return [segment.segmentId for segment in reply.segments]
+
+    async def segment_endpoint(self, segment: str) -> tuple[str, int]:
+        """Host and port of the store that has the segment."""
+        base = "/".join(segment.split("/")[:2] + [container_key(segment).rpartition("/")[2]])
+        scope, stream, segment_id = parse_segment_name(base)
+        request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
+        reply = await self.call("getURI", request, pb.NodeUri)
+        return reply.endpoint, reply.port
+
+    async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
+        """A token to show to segment stores; empty where none is needed."""
+        operation = pb.StreamInfo.AccessOperation.WRITE if write else pb.StreamInfo.AccessOperation.READ
+        request = pb.StreamInfo(scope=scope, stream=stream, accessOperation=operation)
+        return (await self.call("getDelegationToken", request, pb.DelegationToken)).delegationToken
+
+    async def scale(self, scope: str, stream: str, sealed: Iterable[int], ranges: Iterable[tuple[float, float]]) -> int:
+        """Start a scale; the epoch before it, to be asked for with `scale_is_done`."""
+        request = pb.ScaleRequest(
+            streamInfo=stream_message(scope, stream),
+            sealedSegments=sealed,
+            newKeyRanges=[pb.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges],
+            scaleTimestamp=int(time.time() * 1000),
+        )
+        with naming_stream(scope, stream):
+            reply = await self.call("scale", request, pb.ScaleResponse)
+        if reply.status == reply.PRECONDITION_FAILED:
+            raise ConflictError(
+                f"{scope}/{stream} can't be scaled so: a segment to seal is not current, or too few remain"
+            )
+        if reply.status != reply.STARTED:
+            if not await self.stream_exists(scope, stream):
+                raise StreamNotFoundError(scope, stream)
+            raise InvalidArgumentError(
+                f"{scope}/{stream} can't be scaled so: the new ranges must cover the sealed segments' exactly, "
+                "and no other scale may be running"
+            )
+        return reply.epoch
+
+    async def scale_is_done(self, scope: str, stream: str, epoch: int) -> bool:
+        request = pb.ScaleStatusRequest(streamInfo=stream_message(scope, stream), epoch=epoch)
+        reply = await self.call("checkScale", request, pb.ScaleStatusResponse)
+        if reply.status in (reply.INVALID_INPUT, reply.INTERNAL_ERROR):
+            raise InvalidArgumentError(f"{scope}/{stream} has no scale after epoch {epoch}")
+        return reply.status == reply.SUCCESS
+
+    # --- transactions -----------------------------------------------------------------------
+
+    async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
+        request = pb.CreateTxnRequest(streamInfo=stream_message(scope, stream), lease=lease_ms)
+        with naming_stream(scope, stream):
+            reply = await self.call("createTransaction", request, pb.CreateTxnResponse)
+        return txn_id_of(reply.txnId), ranges_of(reply.activeSegments)
+
+    async def commit_transaction(
+        self, scope: str, stream: str, txn_id: UUID, writer_id: str = "", timestamp_ms: int | None = None
+    ) -> None:
+        request = txn_message(scope, stream, txn_id)
+        request.writerId = writer_id
+        request.timestamp = -(1 << 63) if timestamp_ms is None else timestamp_ms  # the least says: none given
+        check_txn(await self.call("commitTransaction", request, pb.TxnStatus), scope, stream, txn_id)
+
+    async def abort_transaction(self, scope: str, stream: str, txn_id: UUID) -> None:
+        request = txn_message(scope, stream, txn_id)
+        check_txn(await self.call("abortTransaction", request, pb.TxnStatus), scope, stream, txn_id)
+
+    async def ping_transaction(self, scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
+        """Keep it open for `lease_ms` more; TransactionFailedError if that can't be."""
+        request = pb.PingTxnRequest(
+            streamInfo=stream_message(scope, stream), txnId=txn_id_message(txn_id), lease=lease_ms
+        )
+        reply = await self.call("pingTransaction", request, pb.PingTxnStatus)
+        if reply.status in (reply.OK, reply.COMMITTED):
+            return
+        if reply.status == reply.UNKNOWN:
+            raise TransactionNotFoundError(str(txn_id))
+        if reply.status == reply.DISCONNECTED:
+            raise UnavailableError("the controller does not track transactions now")
+        raise TransactionFailedError(
+            f"transaction {txn_id} can't be kept open: {pb.PingTxnStatus.Status.Name(reply.status)}"
+        )
+
+    async def transaction_state(self, scope: str, stream: str, txn_id: UUID) -> str:
+        """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED; TransactionNotFoundError if unknown."""
+        request = txn_message(scope, stream, txn_id)
+        with naming_stream(scope, stream):
+            reply = await self.call("checkTransactionState", request, pb.TxnState)
+        if reply.state == reply.UNKNOWN:
+            raise TransactionNotFoundError(str(txn_id))
+        return str(pb.TxnState.State.Name(reply.state))
+
+    # --- reader groups ----------------------------------------------------------------------
+
+    async def create_reader_group(
+        self,
+        scope: str,
+        group: str,
+        group_id: str,
+        starts: Iterable[StreamCut],
+        ends: Iterable[StreamCut],
+        *,
+        refresh_ms: int,
+        checkpoint_interval_ms: int,
+        retention: int,
+    ) -> str:
+        """The id of the group of that name, which is another than `group_id` if it existed."""
+        request = pb.ReaderGroupConfiguration(
+            scope=scope,
+            readerGroupName=group,
+            groupRefreshTimeMillis=refresh_ms,
+            automaticCheckpointIntervalMillis=checkpoint_interval_ms or -1,
+            maxOutstandingCheckpointRequest=1,
+            retentionType=retention,
+            readerGroupId=group_id,
+            startingStreamCuts=[cut_message(cut) for cut in starts],
+            endingStreamCuts=[cut_message(cut) for cut in ends],
+        )
+        reply = await self.call("createReaderGroup", request, pb.CreateReaderGroupResponse, WORKFLOW_TIMEOUT_S)
+        if reply.status == reply.SCOPE_NOT_FOUND:
+            raise ScopeNotFoundError(scope)
+        if reply.status == reply.INVALID_RG_NAME:
+            raise InvalidNameError("reader group", group, _NAME_RULE)
+        if reply.status != reply.SUCCESS:
+            refused(f"creating reader group {scope}/{group}")
+        return str(reply.config.readerGroupId)
+
+    async def reader_group_id(self, scope: str, group: str) -> str:
+        request = pb.ReaderGroupInfo(scope=scope, readerGroup=group)
+        reply = await self.call("getReaderGroupConfig", request, pb.ReaderGroupConfigResponse)
+        if reply.status == reply.RG_NOT_FOUND:
+            raise ReaderGroupNotFoundError(scope, group)
+        if reply.status != reply.SUCCESS:
+            refused(f"looking for reader group {scope}/{group}")
+        return str(reply.config.readerGroupId)
+
+    async def delete_reader_group(self, scope: str, group: str, group_id: str) -> bool:
+        """False if there was none of that id."""
+        request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
+        reply = await self.call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, WORKFLOW_TIMEOUT_S)
+        return either(reply.status, reply.SUCCESS, reply.RG_NOT_FOUND, f"deleting reader group {scope}/{group}")
+
+    async def update_subscriber_stream_cut(self, subscriber: str, group_id: str, cut: StreamCut) -> None:
+        """Retention may truncate before the cut, as far as `scope/reader group` is concerned."""
+        request = pb.SubscriberStreamCut(
+            subscriber=subscriber, generation=0, readerGroupId=group_id, streamCut=cut_message(cut)
+        )
+        reply = await self.call("updateSubscriberStreamCut", request, pb.UpdateSubscriberStatus)
+        if reply.status == reply.STREAM_NOT_FOUND:
+            raise StreamNotFoundError(cut.scope, cut.stream)
+        if reply.status == reply.SUBSCRIBER_NOT_FOUND:
+            raise SubscriberNotFoundError(f"{cut.scope}/{cut.stream}", subscriber)
+        if reply.status == reply.STREAM_CUT_NOT_VALID:
+            raise InvalidStreamCutError(f"{cut} is no boundary of its stream, or lies before what was released already")
+        if reply.status != reply.SUCCESS:
+            refused(f"releasing {cut} for reader group {subscriber}")

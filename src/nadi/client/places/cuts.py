@@ -1,0 +1,280 @@
+"""Stream cuts as a language: `manager.cuts(scope, stream)` makes, checks, compares and measures them.
+
+A cut that stands at the end of a sealed segment and one that stands at the begin of what follows are the
+same boundary, so cuts are settled before they are compared: led over finished segments as a reader is led.
+Every cut made here is legal, as `nadi.model.frontier` has it.
+Events are counted from their headers, block by block.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+
+from nadi.client.control.arguments import checked
+from nadi.client.places.bookmarks import Bookmarks
+from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
+from nadi.client.places.segment_ends import SegmentEnds, pass_finished
+from nadi.client.reading.reader import (
+    check_boundary,
+    check_cut,
+    checked_keys,
+    frontier_at,
+    read_segment_range,
+    segment_ranges,
+)
+from nadi.client.reading.watermarks import cut_after, cut_before
+from nadi.client.segments.info import SegmentInfo, stream_info
+from nadi.client.segments.stores import SegmentStores
+from nadi.errors import (
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    PastEndError,
+    TruncatedError,
+)
+from nadi.model import cutorder
+from nadi.model.cutorder import CutOrder, KeyRanges
+from nadi.model.frontier import Frontier
+from nadi.model.segments import SegmentRange
+from nadi.model.streamcut import StreamCut
+from nadi.naming import segment_name
+from nadi.wire import commands as wire
+
+_COUNTED_AT_ONCE = 8  # segments
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSlice:
+    """The events of one segment from `start` to `end`, both of them event boundaries."""
+
+    segment_id: int
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+@checked()
+class StreamCuts:
+    """The stream cuts of one stream."""
+
+    def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
+        self.scope, self.stream = scope, stream
+        self._stores = stores
+        self._ends = SegmentEnds(stores, scope, stream)
+
+    async def head(self) -> StreamCut:
+        """Where the stream begins now, after what was truncated away."""
+        return (await stream_info(self._stores, self.scope, self.stream)).head
+
+    async def tail(self) -> StreamCut:
+        """Where the stream ends now."""
+        return (await stream_info(self._stores, self.scope, self.stream)).tail
+
+    async def at(self, moment: datetime | int) -> StreamCut:
+        """Where the stream stood at a moment: a datetime with a time zone, or milliseconds since 1970.
+
+        All events that the server took at that moment or later lie behind the cut, and of those before it only
+        a few, in each segment none that came over 10 s before it, and under 4 KiB of them over 1 s before it. For a
+        moment that has come, the cut is the same each time; for one to come it is the tail, and for one before all
+        events the head.
+        """
+        return await self._stores.controller.cut_at(self.scope, self.stream, moment_ms(moment))
+
+    async def named(self, text: str) -> StreamCut:
+        """The cut meant by `head`, `tail`, a time (ISO 8601 with a zone, as 2026-11-14T00:00+01:00), the text of a
+        cut, or the name of one of the scope's bookmarks."""
+        if text in (HEAD, TAIL):
+            return await (self.head() if text == HEAD else self.tail())
+        if is_moment(text):
+            return await self.at(moment_of(text))
+        try:
+            cut = StreamCut.from_text(text)
+        except InvalidStreamCutError:
+            cut = (await Bookmarks(self._stores, self.scope).get(text)).cut
+        check_cut(cut, self.scope, self.stream)
+        await check_boundary(self._stores, cut)
+        return cut
+
+    async def after(self, cut: StreamCut, events: int) -> StreamCut:
+        """The cut `events` events after `cut`, or the tail if there are fewer.
+
+        They are taken in equal shares from the segments under way; what one has too few of, the others give,
+        and successors come when all before them is taken. The same again while the stream has that many.
+        """
+        if not isinstance(events, int) or events < 0:
+            raise InvalidArgumentError(f"a cut lies {events} events after no other: take an earlier cut to start at")
+        frontier, offsets = await self._settle(cut)
+        infos = await self._ends.infos(offsets)
+        while events and (open_ones := [s for s in sorted(offsets) if offsets[s] < infos[s].write_offset]):
+            share, extra = divmod(events, len(open_ones))
+            for number, segment in enumerate(open_ones):
+                want = share + (number < extra)
+                if want:
+                    taken, offsets[segment] = await self._take(segment, offsets[segment], infos[segment], want)
+                    events -= taken
+            infos = await pass_finished(self._ends, frontier, offsets)
+        return self._cut(frontier, offsets)
+
+    async def at_event_time(self, timestamp_ms: int) -> StreamCut:
+        """A cut to read from so as to get every event of that time or a later one, given that writers kept the
+        word of their notes; the head if watermarks don't reach back so far."""
+        found = await cut_before(self._stores, self.scope, self.stream, timestamp_ms)
+        return await self._not_before_head(found) if found is not None else await self.head()
+
+    async def after_event_time(self, timestamp_ms: int) -> StreamCut | None:
+        """A cut to read up to so as to get every event before that time, given that writers kept the word of their
+        notes; None while a writer has not noted that time."""
+        found = await cut_after(self._stores, self.scope, self.stream, timestamp_ms)
+        return await self._not_before_head(found) if found is not None else None
+
+    async def _not_before_head(self, cut: StreamCut) -> StreamCut:
+        head = await self._stores.controller.head(self.scope, self.stream)
+        order = cutorder.compare_shared(cut.positions, head.positions, await self._ranges(cut, head))
+        return cut if order.is_at_or_after else head
+
+    async def check(self, cut: StreamCut) -> None:
+        """Raise unless a reader can start here: InvalidStreamCutError if it is no boundary of the stream,
+        TruncatedError if some of what follows is gone."""
+        check_cut(cut, self.scope, self.stream)
+        await check_boundary(self._stores, cut)
+        below = [offset for offset in cut.positions.values() if offset < -1]
+        if below:
+            raise InvalidStreamCutError(f"{below[0]:,} is no offset: a segment begins at 0, and -1 is one not begun")
+        reached = {segment: offset for segment, offset in cut.positions.items() if offset >= 0}
+        infos = await self._ends.infos(reached)
+        for segment, offset in reached.items():
+            info, name = infos[segment], segment_name(self.scope, self.stream, segment)
+            if offset < info.start_offset:
+                raise TruncatedError(name, offset, info.start_offset)
+            if offset > info.write_offset:
+                raise PastEndError(name, offset, info.write_offset)
+            found = await self._stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
+            assert isinstance(found, wire.OffsetLocated)
+            if found.offset != offset:
+                raise InvalidStreamCutError(
+                    f"offset {offset:,} of segment {name} lies within an event: the next begins at {found.offset:,}"
+                )
+
+    async def settled(self, cut: StreamCut) -> StreamCut:
+        """The same boundary, led over segments that are read to their ends; equal boundaries settle alike."""
+        return self._cut(*await self._settle(cut))
+
+    async def compare(self, first: StreamCut, second: StreamCut) -> CutOrder:
+        """Whether `first` lies before `second`, at it, after it, or both (overlapping)."""
+        return cutorder.compare(*await self._pair(first, second))
+
+    async def earliest(self, first: StreamCut, second: StreamCut) -> StreamCut:
+        """The cut before which lies just what lies before both."""
+        return cutorder.earliest(*await self._pair(first, second))
+
+    async def latest(self, first: StreamCut, second: StreamCut) -> StreamCut:
+        """The cut before which lies all that lies before either."""
+        return cutorder.latest(*await self._pair(first, second))
+
+    async def segments_between(self, start: StreamCut, end: StreamCut) -> list[int]:
+        """Ids of the segments between two cuts, older ones first; InvalidStreamCutError if the end lies before the
+        start."""
+        for cut in (start, end):
+            check_cut(cut, self.scope, self.stream)
+        for segment, offset in start.positions.items():
+            if offset > end.positions.get(segment, offset):
+                raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment}")
+        try:
+            return sorted(await self._stores.controller.segments_between(self.scope, self.stream, start, end))
+        except InvalidStreamCutError:
+            raise
+        except InvalidArgumentError as error:
+            raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
+
+    async def slices(self, start: StreamCut, end: StreamCut) -> list[SegmentSlice]:
+        """What lies between two cuts, segment by segment, those of older epochs first."""
+        ids = await self.segments_between(start, end)
+        infos = await self._ends.infos(dict.fromkeys(ids, 0))
+        slices = []
+        for segment in ids:
+            info = infos[segment]
+            low = max(start.positions.get(segment, 0), 0)
+            high = min(end.positions.get(segment, info.write_offset), info.write_offset)
+            if high > low:
+                if low < info.start_offset:
+                    raise TruncatedError(segment_name(self.scope, self.stream, segment), low, info.start_offset)
+                slices.append(SegmentSlice(segment, low, high))
+        return slices
+
+    async def bytes_between(self, start: StreamCut, end: StreamCut) -> int:
+        """Bytes from one cut to the other, events' headers included."""
+        return sum(piece.size_bytes for piece in await self.slices(start, end))
+
+    async def events_between(self, start: StreamCut, end: StreamCut) -> int:
+        """Events from one cut to the other; they are read for that."""
+        turns = asyncio.Semaphore(_COUNTED_AT_ONCE)
+
+        async def count(piece: SegmentSlice) -> int:
+            async with turns:
+                name = segment_name(self.scope, self.stream, piece.segment_id)
+                blocks = read_segment_range(self._stores, name, piece.start, piece.end)
+                return sum([len(block) async for block in blocks])
+
+        counts = [asyncio.create_task(count(piece)) for piece in await self.slices(start, end)]
+        try:
+            return sum(await asyncio.gather(*counts))
+        finally:
+            for task in counts:
+                task.cancel()
+
+    async def narrowed(self, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
+        """Those of the slices whose segments can hold events of these routing keys."""
+        pieces = list(slices)
+        ids = {piece.segment_id: 0 for piece in pieces}
+        ranges = await segment_ranges(self._stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids))
+        wanted = checked_keys(keys)
+        able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
+        return [piece for piece in pieces if piece.segment_id in able]
+
+    # --- inside -----------------------------------------------------------------------------
+
+    async def _ranges(self, *cuts: StreamCut) -> KeyRanges:
+        for cut in cuts:
+            check_cut(cut, self.scope, self.stream)
+        found: list[SegmentRange] = []
+        for cut in cuts:
+            found += await segment_ranges(self._stores, self.scope, self.stream, cut)
+        return {piece.segment_id: (piece.low, piece.high) for piece in found}
+
+    async def _pair(self, first: StreamCut, second: StreamCut) -> tuple[StreamCut, StreamCut, KeyRanges]:
+        first, second = await asyncio.gather(self.settled(first), self.settled(second))
+        return first, second, await self._ranges(first, second)
+
+    async def _settle(self, cut: StreamCut) -> tuple[Frontier, dict[int, int]]:
+        """The segments under way at the cut, and where in them it stands."""
+        frontier = await self._frontier(cut)
+        offsets = {segment: max(cut.positions[segment], 0) for segment in frontier.active}
+        await pass_finished(self._ends, frontier, offsets)
+        return frontier, offsets
+
+    async def _frontier(self, cut: StreamCut) -> Frontier:
+        check_cut(cut, self.scope, self.stream)
+        return await frontier_at(self._stores, cut)
+
+    async def _take(self, segment: int, start: int, info: SegmentInfo, events: int) -> tuple[int, int]:
+        """How many of `events` events the segment has from `start` on, and where the last of them ends."""
+        name = segment_name(self.scope, self.stream, segment)
+        taken, end = 0, start
+        async with aclosing(read_segment_range(self._stores, name, start, info.write_offset)) as blocks:
+            async for block in blocks:
+                if taken + len(block) > events:
+                    return events, block.offset + int(block.starts[events - taken])
+                taken += len(block)
+                end = block.offset + block.size_bytes
+                if taken == events:
+                    break
+        return taken, end
+
+    def _cut(self, frontier: Frontier, offsets: dict[int, int]) -> StreamCut:
+        return StreamCut(self.scope, self.stream, frontier.positions(offsets))

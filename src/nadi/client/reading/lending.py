@@ -1,0 +1,62 @@
+"""Blocks that go from the loop's thread to one other as they come, which takes them without asking for each.
+
+A lent block still counts as read ahead, and as not given out, until the loop has heard that it was taken. It looks
+for that whenever it has something to do anyway; where it could do nothing before it hears, it says so in
+`wants_word`, and the taker tells it after the next block. So a reader at the tail wakes one thread for a block.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+from nadi.client.control.arguments import check_timeout
+from nadi.errors import NadiError
+from nadi.model.event import EventBlock
+
+_Source = TypeVar("_Source")
+Found = tuple[int, EventBlock] | NadiError | None
+
+
+class Lending(Generic[_Source]):
+    """`take` is for the other thread, `is_open` and all else for the loop's."""
+
+    def __init__(self) -> None:
+        self.is_open = True  # until an end or an error was put in; whoever takes that opens it again
+        self.wants_word = False
+        self._found: SimpleQueue[Found] = SimpleQueue()
+        self._lent: deque[tuple[_Source, EventBlock]] = deque()
+        self._taken = 0  # blocks so far; counted by the taker
+        self._returned = 0
+
+    def lend(self, segment_id: int, block: EventBlock, source: _Source) -> None:
+        self._lent.append((source, block))
+        self._found.put((segment_id, block))
+
+    def end(self, error: NadiError | None) -> None:
+        """The error, or None at the end; nothing more before the taker has asked again."""
+        self.is_open = False
+        self._found.put(error)
+
+    def sources(self) -> Iterator[_Source]:
+        """Of the blocks that are lent."""
+        return (source for source, _ in self._lent)
+
+    def returned(self) -> Iterator[tuple[_Source, EventBlock]]:
+        """The blocks that were taken since the last time."""
+        while self._returned < self._taken:
+            self._returned += 1
+            yield self._lent.popleft()
+
+    def take(self, timeout: float | None) -> Found:
+        """The next; TimeoutError if none comes within so many seconds."""
+        check_timeout(timeout)
+        try:
+            found = self._found.get(timeout=timeout)
+        except Empty:
+            raise TimeoutError from None
+        if isinstance(found, tuple):
+            self._taken += 1
+        return found

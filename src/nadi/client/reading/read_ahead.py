@@ -1,0 +1,148 @@
+"""Blocks of one segment, read ahead into a bounded queue by a task of the reader's: `fill` puts them in, `take` out.
+
+What both kinds of readers share: of a slice, and of a group. Which segments are read, and what a missing one
+means, they say themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import aclosing
+
+from nadi.client.segments.assemble import EventAssembler
+from nadi.client.segments.segment_input import read_bytes
+from nadi.client.segments.stores import SegmentStores
+from nadi.errors import (
+    DamagedDataError,
+    NadiError,
+    ProtocolError,
+    SegmentGoneError,
+    StreamNotFoundError,
+    StreamRemadeError,
+)
+from nadi.limits import READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES, READ_JOINED_BYTES, READ_REPLY_MAX_BYTES
+from nadi.model.event import EventBlock, joined
+from nadi.model.segments import SegmentRange
+from nadi.naming import parse_segment_name
+
+
+def share_bytes(segments: int) -> int:
+    """How much a reader of so many segments reads ahead in each."""
+    return max(min(READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES // max(segments, 1)), READ_REPLY_MAX_BYTES)
+
+
+class ReadAhead:
+    """`blocks` wait to be taken; `reached`: where the first event begins that was not read yet."""
+
+    def __init__(self, stores: SegmentStores, segment: str, *, purpose: str, news: Callable[[], None]) -> None:
+        self.blocks: deque[EventBlock] = deque()
+        self.reached = 0
+        self._stores, self._segment, self._purpose, self._news = stores, segment, purpose, news
+        self._size_bytes = 0
+        self._most_bytes = READ_AHEAD_BYTES
+        self._room = asyncio.Event()
+
+    def peek(self) -> EventBlock | None:
+        """The next block. Small ones that wait behind it come with it: whoever is late catches up."""
+        blocks = self.blocks
+        if len(blocks) > 1 and blocks[0].size_bytes < READ_JOINED_BYTES:
+            self._join()
+        return blocks[0] if blocks else None
+
+    def take(self) -> EventBlock:
+        """What `peek` gives, which must be something."""
+        self.peek()
+        block = self.blocks.popleft()
+        self.make_room(block)
+        return block
+
+    def make_room(self, block: EventBlock) -> None:
+        """For a block that was taken out of `blocks` before, and counted on."""
+        self._size_bytes -= block.size_bytes
+        self._room.set()
+
+    @property
+    def is_full(self) -> bool:
+        """It reads no further before somebody takes."""
+        return self._size_bytes >= self._most_bytes
+
+    def put_back(self, block: EventBlock) -> None:
+        """The rest of a block that was taken."""
+        self.blocks.appendleft(block)
+        self._size_bytes += block.size_bytes
+
+    def _join(self) -> None:
+        """Make one block of the first ones, as far as they follow each other and are small."""
+        blocks = self.blocks
+        parts = [blocks.popleft()]
+        size = parts[0].size_bytes
+        while blocks and blocks[0].offset == parts[0].offset + size:
+            if size + blocks[0].size_bytes > READ_JOINED_BYTES:
+                break
+            parts.append(blocks.popleft())
+            size += parts[-1].size_bytes
+        blocks.appendleft(joined(parts) if len(parts) > 1 else parts[0])
+
+    async def fill(self, start: int, end: int | None, most_bytes: int) -> None:
+        """Read from an event boundary to `end` or the segment's end, `most_bytes` ahead.
+
+        TruncatedError and SegmentNotFoundError for what is gone, PastEndError for what never was, DamagedDataError
+        from the first event on that can't be read. RequestTimeoutError if the server is away for as long as the
+        client waits for it; `fill` from `reached` goes on.
+        """
+        self.reached, self._most_bytes = start, most_bytes
+        assembler = EventAssembler(start)
+        try:
+            await self._fill(assembler, end)
+        except DamagedDataError as error:
+            go_on_at = assembler.next_event_after(error.end_offset)
+            raise DamagedDataError(error.segment, self.reached, go_on_at, error.reason) from error
+
+    async def _fill(self, assembler: EventAssembler, end: int | None) -> None:
+        async with aclosing(
+            read_bytes(
+                self._stores,
+                self._segment,
+                self.reached,
+                end,
+                purpose=self._purpose,
+                read_ahead_bytes=self._most_bytes,
+            )
+        ) as pieces:
+            async for data in pieces:
+                for block in assembler.feed(data):
+                    self.blocks.append(block)
+                    self._size_bytes += block.size_bytes
+                self.reached = assembler.offset
+                if self.blocks:
+                    self._news()
+                while self.is_full:
+                    self._room.clear()
+                    await self._room.wait()
+        if assembler.is_within_event:
+            raise ProtocolError(f"segment {self._segment} ends within an event")
+
+
+async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
+    """The successors of a segment that was read to its end; none if the stream is sealed there.
+
+    StreamRemadeError if the stream is there, but is not the one that had the segment.
+    """
+    try:
+        return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
+    except StreamNotFoundError:
+        if not await stores.controller.stream_exists(scope, stream):
+            raise
+        raise StreamRemadeError(scope, stream) from None
+
+
+async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
+    """Of a segment that its store does not have: SegmentGoneError if it was truncated away, StreamRemadeError or
+    StreamNotFoundError if it went with its stream; or why that can't be said."""
+    try:
+        await following(stores, *parse_segment_name(segment))
+    except NadiError as error:
+        return error
+    return SegmentGoneError(segment)

@@ -1,0 +1,181 @@
+"""A stream's watermarks as readers use them: the time window of a position, and cuts for an event time.
+
+They lie in the stream's mark stream, oldest first, and are looked up there as often as asked; nothing is kept but
+where to go on. Their bounds never fall and their cuts never go back, from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.shared.revisioned_stream import RevisionedStream, open_revisioned_stream
+from nadi.errors import StreamNotFoundError, TruncatedError
+from nadi.limits import KIB, MIB
+from nadi.model.cutorder import CutOrder, compare_shared
+from nadi.model.streamcut import StreamCut
+from nadi.model.watermark import Watermark, decode_watermark
+from nadi.naming import MARK_PREFIX, segment_epoch
+
+ENTRY_MAX_BYTES = 1 * MIB  # more than an entry with the most segments takes
+SCANNED_BYTES = 256 * KIB  # so little of a mark stream is read through
+_TRIES = 5  # while the mark stream is truncated as it is read
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """In which event time a reader stands; None where nothing is known.
+
+    lower: writers had noted times up to this one where the reader stands, so what follows has no time before it.
+    upper: what writers had noted when they were as far as the reader is, or just after it.
+    """
+
+    lower: int | None
+    upper: int | None
+
+
+async def watermarks(
+    stores: SegmentStores, scope: str, stream: str, start: int = 0
+) -> AsyncGenerator[tuple[int, Watermark], None]:
+    """(where its entry ends, watermark) from the entry at `start`, or the oldest that is left; at least as far as
+    those that were there when this began."""
+    marks = await _opened(stores, scope, stream)
+    for attempt in range(_TRIES):
+        extent = await marks.extent()
+        try:
+            async with aclosing(marks.read(max(start, extent.start), extent.end)) as records:
+                async for record in records:
+                    start = record.end
+                    yield record.end, decode_watermark(record.data)
+            return
+        except TruncatedError:
+            if attempt == _TRIES - 1:
+                raise
+
+
+class TimeWindows:
+    """The time windows of positions in one stream that move on, mostly: what lies behind is not read again."""
+
+    def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
+        self._stores, self._scope, self._stream = stores, scope, stream
+        self._passed: Watermark | None = None  # the last one at or after whose cut the position was
+        self._next = 0  # the entry after it
+        self._ranges: dict[int, tuple[float, float]] = {}
+
+    async def at(self, position: Mapping[int, int]) -> TimeWindow:
+        """The window of a position, which need not have all keys: lower from the last watermark at or before it,
+        upper from the first after it."""
+        if not position:
+            return TimeWindow(None, None)
+        await self._learn(position)
+        if self._passed is not None and not self._order(self._passed, position).is_at_or_before:
+            self._passed = None  # it went back
+        if self._passed is None:
+            self._next = await find_start(
+                self._stores, self._scope, self._stream, lambda one: self._order(one, position).is_at_or_before
+            )
+        upper = None
+        is_passing = True
+        async with aclosing(watermarks(self._stores, self._scope, self._stream, self._next)) as found:
+            async for end, watermark in found:
+                order = self._order(watermark, position)
+                is_passing = is_passing and order.is_at_or_before
+                if is_passing:
+                    self._passed, self._next = watermark, end
+                elif order is CutOrder.AFTER:
+                    upper = watermark.upper
+                    break
+        return TimeWindow(self._passed.lower if self._passed is not None else None, upper)
+
+    def _order(self, watermark: Watermark, position: Mapping[int, int]) -> CutOrder:
+        return compare_shared(watermark.positions(), position, {**self._ranges, **watermark.ranges()})
+
+    async def _learn(self, position: Mapping[int, int]) -> None:
+        """The key ranges of the position's segments, and only theirs."""
+        known = {segment: self._ranges[segment] for segment in position if segment in self._ranges}
+        for epoch in sorted({segment_epoch(segment) for segment in position if segment not in known}):
+            for piece in await self._stores.controller.epoch_segments(self._scope, self._stream, epoch):
+                if piece.segment_id in position:
+                    known[piece.segment_id] = (piece.low, piece.high)
+        self._ranges = known
+
+
+async def cut_before(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
+    """A cut before which no event has `time` or a later one; None if watermarks don't reach back so far.
+
+    What lies before a watermark's cut may be later than its upper bound, for a fast writer may have written on since
+    it noted a time. But where every writer has noted a later time after it (the lower bound of `reached` is past
+    its upper bound), that still lies before `time`, all that was stored by then is before `time` too. A note takes
+    its way, so it is the watermark before that one whose cut was surely made before.
+    """
+    last = await _last_two(stores, scope, stream, lambda watermark: watermark.upper < time)
+    if not last:
+        return None
+    reached = last[-1].lower
+    last = await _last_two(stores, scope, stream, lambda watermark: watermark.upper < reached)
+    return StreamCut(scope, stream, last[0].positions()) if len(last) == 2 else None
+
+
+async def cut_after(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
+    """The first cut known before which every event lies whose time is before `time`; None while there is none."""
+    start = await find_start(stores, scope, stream, lambda watermark: watermark.lower < time)
+    async with aclosing(watermarks(stores, scope, stream, start)) as found:
+        async for _, watermark in found:
+            if watermark.lower >= time:
+                return StreamCut(scope, stream, watermark.positions())
+    return None
+
+
+async def _last_two(
+    stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]
+) -> list[Watermark]:
+    """The last two watermarks for which that holds, the later one last; it holds for none after one it doesn't."""
+    last: deque[Watermark] = deque(maxlen=2)
+    start = await find_start(stores, scope, stream, is_before)
+    async with aclosing(watermarks(stores, scope, stream, start)) as found:
+        async for _, watermark in found:
+            if not is_before(watermark):
+                break
+            last.append(watermark)
+    return list(last)
+
+
+async def find_start(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:
+    """An entry to read from so as to meet the last two watermarks for which that holds, if there are two.
+
+    The entries are halved until few are left, so that a year of watermarks costs some thirty looks.
+    """
+    marks = await _opened(stores, scope, stream)
+    try:
+        extent = await marks.extent()
+        low, high = extent.start, extent.end
+        while high - low > SCANNED_BYTES:
+            middle = (low + high) // 2
+            at = await marks.boundary(middle)
+            if at >= high:
+                break
+            if is_before(await _first(marks, at, extent.end)):
+                low = at
+            else:
+                high = middle
+        back = low - ENTRY_MAX_BYTES
+        return await marks.boundary(back) if back > extent.start else extent.start
+    except TruncatedError:
+        return 0  # it was truncated meanwhile, which leaves little
+
+
+async def _first(marks: RevisionedStream, start: int, end: int) -> Watermark:
+    async with aclosing(marks.read(start, min(end, start + ENTRY_MAX_BYTES))) as records:
+        async for record in records:
+            return decode_watermark(record.data)
+    raise AssertionError("an entry begins there")
+
+
+async def _opened(stores: SegmentStores, scope: str, stream: str) -> RevisionedStream:
+    try:
+        return await open_revisioned_stream(stores, scope, MARK_PREFIX + stream)
+    except StreamNotFoundError:
+        raise StreamNotFoundError(scope, stream) from None

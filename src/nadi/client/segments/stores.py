@@ -1,0 +1,170 @@
+"""The segment stores as one thing to talk to: which store has a segment, and the connections there.
+
+The controller says where a segment lives; the answer is kept until a connection or a WrongHost
+says otherwise. Connections are shared by endpoint and purpose: requests, appends, and one set for
+each reader, whose end takes its long polls with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from nadi.client.control.calls import DEFAULT_TIMEOUT_S
+from nadi.client.control.controller import ControllerClient
+from nadi.client.control.patience import Backoff, TimeLimit, is_cancelled
+from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
+from nadi.client.segments.tokens import DelegationTokens
+from nadi.errors import (
+    ClosedError,
+    NadiError,
+    PermissionDeniedError,
+    StorageFullError,
+    TokenExpiredError,
+    UnavailableError,
+)
+from nadi.naming import container_key
+from nadi.wire import commands as wire
+
+REQUESTS = "requests"
+APPENDS = "appends"
+_CONNECT_TIMEOUT_S = 5.0
+_CACHED_ENDPOINTS = 10_000
+
+
+class SegmentStores:
+    """All connections of one client."""
+
+    def __init__(self, controller: ControllerClient) -> None:
+        self.controller = controller
+        self.tokens = DelegationTokens(controller)
+        self._tls = controller.security.ssl_context()
+        self._endpoints: dict[str, Endpoint] = {}
+        self._connections: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
+        self._closed = False
+        self.trouble: NadiError | None = None  # what the last try of a request met, until one is answered
+
+    def waits_for(self) -> NadiError | None:
+        """What keeps requests from being answered now, as far as is known; for messages of time-outs."""
+        return self.trouble or self.controller.trouble
+
+    @property
+    def timeout_s(self) -> float:
+        """How long this client waits for its server."""
+        return self.controller.timeout_s or DEFAULT_TIMEOUT_S
+
+    async def connection(self, segment: str, purpose: str = REQUESTS) -> SegmentStoreConnection:
+        """An open connection to the store that has `segment`; UnavailableError if there is none now."""
+        if self._closed:
+            raise ClosedError("this client was closed")
+        key = container_key(segment)
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            if len(self._endpoints) >= _CACHED_ENDPOINTS:
+                self._endpoints.clear()
+            endpoint = Endpoint(*await self.controller.segment_endpoint(segment))
+            self._endpoints[key] = endpoint
+        slot = (endpoint, purpose)
+        task = self._connections.get(slot)
+        if task is None or (task.done() and not _usable(task)):
+            task = asyncio.create_task(
+                SegmentStoreConnection.open(endpoint, _CONNECT_TIMEOUT_S, self._tls, max(self.timeout_s, 1.0))
+            )
+            self._connections[slot] = task
+        try:
+            connection = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
+            raise ClosedError("this client, or this reader, was closed") from None
+        except UnavailableError as error:
+            self.trouble = error
+            self.forget(segment)
+            raise
+        if self._is_closed():
+            connection.close()
+            raise ClosedError("this client was closed")
+        return connection
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def forget(self, segment: str) -> None:
+        """Ask the controller again where `segment` is and for its token, next time."""
+        self.tokens.forget(segment)
+        self._endpoints.pop(container_key(segment), None)
+
+    async def call(
+        self,
+        segment: str,
+        kind: type[wire.Command],
+        timeout_s: float | None = None,
+        /,
+        *,
+        repeat: bool = True,
+        **fields: Any,
+    ) -> wire.Command:
+        """Send a request, with its token, to the store of `segment`; one that may be sent twice is, within
+        the time (None: the client's)."""
+        if timeout_s is None:
+            timeout_s = self.timeout_s
+        backoff = Backoff()
+        trouble: UnavailableError | None = None
+        async with TimeLimit(
+            timeout_s,
+            lambda: f"{kind.__name__} for segment {segment} had no answer within {timeout_s} s",
+            lambda: trouble or self.waits_for(),
+        ):
+            while True:
+                try:
+                    connection = await self.connection(segment)
+                    token = await self.tokens.token(segment, kind)
+                except ClosedError:
+                    raise
+                except UnavailableError as error:
+                    trouble = error
+                    await backoff.pause()
+                    continue
+                try:
+                    reply = await connection.call(kind, None, token=token, **fields)
+                    self.trouble = None
+                    return reply
+                except TokenExpiredError as error:  # nothing was done
+                    self.forget(segment)
+                    trouble = error
+                except PermissionDeniedError:
+                    self.forget(segment)  # another token may do
+                    raise
+                except StorageFullError:
+                    raise
+                except UnavailableError as error:
+                    self.forget(segment)
+                    if self._closed:
+                        raise ClosedError("this client was closed") from error
+                    if not repeat:
+                        raise
+                    self.trouble = trouble = error
+                await backoff.pause()
+
+    def release(self, purpose: str) -> None:
+        """Close the connections that were opened for `purpose`."""
+        for slot in [slot for slot in self._connections if slot[1] == purpose]:
+            _end(self._connections.pop(slot))
+
+    def close(self) -> None:
+        self._closed = True
+        self.tokens.close()
+        for task in self._connections.values():
+            _end(task)
+        self._connections.clear()
+
+
+def _usable(task: asyncio.Task[SegmentStoreConnection]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+def _end(task: asyncio.Task[SegmentStoreConnection]) -> None:
+    if not task.done():
+        task.cancel()
+    elif _usable(task):
+        task.result().close()

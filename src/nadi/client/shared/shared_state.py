@@ -1,0 +1,355 @@
+"""Ready shared structures: a map, a set, a counter and a journal that many processes change together.
+
+Each is a StateSynchronizer with a kind of its own. Looking is local, and as fresh as the last `refresh` or
+change; every change is made on the newest state and stored before its call returns. Opened with `as_of`
+they show the state as of a stream cut, and refuse changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from nadi.client.control.arguments import checked
+from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
+from nadi.errors import InvalidArgumentError
+
+S = TypeVar("S")
+U = TypeVar("U")
+V = TypeVar("V")
+E = TypeVar("E", bound="str | int | bytes")
+_MISSING: Any = object()
+
+
+@checked()
+class SharedState(Generic[S, U]):
+    """What all shared structures can do. `timeout` is in seconds, for each call; None is the client's."""
+
+    def __init__(self, synchronizer: StateSynchronizer[S, U]) -> None:
+        self._synchronizer = synchronizer
+
+    @property
+    def name(self) -> str:
+        """scope/stream"""
+        return self._synchronizer.name
+
+    @property
+    def revision(self) -> int:
+        """Up to where in the stream the state is known here."""
+        return self._synchronizer.revision
+
+    async def refresh(self, timeout: float | None = None) -> None:
+        """See what others did."""
+        await self._synchronizer.refresh(timeout)
+
+    async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
+        """Let who opens it later begin at the present state; see StateSynchronizer.compact."""
+        await self._synchronizer.compact(keep_history=keep_history, timeout=timeout)
+
+    @property
+    def _state(self) -> S:
+        return self._synchronizer.state
+
+    async def _change(self, generate: Callable[[S], Sequence[U]], timeout: float | None) -> bool:
+        return bool(await self._synchronizer.update(generate, timeout))
+
+
+# --- map -----------------------------------------------------------------------------------------
+
+
+class _Put(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    items: dict[str, Any]
+
+
+class _Remove(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    keys: list[str]
+
+
+class _Clear(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    pass
+
+
+_MapUpdate = _Put | _Remove | _Clear
+
+
+def _changed_map(state: dict[str, Any], update: _MapUpdate) -> dict[str, Any]:
+    match update:
+        case _Put(items):
+            state.update(items)
+        case _Remove(keys):
+            for key in keys:
+                state.pop(key, None)
+        case _Clear():
+            state.clear()
+    return state
+
+
+def map_kind(value_type: Any = Any) -> StateKind[dict[str, Any], _MapUpdate]:
+    """Maps of text to values of `value_type`, which msgspec must know."""
+    put = msgspec.defstruct(
+        "_Put", [("items", dict[str, value_type])], bases=(_Put,), frozen=True, array_like=True, tag=0
+    )
+    return StateKind.of_types(dict[str, value_type], put | _Remove | _Clear, dict, _changed_map)
+
+
+@checked(without=("get",))
+class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
+    """A mapping of text to values."""
+
+    def get(self, key: str, default: V | None = None) -> V | None:
+        """The value as far as is known here; `default` if the key has none."""
+        return self._state.get(key, default)
+
+    def __getitem__(self, key: str) -> V:
+        value: V = self._state[key]
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._state
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._state))
+
+    def as_dict(self) -> dict[str, V]:
+        """A copy of what is known here."""
+        return dict(self._state)
+
+    async def put(self, key: str, value: V, timeout: float | None = None) -> None:
+        """Give the key this value, whatever it had."""
+        await self.put_all({key: value}, timeout)
+
+    async def put_all(self, items: Mapping[str, V], timeout: float | None = None) -> None:
+        """All of them in one update."""
+        update = _Put(dict(items))
+        await self._change(lambda _: [update] if update.items else [], timeout)
+
+    async def put_if_absent(self, key: str, value: V, timeout: float | None = None) -> bool:
+        """False if the key had a value."""
+        return await self._change(lambda state: [] if key in state else [_Put({key: value})], timeout)
+
+    async def replace(self, key: str, expected: V, value: V, timeout: float | None = None) -> bool:
+        """False unless the key's value was `expected`."""
+
+        def generate(state: dict[str, Any]) -> list[_MapUpdate]:
+            return [_Put({key: value})] if state.get(key, _MISSING) == expected else []
+
+        return await self._change(generate, timeout)
+
+    async def compute(
+        self, key: str, function: Callable[[V | None], V | None], timeout: float | None = None
+    ) -> V | None:
+        """Make the key's value what `function` makes of it, None standing for no value; the new value.
+
+        `function` is called again when somebody else was faster, and must not change what it is given.
+        """
+        value: V | None = None
+
+        def generate(state: dict[str, Any]) -> list[_MapUpdate]:
+            nonlocal value
+            value = function(state.get(key))
+            if value is None:
+                return [_Remove([key])] if key in state else []
+            return [_Put({key: value})]
+
+        await self._change(generate, timeout)
+        return value
+
+    async def remove(self, key: str, timeout: float | None = None) -> bool:
+        """False if there was no such key."""
+        return await self._change(lambda state: [_Remove([key])] if key in state else [], timeout)
+
+    async def clear(self, timeout: float | None = None) -> None:
+        """Remove all keys in one update."""
+        await self._change(lambda state: [_Clear()] if state else [], timeout)
+
+
+# --- set -----------------------------------------------------------------------------------------
+
+
+class _Change(msgspec.Struct, frozen=True, array_like=True):
+    added: list[Any]
+    removed: list[Any]
+
+
+def _changed_set(state: set[Any], update: _Change) -> set[Any]:
+    state.update(update.added)
+    state.difference_update(update.removed)
+    return state
+
+
+def set_kind() -> StateKind[set[Any], _Change]:
+    return StateKind.of_types(set[Any], _Change, set, _changed_set)
+
+
+@checked()
+class SharedSet(SharedState[set[Any], _Change], Generic[E]):
+    """A set of texts, integers or bytes."""
+
+    def __contains__(self, element: object) -> bool:
+        return element in self._state
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(list(self._state))
+
+    def as_set(self) -> set[E]:
+        """A copy of what is known here."""
+        return set(self._state)
+
+    async def add(self, element: E, timeout: float | None = None) -> bool:
+        """False if it was in the set."""
+        return await self.change([element], (), timeout)
+
+    async def discard(self, element: E, timeout: float | None = None) -> bool:
+        """False if it was not in the set."""
+        return await self.change((), [element], timeout)
+
+    async def change(self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = None) -> bool:
+        """Add some and remove others in one update; False if that changed nothing."""
+        more, less = list(added), list(removed)
+        for element in (*more, *less):
+            if not isinstance(element, str | int | bytes):
+                raise InvalidArgumentError(f"{element!r} can't be in a shared set: use text, integers or bytes")
+        plus, minus = set(more), set(less)
+
+        def generate(state: set[Any]) -> list[_Change]:
+            update = _Change(list(plus - state - minus), list(minus & state))
+            return [update] if update.added or update.removed else []
+
+        return await self._change(generate, timeout)
+
+
+# --- counter -------------------------------------------------------------------------------------
+
+
+def counter_kind() -> StateKind[int, int]:
+    return StateKind.of_types(int, int, int, int.__add__)
+
+
+@checked()
+class SharedCounter(SharedState[int, int]):
+    """An integer of 64 bits."""
+
+    @property
+    def value(self) -> int:
+        """The sum as far as is known here: as of the last `refresh` or change."""
+        return self._state
+
+    async def add(self, amount: int = 1, timeout: float | None = None) -> int:
+        """The new value: nobody else gets the same by the same amount."""
+        if not isinstance(amount, int):
+            raise InvalidArgumentError(f"a counter goes on by an integer, not {amount!r}")
+        found = 0
+
+        def generate(state: int) -> list[int]:
+            nonlocal found
+            found = state + amount
+            if not -(1 << 63) <= found < 1 << 63:
+                raise InvalidArgumentError(f"{self.name} would become {found}, which 64 bits don't hold")
+            return [amount]
+
+        await self._change(generate, timeout)
+        return found
+
+    async def compare_and_set(self, expected: int, value: int, timeout: float | None = None) -> bool:
+        """False unless the value was `expected`."""
+        done = False
+
+        def generate(state: int) -> list[int]:
+            nonlocal done
+            done = state == expected
+            return [value - state] if done and value != state else []
+
+        await self._change(generate, timeout)
+        return done
+
+
+# --- journal -------------------------------------------------------------------------------------
+
+
+class _Entries(msgspec.Struct, array_like=True):
+    first: int = 0  # index of the first entry that is kept
+    kept: list[bytes] = []
+
+
+class _Append(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    entries: list[bytes]
+
+
+class _Trim(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    before: int
+
+
+def _changed_journal(state: _Entries, update: _Append | _Trim) -> _Entries:
+    if isinstance(update, _Append):
+        state.kept += update.entries
+    elif update.before > state.first:
+        del state.kept[: update.before - state.first]
+        state.first = update.before
+    return state
+
+
+def journal_kind() -> StateKind[_Entries, _Append | _Trim]:
+    return StateKind.of_types(_Entries, _Append | _Trim, _Entries, _changed_journal)
+
+
+@checked()
+class Journal(SharedState[_Entries, "_Append | _Trim"]):
+    """Entries in one order for everybody, each with an index that never changes."""
+
+    @property
+    def first_index(self) -> int:
+        """Of the first entry that is kept."""
+        return self._state.first
+
+    @property
+    def next_index(self) -> int:
+        """Of the entry that is appended next, as far as is known here."""
+        return self._state.first + len(self._state.kept)
+
+    def __len__(self) -> int:
+        return len(self._state.kept)
+
+    def entries(self, start: int | None = None) -> list[bytes]:
+        """The entries from index `start` on that are kept, as far as is known here."""
+        return self._state.kept[max((start or 0) - self._state.first, 0) :]
+
+    async def append(self, entry: bytes, timeout: float | None = None) -> int:
+        """The entry's index."""
+        return await self.append_all([entry], timeout)
+
+    async def append_all(self, entries: Sequence[bytes], timeout: float | None = None) -> int:
+        """Append them one after another, all or none; the index of the first."""
+        index = 0
+
+        def generate(state: _Entries) -> list[_Append | _Trim]:
+            nonlocal index
+            index = state.first + len(state.kept)
+            return [_Append(list(entries))] if entries else []
+
+        await self._change(generate, timeout)
+        return index
+
+    async def append_at(self, index: int, entry: bytes, timeout: float | None = None) -> bool:
+        """False if somebody else has appended at `index` already, or it is not the next."""
+
+        def generate(state: _Entries) -> list[_Append | _Trim]:
+            return [_Append([entry])] if index == state.first + len(state.kept) else []
+
+        return await self._change(generate, timeout)
+
+    async def trim(self, before: int, timeout: float | None = None) -> None:
+        """Drop the entries before index `before`."""
+
+        def generate(state: _Entries) -> list[_Append | _Trim]:
+            last = min(before, state.first + len(state.kept))
+            return [_Trim(last)] if last > state.first else []
+
+        await self._change(generate, timeout)

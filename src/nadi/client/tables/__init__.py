@@ -1,0 +1,1 @@
+"""Tables: the hash table of one segment, and key-value tables of many partitions."""

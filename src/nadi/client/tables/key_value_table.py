@@ -1,0 +1,391 @@
+"""Key-value tables as Pravega's Java client has them: fixed keys, versions, conditional changes, ranges.
+
+A key is a primary and a secondary key, each of the table's own length. The primary key's hash decides
+the partition, so all entries of one primary key lie together in order of their secondary keys, and can be
+changed together, all or none. A version names the partition and the server's number of the change.
+
+A conditional change whose reply was lost is not repeated, for it may have been done: the error says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from nadi.client.control.arguments import checked
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.tables.key_value_pages import KeyRange, Page, merged_pages
+from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
+from nadi.client.tables.table import table_bytes
+from nadi.errors import (
+    ConditionFailedError,
+    InvalidArgumentError,
+    KeyValueTableNotFoundError,
+    SegmentNotFoundError,
+)
+from nadi.limits import (
+    LIST_MAX_ENTRIES,
+    TABLE_BATCH_MAX_BYTES,
+    TABLE_ITERATOR_PAGE,
+    TABLE_READ_KEYS,
+    TABLE_VALUE_MAX_BYTES,
+)
+from nadi.model.keyspace import primary_key_position
+from nadi.model.segments import SegmentRange
+from nadi.naming import TABLE_SUFFIX, segment_name
+from nadi.wire import commands as wire
+from nadi.wire import fields
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS
+
+_UPDATE_MAX_BYTES = min(TABLE_BATCH_MAX_BYTES, 15 << 20)  # what fits one frame with its lengths
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableKey:
+    """A key; `secondary` is empty in tables without secondary keys."""
+
+    primary: bytes
+    secondary: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Of one entry: it differs after each change. Its text form is Pravega's.
+
+    >>> Version.from_text(str(Version(3, 17))) == Version(3, 17)
+    True
+    """
+
+    segment_id: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.segment_id}:{self.number}"
+
+    @classmethod
+    def from_text(cls, text: str) -> Version:
+        """The version whose text (`str`) this is; InvalidArgumentError if it is none."""
+        segment_id, _, number = text.partition(":")
+        try:
+            return cls(int(segment_id), int(number))
+        except ValueError:
+            raise InvalidArgumentError(f"{text!r} is no version: use the text of a Version") from None
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """What is stored under a key."""
+
+    key: TableKey
+    value: bytes
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Store the value if the key has none."""
+
+    key: TableKey | bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Store the value; with `version`, only if the key's value still is of that version."""
+
+    key: TableKey | bytes
+    value: bytes
+    version: Version | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove the key; with `version`, only if its value still is of that version."""
+
+    key: TableKey | bytes
+    version: Version | None = None
+
+
+Modification = Insert | Put | Remove
+
+
+@checked()
+class KeyValueTable:
+    """Made by `open_key_value_table`; a key may be given as bytes where there are no secondary keys.
+
+    `timeout` is in seconds, for each call, and for each page of a range; None is the client's. Conditions that do not
+    hold raise ConditionFailedError.
+    """
+
+    def __init__(
+        self,
+        stores: SegmentStores,
+        scope: str,
+        name: str,
+        config: KeyValueTableConfiguration,
+        partitions: Sequence[SegmentRange],
+    ) -> None:
+        self.scope, self.name, self.configuration = scope, name, config
+        self._stores = stores
+        self._partitions = list(partitions)
+        self._highs = [piece.high for piece in partitions]
+        self._names = {p.segment_id: segment_name(scope, name + TABLE_SUFFIX, p.segment_id) for p in partitions}
+
+    # --- one key ----------------------------------------------------------------------------
+
+    async def get(self, key: TableKey | bytes, timeout: float | None = None) -> TableEntry | None:
+        """The key's entry, or None."""
+        return (await self.get_all([key], timeout))[0]
+
+    async def insert(self, key: TableKey | bytes, value: bytes, timeout: float | None = None) -> Version:
+        """Store the value if the key has none."""
+        return (await self._put([Insert(key, value)], timeout))[0]
+
+    async def put(
+        self, key: TableKey | bytes, value: bytes, version: Version | None = None, timeout: float | None = None
+    ) -> Version:
+        """Store the value; with `version`, only if the key's value still is of that version."""
+        return (await self._put([Put(key, value, version)], timeout))[0]
+
+    async def remove(self, key: TableKey | bytes, version: Version | None = None, timeout: float | None = None) -> None:
+        """Remove the key; with `version`, only if its value still is of that version."""
+        await self._remove([Remove(key, version)], timeout)
+
+    async def exists(self, key: TableKey | bytes, timeout: float | None = None) -> bool:
+        """Whether the key has a value, without reading that."""
+        whole = self._key(key)
+        raw, segment_id = whole.primary + whole.secondary, self._partition(whole.primary)
+        reply = await self._call(segment_id, wire.ReadTableKeys, timeout, suggested_count=1, range=(b"", raw, raw))
+        assert isinstance(reply, wire.TableKeysRead)
+        return bool(reply.keys)
+
+    # --- several keys -----------------------------------------------------------------------
+
+    async def get_all(self, keys: Iterable[TableKey | bytes], timeout: float | None = None) -> list[TableEntry | None]:
+        """The entry or None for each key, in order; not one moment's state if they lie in several partitions, or are
+        more than a thousand."""
+        wanted = [self._key(key) for key in keys]
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        for index, key in enumerate(wanted):
+            places[self._partition(key.primary)].append(index)
+        found: list[TableEntry | None] = [None] * len(wanted)
+
+        async def read(segment_id: int, indexes: list[int]) -> None:
+            asked = tuple(fields.TableKey(wanted[i].primary + wanted[i].secondary) for i in indexes)
+            reply = await self._call(segment_id, wire.ReadTable, timeout, keys=asked)
+            assert isinstance(reply, wire.TableRead)
+            for index, entry in zip(indexes, reply.entries, strict=True):
+                if entry.version != NOT_EXISTS:
+                    found[index] = TableEntry(wanted[index], entry.value, Version(segment_id, entry.version))
+
+        requests = [
+            read(segment_id, indexes[begin : begin + TABLE_READ_KEYS])
+            for segment_id, indexes in places.items()
+            for begin in range(0, len(indexes), TABLE_READ_KEYS)
+        ]
+        await asyncio.gather(*requests)
+        return found
+
+    async def update(self, modifications: Iterable[Modification], timeout: float | None = None) -> list[Version | None]:
+        """Do all or none of these; the new versions, None for what was removed.
+
+        All must be of one primary key, and either all are removals or none is: Pravega's tables change
+        entries and remove keys by different requests, each atomic by itself.
+        """
+        every = list(modifications)
+        removals = [each for each in every if isinstance(each, Remove)]
+        puts = [each for each in every if not isinstance(each, Remove)]
+        if removals and puts:
+            raise InvalidArgumentError(
+                "removals and other changes can't be one update: make two calls, or put a value that means removed"
+            )
+        if removals:
+            await self._remove(removals, timeout)
+            return [None] * len(removals)
+        return list(await self._put(puts, timeout)) if puts else []
+
+    # --- ranges -----------------------------------------------------------------------------
+
+    async def pages(
+        self,
+        *,
+        primary: bytes | None = None,
+        prefix: bytes = b"",
+        start: bytes = b"",
+        end: bytes = b"",
+        page_size: int = TABLE_ITERATOR_PAGE,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[list[TableEntry], None]:
+        """Entries in order of their keys, in lists of at most `page_size`.
+
+        Without `primary`, `prefix`, `start` and `end` speak of primary keys; with it, of the secondary keys of
+        that one. Both ends belong to the range, and a shorter one stands for all keys that begin with it.
+        Entries that change meanwhile are seen as they are when their page is read.
+        """
+        span = self._range(primary, prefix, start, end)
+        async with aclosing(self._pages(span, page_size, timeout, keys_only=False)) as pages:
+            async for page in pages:
+                yield [TableEntry(self._split(e.key), e.value, Version(s, e.version)) for s, e in page]
+
+    async def key_pages(
+        self,
+        *,
+        primary: bytes | None = None,
+        prefix: bytes = b"",
+        start: bytes = b"",
+        end: bytes = b"",
+        page_size: int = TABLE_ITERATOR_PAGE,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[list[TableKey], None]:
+        """As `pages`, but keys alone."""
+        span = self._range(primary, prefix, start, end)
+        async with aclosing(self._pages(span, page_size, timeout, keys_only=True)) as pages:
+            async for page in pages:
+                yield [self._split(entry.key) for _, entry in page]
+
+    async def entries(
+        self,
+        *,
+        primary: bytes | None = None,
+        prefix: bytes = b"",
+        start: bytes = b"",
+        end: bytes = b"",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[TableEntry, None]:
+        """As `pages`, one by one."""
+        async for page in self.pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
+            for entry in page:
+                yield entry
+
+    async def keys(
+        self,
+        *,
+        primary: bytes | None = None,
+        prefix: bytes = b"",
+        start: bytes = b"",
+        end: bytes = b"",
+        timeout: float | None = None,
+    ) -> AsyncGenerator[TableKey, None]:
+        """As `key_pages`, one by one."""
+        async for page in self.key_pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
+            for key in page:
+                yield key
+
+    async def entry_count(self, timeout: float | None = None) -> int:
+        """How many entries all partitions hold."""
+
+        async def count(segment_id: int) -> int:
+            info = await self._call(segment_id, wire.GetTableSegmentInfo, timeout)
+            assert isinstance(info, wire.TableSegmentInfo)
+            return info.entry_count
+
+        return sum(await asyncio.gather(*(count(segment_id) for segment_id in self._names)))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    async def _call(
+        self, segment_id: int, kind: type[wire.Command], timeout: float | None, *, repeat: bool = True, **asked: Any
+    ) -> wire.Command:
+        segment = self._names[segment_id]
+        try:
+            return await self._stores.call(segment, kind, timeout, repeat=repeat, segment=segment, **asked)
+        except SegmentNotFoundError as error:  # partitions are deleted only with their table
+            raise KeyValueTableNotFoundError(self.scope, self.name) from error
+
+    def _key(self, key: TableKey | bytes) -> TableKey:
+        whole = key if isinstance(key, TableKey) else TableKey(table_bytes(key, "key"))
+        whole = TableKey(table_bytes(whole.primary, "key"), table_bytes(whole.secondary, "key"))
+        config = self.configuration
+        if (len(whole.primary), len(whole.secondary)) != (config.primary_key_bytes, config.secondary_key_bytes):
+            raise InvalidArgumentError(
+                f"keys of {self.scope}/{self.name} have {config.primary_key_bytes} + {config.secondary_key_bytes} "
+                f"bytes, not {len(whole.primary)} + {len(whole.secondary)}"
+            )
+        return whole
+
+    def _split(self, raw: bytes) -> TableKey:
+        return TableKey(raw[: self.configuration.primary_key_bytes], raw[self.configuration.primary_key_bytes :])
+
+    def _partition(self, primary: bytes) -> int:
+        return self._partitions[bisect_left(self._highs, primary_key_position(primary))].segment_id
+
+    def _place(self, modifications: Sequence[Modification]) -> tuple[int, list[bytes]]:
+        """The one partition of all these, and their keys as stored."""
+        keys = [self._key(each.key) for each in modifications]
+        if len(keys) > LIST_MAX_ENTRIES:
+            raise InvalidArgumentError(f"one update changes at most {LIST_MAX_ENTRIES:,} entries: make several")
+        if len({key.primary for key in keys}) > 1:
+            raise InvalidArgumentError("one update changes entries of one primary key only: make a call for each")
+        return self._partition(keys[0].primary), [key.primary + key.secondary for key in keys]
+
+    async def _put(self, puts: Sequence[Insert | Put], timeout: float | None) -> list[Version]:
+        segment_id, keys = self._place(puts)
+        entries = []
+        for key, each in zip(keys, puts, strict=True):
+            value = table_bytes(each.value, "value")
+            if len(value) > TABLE_VALUE_MAX_BYTES:
+                raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
+            expected = NOT_EXISTS if isinstance(each, Insert) else self._expected(segment_id, each.version)
+            entries.append(fields.TableEntry(key, expected, value))
+        if sum(len(key) + len(value) for key, _, value in entries) > _UPDATE_MAX_BYTES:
+            raise InvalidArgumentError(f"one update has at most {_UPDATE_MAX_BYTES:,} bytes of keys and values")
+        repeat = all(entry.version == NO_VERSION for entry in entries)
+        reply = await self._call(segment_id, wire.UpdateTableEntries, timeout, repeat=repeat, entries=tuple(entries))
+        assert isinstance(reply, wire.TableEntriesUpdated)
+        return [Version(segment_id, number) for number in reply.versions]
+
+    async def _remove(self, removals: Sequence[Remove], timeout: float | None) -> None:
+        segment_id, raw = self._place(removals)
+        keys = tuple(
+            fields.TableKey(key, self._expected(segment_id, each.version))
+            for key, each in zip(raw, removals, strict=True)
+        )
+        repeat = all(key.version == NO_VERSION for key in keys)
+        await self._call(segment_id, wire.RemoveTableKeys, timeout, repeat=repeat, keys=keys)
+
+    def _expected(self, segment_id: int, version: Version | None) -> int:
+        if version is None:
+            return NO_VERSION
+        if version.segment_id != segment_id:
+            raise ConditionFailedError(f"{version} is the version of an entry in another partition than the key's")
+        return version.number
+
+    def _range(self, primary: bytes | None, prefix: bytes, start: bytes, end: bytes) -> KeyRange:
+        config = self.configuration
+        room = config.primary_key_bytes
+        head = b""
+        if primary is not None:
+            self._key(TableKey(primary, bytes(config.secondary_key_bytes)))
+            head, room = primary, config.secondary_key_bytes
+        prefix, start, end = (table_bytes(given, "key") for given in (prefix, start, end))
+        for given in (prefix, start, end):
+            if len(given) > room:
+                raise InvalidArgumentError(f"{given!r} is longer than the {room} bytes of the keys it speaks of")
+        whole = config.primary_key_bytes + config.secondary_key_bytes
+        low = max((head + prefix).ljust(whole, b"\x00"), (head + start).ljust(whole, b"\x00"))
+        high = (head + prefix).ljust(whole, b"\xff")
+        if end:
+            high = min(high, (head + end).ljust(whole, b"\xff"))
+        return KeyRange(low, high)
+
+    async def _pages(
+        self, span: KeyRange, page_size: int, timeout: float | None, *, keys_only: bool
+    ) -> AsyncGenerator[Page, None]:
+        primary = self.configuration.primary_key_bytes
+        if span.low[:primary] == span.high[:primary]:
+            segment_id = self._partition(span.low[:primary])
+            names = {segment_id: self._names[segment_id]}
+        else:
+            names = self._names
+        pages = merged_pages(self._stores, names, span, page_size, timeout, keys_only=keys_only)
+        try:
+            async with aclosing(pages):
+                async for page in pages:
+                    yield page
+        except SegmentNotFoundError as error:
+            raise KeyValueTableNotFoundError(self.scope, self.name) from error

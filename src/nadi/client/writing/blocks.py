@@ -1,0 +1,269 @@
+"""Many events at once: checked, framed and sorted by segment without a step of Python for each.
+
+`Blocks` takes what write_batch was given and checks, before anything is written, all that can be known of it. It
+gives blocks of about BLOCK_BYTES (or one event), so that a huge list waits for room block by block. A block becomes
+pieces, one for each segment that it has events for: bytes as they will lie in the segment, in order. A piece remembers
+its routing keys, so that it can be divided again when its segment is sealed before it was stored.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nadi.client.writing.framed import Framed, Positions, framed_again, framed_array, framed_list
+from nadi.client.writing.routes import NO_KEY, Codes, Routes
+from nadi.errors import EventTooLargeError, InvalidArgumentError
+from nadi.limits import MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES
+from nadi.model.framing import HEADER_BYTES
+
+Events: TypeAlias = Iterable[bytes] | pa.Array | pa.ChunkedArray
+RoutingKeys: TypeAlias = str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None
+BLOCK_BYTES = WRITER_BLOCK_BYTES // 2  # what is made of a block stays in a core's cache from step to step
+FEW_EVENTS = 32  # fewer in a block are written one by one: that costs less than the calls that work on arrays
+_KINDS_OF_EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_KINDS_OF_KEYS = (pa.types.is_string, pa.types.is_large_string)
+_PLAIN = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string(), pa.null(): pa.string()}
+
+
+class Keys:
+    """The routing keys of a batch: names[indices[i]] is that of event i, or names[i] without indices."""
+
+    def __init__(self, names: list[str | None], routes: Routes[Any], indices: Positions | None = None) -> None:
+        """Looks all of them up in `routes`, and so checks them."""
+        self._names, self._indices, self._routes = names, indices, routes
+        codes = routes.codes(names)
+        self._codes = codes if indices is None else codes[indices]
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def codes(self, events: Positions, routes: Routes[Any]) -> Codes:
+        """The segment of each of these events by its code. By another table only these are looked up: that may
+        happen with the writer's lock held, and the batch may have millions."""
+        if routes is self._routes:
+            return self._codes[events]
+        if self._indices is None:
+            return routes.codes([self._names[event] for event in events.tolist()])
+        used, back = np.unique(self._indices[events], return_inverse=True)
+        return routes.codes([self._names[name] for name in used.tolist()])[back]
+
+    def of(self, event: int) -> str | None:
+        return self._names[event if self._indices is None else self._indices[event]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Framed events of one segment. keys: one for all, or those of a batch, where `events` says which."""
+
+    framed: bytes | memoryview
+    count: int
+    keys: Keys | str | None
+    events: Positions | None
+
+    def divide(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
+        """As Block.pieces, for the segments that replace this piece's own."""
+        if not isinstance(self.keys, Keys):
+            return [(_one_code(self.keys, routes, spare), self)]
+        assert self.events is not None, "keys of a batch come with the events' places in it"
+        return _pieces(self.keys, self.events, routes, spare, partial(framed_again, self.framed))
+
+
+class Block:
+    """Events of a batch from `first` on; sizes: their bytes."""
+
+    def __init__(self, events: list[bytes] | pa.Array, sizes: Positions, keys: Keys | str | None, first: int) -> None:
+        self._events, self._sizes, self._keys, self._first = events, sizes, keys, first
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def one_by_one(self) -> Iterator[tuple[bytes, str | None]]:
+        events = self._events if isinstance(self._events, list) else self._events.to_pylist()
+        for number, event in enumerate(events, self._first):
+            yield event, self._keys.of(number) if isinstance(self._keys, Keys) else self._keys
+
+    def pieces(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
+        """A piece for each segment, with the segment's code; `spare` is that of events without a key."""
+        count = len(self)
+        framed = partial(framed_list if isinstance(self._events, list) else framed_array, self._events, self._sizes)
+        if not isinstance(self._keys, Keys):
+            whole = Piece(framed(None)(0, count), count, self._keys, None)
+            return [(_one_code(self._keys, routes, spare), whole)]
+        places = np.arange(self._first, self._first + count)
+        return _pieces(self._keys, places, routes, spare, framed)
+
+
+class Blocks:
+    """The blocks of one call of write_batch; iterate over it once."""
+
+    def __init__(self, events: Events, routing_keys: RoutingKeys, routes: Routes[Any]) -> None:
+        self._blocks: Iterator[Block]
+        if isinstance(events, pa.Array | pa.ChunkedArray):
+            array = _plain(events)
+            self._blocks = self._cut(array, _sizes_of_array(array), routing_keys, routes)
+        elif isinstance(events, pa.Table | pa.RecordBatch):
+            raise InvalidArgumentError("a table is no array of events: choose a column, as table['reading']")
+        elif isinstance(events, Collection):
+            checked, sizes = _checked(list(events))
+            self._blocks = self._cut(checked, sizes, routing_keys, routes)
+        elif not isinstance(events, Iterable):
+            raise InvalidArgumentError(f"events are a list or an array of them, not {type(events).__name__}")
+        else:
+            self._blocks = self._cut_as_they_come(events, routing_keys, routes)
+
+    def __iter__(self) -> Iterator[Block]:
+        return self._blocks
+
+    def _cut(self, events: Any, sizes: Positions, routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
+        largest = int(sizes.max(initial=0))
+        if largest > MAX_LARGE_EVENT_BYTES:
+            raise EventTooLargeError(largest, MAX_LARGE_EVENT_BYTES)
+        keys = _keys(routing_keys, len(sizes), routes)
+        ends = np.cumsum(sizes + HEADER_BYTES)
+        return _cut(events, sizes, ends, keys)
+
+    def _cut_as_they_come(self, events: Iterable[bytes], routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
+        """Each list of them is checked by itself: the iterator may go on for ever."""
+        one_for_all = routing_keys is None or isinstance(routing_keys, str)
+        each = iter(()) if one_for_all else iter(_keys_as_iterable(routing_keys))
+        for listed in _lists(events):
+            keys = routing_keys if one_for_all else list(itertools.islice(each, len(listed)))
+            checked, sizes = _checked(listed)
+            yield from self._cut(checked, sizes, keys, routes)
+        if next(each, each) is not each:
+            raise InvalidArgumentError("there are more routing keys than events: give one for each, or one for all")
+
+
+def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """The same array in a form that Arrow's functions for binaries and strings take."""
+    plain = _PLAIN.get(array.type)
+    return array if plain is None else array.cast(plain)
+
+
+def _keys_as_iterable(routing_keys: Any) -> Iterable[str | None]:
+    if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
+        keys: list[str | None] = routing_keys.to_pylist()
+        return keys
+    return routing_keys  # type: ignore[no-any-return]
+
+
+def _lists(events: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Lists of about BLOCK_BYTES."""
+    taken: list[bytes] = []
+    size = 0
+    for event in events:
+        taken.append(event)
+        size += HEADER_BYTES + len(as_bytes(event))
+        if size >= BLOCK_BYTES:
+            yield taken
+            taken, size = [], 0
+    if taken:
+        yield taken
+
+
+def as_bytes(event: object) -> bytes:
+    """The event, or a copy of it if it is of another kind; InvalidArgumentError if it is no bytes."""
+    if type(event) is bytes:
+        return event
+    if isinstance(event, bytes | bytearray | memoryview):
+        return bytes(event)
+    raise InvalidArgumentError(f"an event is bytes, not {type(event).__name__}: encode it first")
+
+
+def _checked(events: list[Any]) -> tuple[list[bytes], Positions]:
+    """The events as bytes, and their sizes."""
+    if list(map(type, events)).count(bytes) < len(events):
+        events = [as_bytes(event) for event in events]
+    sizes = list(map(len, events))
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        return events, np.full(len(sizes), sizes[0])
+    return events, np.frombuffer(struct.pack(f"{len(sizes)}q", *sizes), np.int64)
+
+
+def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> Positions:
+    if not any(is_kind(events.type) for is_kind in _KINDS_OF_EVENTS):
+        raise InvalidArgumentError(f"events are binary, not {events.type}: cast or encode them first")
+    if events.null_count:
+        raise InvalidArgumentError(f"{events.null_count:,} of the events are null: drop or fill them first")
+    sizes: Positions = pc.binary_length(events).to_numpy().astype(np.int64)
+    return sizes
+
+
+def _keys(routing_keys: Any, count: int, routes: Routes[Any]) -> Keys | str | None:
+    if routing_keys is None or isinstance(routing_keys, str):
+        return routing_keys
+    if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
+        keys = _keys_of_array(_plain(routing_keys), routes)
+    elif isinstance(routing_keys, Iterable):
+        keys = Keys(list(routing_keys), routes)
+    else:
+        raise InvalidArgumentError(f"routing keys are a str or one for each event, not {type(routing_keys).__name__}")
+    if len(keys) != count:
+        raise InvalidArgumentError(
+            f"there are {len(keys):,} routing keys for {count:,} events: give one for each, or one for all"
+        )
+    return keys
+
+
+def _keys_of_array(array: pa.Array | pa.ChunkedArray, routes: Routes[Any]) -> Keys:
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not any(is_kind(kind) for is_kind in _KINDS_OF_KEYS):
+        raise InvalidArgumentError(f"routing keys are strings, not {array.type}: cast them first")
+    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    encoded = pa.chunked_array(chunks, array.type)
+    if not pa.types.is_dictionary(array.type):
+        encoded = encoded.dictionary_encode()
+    encoded = encoded.unify_dictionaries()
+    names: list[str | None] = encoded.chunk(0).dictionary.to_pylist() if encoded.num_chunks else []
+    no_key = len(names)
+    parts = [chunk.indices.fill_null(no_key).to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
+    return Keys([*names, None], routes, np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64))
+
+
+def _cut(events: Any, sizes: Positions, ends: Positions, keys: Keys | str | None) -> Iterator[Block]:
+    start = written = 0
+    while start < len(sizes):
+        stop = len(sizes)
+        if ends[-1] - written > BLOCK_BYTES * 3 // 2:  # a small last block would cost as much as a large one
+            stop = max(start + 1, int(np.searchsorted(ends, written + BLOCK_BYTES, "right")))
+        taken = events[start:stop]
+        if not isinstance(taken, list):
+            if isinstance(taken, pa.ChunkedArray):
+                taken = taken.combine_chunks()
+            taken = taken.cast(pa.binary())
+        yield Block(taken, sizes[start:stop], keys, start)
+        start, written = stop, int(ends[stop - 1])
+
+
+def _one_code(key: str | None, routes: Routes[Any], spare: int) -> int:
+    return spare if key is None else routes.code_of[routes.segment(key)]
+
+
+def _pieces(
+    keys: Keys, places: Positions, routes: Routes[Any], spare: int, framed: Callable[[Positions | None], Framed]
+) -> list[tuple[int, Piece]]:
+    """Events sorted by segment. places: where each is among `keys`; framed: them in an order."""
+    codes = keys.codes(places, routes)
+    codes = np.where(codes == NO_KEY, np.uint16(spare), codes)
+    counts = np.bincount(codes).tolist()
+    if counts[-1] == len(codes):
+        return [(len(counts) - 1, Piece(framed(None)(0, len(codes)), len(codes), keys, places))]
+    order = codes.argsort(kind="stable")
+    taken = framed(order)
+    pieces = []
+    first = 0
+    for code, count in enumerate(counts):
+        if count:
+            stop = first + count
+            pieces.append((code, Piece(taken(first, stop), count, keys, places[order[first:stop]])))
+            first = stop
+    return pieces

@@ -1,0 +1,260 @@
+"""What a writer tells of event time: notes, which the controller makes watermarks of.
+
+A note says: what I have written so far has times up to this one, and what I shall write has none before it. It is
+sent once all that was written before it is stored, with the present ends of the writer's segments; so whatever
+lies behind the watermark made of it is read before. One note is under way at a time, and of those that wait for it
+only the newest is sent: noting a time after each event costs no more than noting one now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from nadi.client.control.controller import ControllerClient
+from nadi.client.segments.stores import SegmentStores
+from nadi.client.writing.batch import Ack
+from nadi.errors import (
+    ClosedError,
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    NadiError,
+    NotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+)
+from nadi.limits import NAME_MAX_CHARS
+from nadi.naming import segment_name
+from nadi.wire import commands as wire
+from nadi.wire.rpc import controller_pb2 as pb
+
+log = logging.getLogger("nadi.client")
+
+AUTOMATIC_NOTE_S = 5.0  # as Pravega's
+_LEAVING_TIMEOUT_S = 5.0
+_ASKED_AT_ONCE = 64  # segments whose ends are looked up for one note
+_TIME_MIN = -(1 << 63) + 1  # one less says on the wire that there is no time
+_TIME_MAX = (1 << 63) - 1
+
+
+def check_writer_id(writer_id: str) -> None:
+    if not 0 < len(writer_id) <= NAME_MAX_CHARS:
+        raise InvalidArgumentError(f"a writer id has 1 to {NAME_MAX_CHARS} characters, not {len(writer_id):,}")
+
+
+def check_time(timestamp_ms: int) -> None:
+    if not isinstance(timestamp_ms, int) or not _TIME_MIN <= timestamp_ms <= _TIME_MAX:
+        raise InvalidArgumentError(f"a time is an integer of 64 bits, in milliseconds, not {timestamp_ms!r}")
+
+
+def _is_stored(ack: Ack) -> bool:
+    if not ack.done():
+        return False
+    try:
+        ack.result(0)
+    except NadiError:
+        return False
+    return True
+
+
+class _Note:
+    """A time to be told, what must be stored before, and the Ack of all notes that it stands for."""
+
+    __slots__ = ("ack", "timestamp_ms", "written")
+
+    def __init__(self) -> None:
+        self.timestamp_ms = 0
+        self.written: list[Ack] = []
+        self.ack = Ack()
+
+
+class NotedTimes:
+    """The times that one writer notes; made by `open_writer`.
+
+    segments: ids of those that the writer writes to now. schedule: has a call made on the loop's thread, from any
+    thread. spawn: runs a coroutine there until the writer is stopped.
+    """
+
+    def __init__(
+        self,
+        stores: SegmentStores,
+        scope: str,
+        stream: str,
+        writer_id: str,
+        *,
+        segments: Callable[[], Sequence[int]],
+        schedule: Callable[[Callable[[], None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        check_writer_id(writer_id)
+        self.writer_id = writer_id
+        self.automatic = False
+        self._stores = stores
+        self._scope, self._stream = scope, stream
+        self._segments, self._schedule, self._spawn = segments, schedule, spawn
+        self._lock = threading.Lock()
+        self._latest = _TIME_MIN
+        self._waiting: _Note | None = None
+        self._sending: _Note | None = None
+        self._runs = False
+        self._was_told = False
+        self._told_trouble = ""
+        self._idle = asyncio.Event()
+        self._ended: NadiError | None = None
+
+    def note(self, timestamp_ms: int, written: Iterable[Ack]) -> Ack:
+        """Have a time told once all of `written` is stored; from any thread."""
+        check_time(timestamp_ms)
+        with self._lock:
+            if self._ended is not None:
+                raise self._ended
+            if timestamp_ms < self._latest:
+                raise InvalidArgumentError(
+                    f"this writer noted the time {self._latest} already: event time only moves on"
+                )
+            self._latest = timestamp_ms
+            note = self._waiting = self._waiting or _Note()
+            note.timestamp_ms = timestamp_ms
+            note.written = [ack for ack in dict.fromkeys((*note.written, *written)) if not _is_stored(ack)]
+            starts, self._runs = not self._runs, True
+        if starts:
+            self._schedule(self._start)
+        return note.ack
+
+    def note_automatically(self, written: Callable[[], Iterable[Ack]]) -> None:
+        """Note the wall clock's time every AUTOMATIC_NOTE_S from now on, and at the end; on the loop's thread."""
+        self.automatic = True
+        self._spawn(self._note_for_ever(written))
+
+    def note_now(self, written: Iterable[Ack]) -> None:
+        """Note the wall clock's time, or the latest noted again if that is later; on the loop's thread."""
+        try:
+            self.note(max(time.time_ns() // 1_000_000, self._latest), written)
+        except InvalidArgumentError:
+            pass  # another thread has noted a later time at this very moment
+
+    async def close(self) -> None:
+        """Have the last note told, then leave."""
+        if self.automatic and self._ended is None:
+            self.note_now(())
+        try:
+            async with asyncio.timeout(_LEAVING_TIMEOUT_S):
+                while self._runs and self._ended is None:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            log.warning("the last time that writer %s noted is not told: it took too long", self.writer_id)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """This writer notes no more times, and holds the stream's watermark back no longer."""
+        if self._was_told:
+            self._was_told = False
+            await leave(self._stores.controller, self._scope, self._stream, self.writer_id)
+
+    def stop(self, error: NadiError) -> None:
+        """What was not told by now fails; on the loop's thread."""
+        with self._lock:
+            self._ended = self._ended or error
+            left = [note for note in (self._sending, self._waiting) if note is not None]
+            self._sending = self._waiting = None
+        self._idle.set()
+        for note in left:
+            note.ack.settle(error)
+
+    # --- the loop's thread ------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._spawn(self._send_all())
+
+    async def _note_for_ever(self, written: Callable[[], Iterable[Ack]]) -> None:
+        while True:
+            await asyncio.sleep(AUTOMATIC_NOTE_S)
+            self.note_now(written())
+
+    async def _send_all(self) -> None:
+        while True:
+            with self._lock:
+                note = self._sending = self._waiting
+                self._waiting = None
+                if note is None:
+                    self._runs = False
+                    self._idle.set()
+                    return
+            error: NadiError | None = None
+            try:
+                for ack in note.written:
+                    await ack
+                await self._tell(note.timestamp_ms)
+                self._told_trouble = ""
+            except NadiError as found:
+                error = found
+                self._warn(found)
+            if self._sending is note:
+                self._sending = None
+                note.ack.settle(error)
+
+    def _warn(self, error: NadiError) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if text != self._told_trouble and not isinstance(error, ClosedError):
+            self._told_trouble = text
+            log.warning("a time that writer %s noted is not told: %s", self.writer_id, text)
+
+    async def _tell(self, timestamp_ms: int) -> None:
+        position = pb.StreamCut(streamInfo=pb.StreamInfo(scope=self._scope, stream=self._stream))
+        for segment_id, end in (await self._ends()).items():
+            position.cut[segment_id] = end
+        request = pb.TimestampFromWriter(writer=self.writer_id, timestamp=timestamp_ms, position=position)
+        try:
+            reply = await self._stores.controller.call("noteTimestampFromWriter", request, pb.TimestampResponse)
+        except NotFoundError:
+            raise StreamNotFoundError(self._scope, self._stream) from None
+        if reply.result == reply.INVALID_TIME:
+            raise InvalidArgumentError(
+                f"writer {self.writer_id} has noted a later time than {timestamp_ms} before: "
+                "event time of a writer id only moves on, also when it is used again"
+            )
+        if reply.result == reply.INVALID_POSITION:
+            raise InvalidStreamCutError(f"writer {self.writer_id} was further in the stream: another one has its id")
+        if reply.result != reply.SUCCESS:
+            raise NadiError(f"the controller could not note the time of writer {self.writer_id}: see its log")
+        self._was_told = True
+
+    async def _ends(self) -> dict[int, int]:
+        """Where the writer's segments end now; not those that were truncated away meanwhile."""
+        turns = asyncio.Semaphore(_ASKED_AT_ONCE)
+        ends: dict[int, int] = {}
+
+        async def look(segment_id: int) -> None:
+            name = segment_name(self._scope, self._stream, segment_id)
+            async with turns:
+                try:
+                    info = await self._stores.call(name, wire.GetStreamSegmentInfo, segment=name)
+                except SegmentNotFoundError:
+                    return
+            assert isinstance(info, wire.StreamSegmentInfo)
+            ends[segment_id] = info.write_offset
+
+        looks = [asyncio.create_task(look(segment_id)) for segment_id in self._segments()]
+        try:
+            await asyncio.gather(*looks)
+        finally:
+            for task in looks:
+                task.cancel()
+        return ends
+
+
+async def leave(controller: ControllerClient, scope: str, stream: str, writer_id: str) -> None:
+    """Tell that a writer notes no more times. If that fails, the watermark waits for it as long as for a dead one."""
+    request = pb.RemoveWriterRequest(writer=writer_id, stream=pb.StreamInfo(scope=scope, stream=stream))
+    try:
+        async with asyncio.timeout(_LEAVING_TIMEOUT_S):
+            reply = await controller.call("removeWriter", request, pb.RemoveWriterResponse)
+            if reply.result == reply.INTERNAL_ERROR:
+                raise NadiError("the controller failed: see its log")
+    except (NadiError, TimeoutError) as error:
+        log.warning("writer %s of %s/%s could not leave: %s", writer_id, scope, stream, error or "it took too long")

@@ -1,0 +1,324 @@
+"""Where everything the controller knows is kept, all of it in table segments:
+
+    _system/_tables/scopes                  scope -> Scope
+    _system/_tables/scope/<scope>           stream -> Stream, mark streams included
+    _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes;
+                                            made by the first scale: before it, `Stream` tells all
+    _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Tagged; made by the first one
+    _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
+    _system/_tables/subscribers/<scope>/<stream>
+                                            scope/reader group -> Subscriber; made by the first one, dropped
+                                            with the stream
+    _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
+    _system/_tables/timed                   scope/stream -> TimedStream, those with marks; made by the first one
+    _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
+    _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
+    _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
+    _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one for each day, a few kept
+    _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
+
+A reader group's workflows are those of its stream `_RG<group>`: they share its lock and its keys in `work`. Those of
+a key-value table run under `<table>_kvtable`, of which its segments are named and no stream can be.
+
+A start reads `work` and `transactions` only, so it costs what is unfinished, however many streams there are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from nadi.controller.state.history import History
+from nadi.controller.state.records import (
+    AnyWork,
+    CompletedTransaction,
+    EpochChange,
+    KeyValueTable,
+    Number,
+    ReaderGroup,
+    Scope,
+    SealedSizes,
+    Stream,
+    Subscriber,
+    Tagged,
+    TimedStream,
+    Transaction,
+    WriterMark,
+)
+from nadi.controller.state.store import ANY_VERSION, Store, Table, Versioned
+from nadi.errors import (
+    KeyValueTableNotFoundError,
+    PermissionDeniedError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+    SegmentNotFoundError,
+    StreamNotFoundError,
+)
+from nadi.limits import NAME_MAX_CHARS
+from nadi.naming import (
+    BOOKMARKS_TABLE,
+    INTERNAL_SCOPE,
+    MARK_PREFIX,
+    READER_GROUP_PREFIX,
+    SCHEMAS_TABLE,
+    TABLE_SUFFIX,
+    segment_name,
+)
+
+_PREFIX = f"{INTERNAL_SCOPE}/_tables"
+_HISTORIES = 10_000  # histories kept in memory
+
+
+class StreamName(NamedTuple):
+    scope: str
+    stream: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.scope}/{self.stream}"
+
+    @property
+    def mark(self) -> StreamName:
+        """The stream that holds this one's watermarks."""
+        return StreamName(self.scope, MARK_PREFIX + self.stream)
+
+    def segment(self, segment_id: int) -> str:
+        return segment_name(self.scope, self.stream, segment_id)
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class GroupName(NamedTuple):
+    scope: str
+    group: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.scope}/{self.group}"
+
+    @property
+    def stream(self) -> StreamName:
+        """The stream that holds the group's state, under whose name its workflows run."""
+        return StreamName(self.scope, READER_GROUP_PREFIX + self.group)
+
+    @classmethod
+    def of(cls, stream: StreamName) -> GroupName:
+        return cls(stream.scope, stream.stream.removeprefix(READER_GROUP_PREFIX))
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class TableName(NamedTuple):
+    scope: str
+    table: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.scope}/{self.table}"
+
+    @property
+    def stream(self) -> StreamName:
+        """The name its segments have in place of a stream's, under which its workflows run."""
+        return StreamName(self.scope, self.table + TABLE_SUFFIX)
+
+    @classmethod
+    def of(cls, stream: StreamName) -> TableName:
+        return cls(stream.scope, stream.stream.removesuffix(TABLE_SUFFIX))
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class Metadata:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.scopes: Table[Scope] = store.table(f"{_PREFIX}/scopes", Scope)
+        self.work: Table[AnyWork] = store.table(f"{_PREFIX}/work", AnyWork)
+        self.transactions: Table[Transaction] = store.table(f"{_PREFIX}/transactions", Transaction)
+        self.numbers: Table[Number] = store.table(f"{_PREFIX}/numbers", Number)
+        self.timed: Table[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
+        self._histories: OrderedDict[str, History] = OrderedDict()
+
+    def streams(self, scope: str) -> Table[Stream]:
+        return self._store.table(f"{_PREFIX}/scope/{scope}", Stream)
+
+    def epochs(self, name: StreamName) -> Table[EpochChange | SealedSizes]:
+        return self._store.table(f"{_PREFIX}/stream/{name.key}", EpochChange | SealedSizes)
+
+    def tags(self, scope: str) -> Table[Tagged]:
+        return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
+
+    def shared(self, scope: str) -> list[Table[Any]]:
+        """What clients alone read and write of a scope, and what goes with it: bookmarks and slices, schemas."""
+        return [
+            self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any)
+            for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE)
+        ]
+
+    def group_state(self, name: GroupName) -> Table[Any]:
+        """The state of a reader group of nadi's, which its readers alone read and write: it goes with the group."""
+        return self._store.table(segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0), Any)
+
+    def groups(self, scope: str) -> Table[ReaderGroup]:
+        return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)
+
+    def subscribers(self, name: StreamName) -> Table[Subscriber]:
+        return self._store.table(f"{_PREFIX}/subscribers/{name.key}", Subscriber, made_late=True)
+
+    def marks(self, name: StreamName) -> Table[WriterMark]:
+        return self._store.table(f"{_PREFIX}/marks/{name.key}", WriterMark, made_late=True)
+
+    def tables(self, scope: str) -> Table[KeyValueTable]:
+        return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)
+
+    def completed(self, number: int) -> Table[CompletedTransaction]:
+        return self._store.table(f"{_PREFIX}/completed/{number}", CompletedTransaction)
+
+    # --- scopes and streams ----------------------------------------------------------------------
+
+    async def find_scope(self, scope: str) -> Versioned[Scope] | None:
+        return await self.scopes.get(scope) if _may_exist(scope) else None
+
+    async def scope(self, scope: str) -> Versioned[Scope]:
+        found = await self.find_scope(scope)
+        if found is None:
+            raise ScopeNotFoundError(scope)
+        return found
+
+    async def open_scope(self, scope: str) -> None:
+        """See that something can be made in the scope; PermissionDeniedError for the controller's own."""
+        if scope == INTERNAL_SCOPE:
+            raise PermissionDeniedError(f"the scope {scope} is the server's own: make a scope of yours, and this in it")
+        await self.scope(scope)
+
+    async def find_stream(self, name: StreamName) -> Versioned[Stream] | None:
+        if not (_may_exist(name.scope) and _may_exist(name.stream)):
+            return None
+        try:
+            return await self.streams(name.scope).get(name.stream)
+        except SegmentNotFoundError:
+            return None
+
+    async def stream(self, name: StreamName) -> Versioned[Stream]:
+        found = await self.find_stream(name)
+        if found is None:
+            raise StreamNotFoundError(*name)
+        return found
+
+    async def put_stream(self, name: StreamName, stream: Stream, version: int) -> Versioned[Stream]:
+        return await self.streams(name.scope).put(name.stream, stream, version)
+
+    # --- reader groups ---------------------------------------------------------------------------
+
+    async def find_group(self, name: GroupName) -> Versioned[ReaderGroup] | None:
+        if not (_may_exist(name.scope) and _may_exist(name.group)):
+            return None
+        return await self.groups(name.scope).get(name.group)
+
+    async def group(self, name: GroupName) -> Versioned[ReaderGroup]:
+        found = await self.find_group(name)
+        if found is None:
+            raise ReaderGroupNotFoundError(*name)
+        return found
+
+    async def put_group(self, name: GroupName, group: ReaderGroup) -> None:
+        """Only workflows of the group call this, one at a time."""
+        await self.groups(name.scope).put(name.group, group, ANY_VERSION)
+
+    # --- key-value tables ------------------------------------------------------------------------
+
+    async def find_table(self, name: TableName) -> Versioned[KeyValueTable] | None:
+        if not (_may_exist(name.scope) and _may_exist(name.table)):
+            return None
+        return await self.tables(name.scope).get(name.table)
+
+    async def table(self, name: TableName) -> Versioned[KeyValueTable]:
+        found = await self.find_table(name)
+        if found is None:
+            raise KeyValueTableNotFoundError(*name)
+        return found
+
+    # --- history ---------------------------------------------------------------------------------
+
+    async def history(self, name: StreamName) -> History:
+        """All published epochs of a stream; shared, so only `publish` may change it."""
+        found = self._histories.get(name.key)
+        if found is not None:
+            self._histories.move_to_end(name.key)
+            return found
+        stream = (await self.stream(name)).value
+        changes, sizes = [], {}
+        async for _, record in self.epochs(name).scan():
+            if isinstance(record.value, EpochChange):
+                changes.append(record.value)
+            else:
+                sizes.update(record.value.sizes)
+        if not any(change.epoch == 0 for change in changes):
+            assert stream.epoch == 0, "a stream that was scaled has its epochs recorded"
+            changes = [first_change(stream)]
+        history = History(changes, sizes)
+        known = self._histories.get(name.key)
+        if known is not None and known.newest >= history.newest:
+            return known  # another reader was quicker, or an epoch was published meanwhile
+        self._histories[name.key] = history
+        if len(self._histories) > _HISTORIES:
+            self._histories.popitem(last=False)
+        return history
+
+    async def publish(self, name: StreamName, changes: Sequence[EpochChange]) -> None:
+        """Record new epochs; from now on they answer for the successors of what they replace."""
+        history = await self.history(name)
+        records: list[tuple[str, EpochChange | SealedSizes, int]] = [
+            (f"epoch/{change.epoch}", change, ANY_VERSION) for change in (history.changes[0], *changes)
+        ]
+        table = self.epochs(name)
+        if history.newest == 0:
+            await table.create()
+        self._histories.pop(name.key, None)
+        await table.put_all(records)
+        self._histories.pop(name.key, None)
+        await self.history(name)
+
+    async def put_sizes(self, name: StreamName, label: str, sizes: dict[int, int]) -> None:
+        """Record the lengths of sealed segments under a label that is the same in a repetition."""
+        if not sizes:
+            return
+        history = await self.history(name)
+        table = self.epochs(name)
+        try:
+            await table.put(f"sizes/{label}", SealedSizes(sizes), ANY_VERSION)
+        except SegmentNotFoundError:  # sealed before it was ever scaled
+            await table.create()
+            await table.put_all(
+                [
+                    ("epoch/0", history.changes[0], ANY_VERSION),
+                    (f"sizes/{label}", SealedSizes(sizes), ANY_VERSION),
+                ]
+            )
+        history.sizes.update(sizes)
+
+    def forget_history(self, name: StreamName) -> None:
+        self._histories.pop(name.key, None)
+
+    # --- numbers ---------------------------------------------------------------------------------
+
+    async def first_numbers(self, names: Sequence[StreamName]) -> list[int]:
+        """The first segment number for each stream: 0, or one past the last of its former incarnation."""
+        found = await self.numbers.get_all([f"last/{name.key}" for name in names])
+        return [record.value.value + 1 if record else 0 for record in found]
+
+    async def keep_last_numbers(self, numbers: Iterable[tuple[StreamName, int]]) -> None:
+        await self.numbers.put_all([(f"last/{n.key}", Number(i), ANY_VERSION) for n, i in numbers])
+
+
+def _may_exist(name: str) -> bool:
+    """False for what could never be created, so that no odd text gets into a key or a table's name."""
+    return 0 < len(name) <= NAME_MAX_CHARS + len(MARK_PREFIX) and "/" not in name
+
+
+def first_change(stream: Stream) -> EpochChange:
+    """Epoch 0 of a stream that was never scaled."""
+    return EpochChange(0, 0, stream.epoch_created_ms, (), stream.segments)

@@ -1,0 +1,114 @@
+"""A stream's mark stream, as the controller reads and writes it: one watermark an event, the newest last.
+
+Its attribute says from where to read: it stands at the entry before the newest, so that finding the newest takes one
+read however many there are. An entry is added only where the stream was believed to end, so of two that are computed
+from the same newest one, by two controllers or in a repetition, one is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from nadi.controller.state.segments import Segments, failure
+from nadi.errors import ProtocolError, SegmentNotFoundError
+from nadi.limits import KIB, READ_REPLY_MAX_BYTES
+from nadi.model.framing import HEADER, HEADER_BYTES
+from nadi.model.watermark import Watermark, decode_watermark, encode_watermark
+from nadi.naming import REVISION_MARK
+from nadi.wire import commands as wire
+from nadi.wire.fields import NO_VERSION
+
+_WRITER = UUID("6e616469-2d77-8174-8572-6d61726b7321").bytes  # of all controllers: one attribute for each mark stream
+_FEW_BYTES = 64 * KIB
+_Reply = TypeVar("_Reply", bound=wire.Command)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A watermark and where in the mark stream it begins and ends."""
+
+    start: int
+    end: int
+    watermark: Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where the entries begin and end, what the attribute says, and the newest entry."""
+
+    start: int
+    end: int
+    mark: int | None
+    newest: Entry | None
+
+
+class MarkStream:
+    """segment: the name of its only segment."""
+
+    def __init__(self, segments: Segments, segment: str) -> None:
+        self._segments = segments
+        self._segment = segment
+
+    async def extent(self) -> Extent:
+        command = wire.GetStreamSegmentInfo(self._segments.request_id(), self._segment, "")
+        info = await self._ask(command, wire.StreamSegmentInfo)
+        if not info.exists:
+            raise SegmentNotFoundError(self._segment)
+        asked = wire.GetSegmentAttribute(self._segments.request_id(), self._segment, REVISION_MARK, "")
+        value = (await self._ask(asked, wire.SegmentAttribute)).value
+        mark = None if value == NO_VERSION else value
+        start, end = info.start_offset, info.write_offset
+        newest = None
+        async for entry in self.entries(mark if mark is not None and start <= mark < end else start, end):
+            newest = entry
+        return Extent(start, end, mark, newest)
+
+    async def entries(self, start: int, end: int) -> AsyncGenerator[Entry, None]:
+        """The entries between two offsets at which entries begin; ProtocolError if there is something else."""
+        held = bytearray()
+        at = offset = start
+        while offset < end:
+            count = min(end - offset, _FEW_BYTES if offset == start else READ_REPLY_MAX_BYTES)
+            command = wire.ReadSegment(self._segment, offset, count, "", self._segments.request_id())
+            data = (await self._ask(command, wire.SegmentRead)).data
+            held += data
+            offset += len(data)
+            while len(held) >= HEADER_BYTES:
+                kind, length = HEADER.unpack_from(held)
+                if kind != 0 or length < 0:
+                    raise ProtocolError(f"no entry begins at offset {at:,} of {self._segment}")
+                size = HEADER_BYTES + length
+                if len(held) < size:
+                    break
+                yield Entry(at, at + size, decode_watermark(bytes(held[HEADER_BYTES:size])))
+                at += size
+                del held[:size]
+
+    async def add(self, watermark: Watermark, extent: Extent) -> bool:
+        """Store the watermark after the newest one known; False if another was stored there meanwhile."""
+        setup = wire.SetupAppend(self._segments.request_id(), _WRITER, self._segment, "")
+        last = (await self._ask(setup, wire.AppendSetup)).last_event_number
+        data = memoryview(encode_watermark(watermark))
+        append = wire.ConditionalAppend(_WRITER, max(last, 0) + 1, extent.end, 0, data, self._segments.request_id())
+        reply, _ = await self._segments.call(append)
+        if isinstance(reply, wire.ConditionalCheckFailed | wire.InvalidEventNumber):
+            return False
+        if not isinstance(reply, wire.DataAppended):
+            raise failure(append, reply)
+        before = extent.newest.start if extent.newest is not None else extent.start
+        if before != extent.mark:
+            expected = NO_VERSION if extent.mark is None else extent.mark
+            change = wire.UpdateSegmentAttribute(
+                self._segments.request_id(), self._segment, REVISION_MARK, before, expected, ""
+            )
+            await self._ask(change, wire.SegmentAttributeUpdated)  # refused: another controller has set it
+        return True
+
+    async def _ask(self, command: wire.Command, kind: type[_Reply]) -> _Reply:
+        reply, _ = await self._segments.call(command)
+        if not isinstance(reply, kind):
+            raise failure(command, reply)
+        return reply

@@ -1,0 +1,113 @@
+"""Writer marks: how far each writer of a stream has come, in its own time and in the stream.
+
+A mark says that all of the writer's events up to a time lie before a position. It comes from the writer
+itself, or from the commit of one of its transactions. Neither time nor position of a writer goes back.
+Marks belong to the stream: they are dropped with it. `watermark_rounds` makes watermarks of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.history import Cut
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import TimedStream, Transaction, WriterMark
+from nadi.controller.state.store import ABSENT, ANY_VERSION
+from nadi.errors import (
+    ConditionFailedError,
+    InvalidArgumentError,
+    InvalidStreamCutError,
+    StreamNotFoundError,
+    WriterNotFoundError,
+)
+from nadi.limits import NAME_MAX_CHARS
+
+log = logging.getLogger(__name__)
+
+_TRIES = 5
+
+
+class InvalidTimeError(InvalidArgumentError):
+    """The writer has noted a later time already."""
+
+
+def check_writer(writer: str) -> None:
+    if not 0 < len(writer) <= NAME_MAX_CHARS:
+        raise InvalidArgumentError(f"a writer id has 1 to {NAME_MAX_CHARS} characters, not {len(writer):,}")
+
+
+async def note(flow: Workflows, name: StreamName, writer: str, time: int, position: Cut) -> None:
+    """Record a mark; InvalidTimeError or InvalidStreamCutError for one that lies before the writer's last."""
+    check_writer(writer)
+    await flow.metadata.stream(name)
+    history = await flow.metadata.history(name)
+    if any(segment not in history.segments for segment in position):
+        raise InvalidStreamCutError(f"the position of writer {writer} names a segment that {name} never had")
+    table = flow.metadata.marks(name)
+    for _ in range(_TRIES):
+        found = await table.get(writer)
+        if found is not None:
+            _check_order(writer, found.value, time, position)
+        try:
+            await table.put(writer, WriterMark(time, dict(position)), found.version if found else ABSENT)
+            break
+        except ConditionFailedError:
+            continue
+    else:
+        raise ConditionFailedError(f"the mark of writer {writer} in {name} is contended: try again")
+    if found is None or await flow.metadata.timed.get(name.key) is None:
+        await _register(flow, name)
+    if await flow.metadata.find_stream(name) is None:  # deleted meanwhile, perhaps before the mark was stored
+        await table.remove([writer])
+        await table.drop(must_be_empty=True)
+        raise StreamNotFoundError(*name)
+
+
+async def _register(flow: Workflows, name: StreamName) -> None:
+    """Have watermarks made of the stream's marks. After the mark was stored, so that whoever finds no mark in a
+    registered stream may strike it off, and looks once more then."""
+    if not name.stream.startswith("_"):
+        await flow.metadata.timed.put(name.key, TimedStream(), ANY_VERSION)
+
+
+def _check_order(writer: str, held: WriterMark, time: int, position: Cut) -> None:
+    if time < held.time:
+        raise InvalidTimeError(f"writer {writer} has noted the time {held.time} already, which is after {time}")
+    for segment, offset in held.position.items():
+        if position.get(segment, offset) < offset:
+            raise InvalidStreamCutError(f"writer {writer} was at offset {offset:,} of segment {segment} already")
+
+
+async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
+    """Let a writer no longer hold the watermark back; its last mark still counts until that is passed."""
+    await flow.metadata.stream(name)
+    table = flow.metadata.marks(name)
+    for _ in range(_TRIES):
+        found = await table.get(writer) if 0 < len(writer) <= NAME_MAX_CHARS else None
+        if found is None:
+            raise WriterNotFoundError(name.key, writer)
+        try:
+            await table.put(writer, replace(found.value, alive=False), found.version)
+            return
+        except ConditionFailedError:
+            continue
+    raise ConditionFailedError(f"the mark of writer {writer} in {name} is contended: try again")
+
+
+async def note_commits(
+    flow: Workflows, name: StreamName, transactions: Mapping[str, Transaction], positions: Mapping[str, Cut]
+) -> None:
+    """Note the commit time of transactions that have one, for each writer the latest, at where they were merged."""
+    latest: dict[str, tuple[int, str]] = {}
+    for text, txn in transactions.items():
+        if txn.writer_id and txn.commit_time is not None:
+            latest[txn.writer_id] = max(latest.get(txn.writer_id, (txn.commit_time, text)), (txn.commit_time, text))
+    for writer, (time, text) in latest.items():
+        try:
+            await note(flow, name, writer, time, positions[text])
+        except InvalidArgumentError as error:  # the commit stands; only its time says nothing new
+            log.info("the commit time of transaction %s of %s is ignored: %s", text, name, error)

@@ -1,0 +1,95 @@
+"""Merge committed transactions into the stream, in the order in which they were committed.
+
+A batch holds transactions of one epoch, the lowest first. If the stream still has that epoch's ranges,
+each active segment takes the transactions' segments of its number in one command; a source that is
+absent was merged before, so a batch can be merged again after a crash. If the stream was scaled
+meanwhile, the transactions get two epochs of their own ("rolling transaction"): their old ranges once
+more, sealed as soon as all is merged, and then the present ranges again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.history import copy_id
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import RollWork, SegmentRange, StreamState, TxnState
+from nadi.controller.state.segments import together
+from nadi.controller.time.marks import note_commits
+from nadi.controller.workflows.scale import seal_and_measure, switch
+from nadi.controller.workflows.transactions import Transactions
+from nadi.limits import TXN_COMMIT_BATCH
+from nadi.naming import transaction_segment_name
+
+
+async def commit_pass(flow: Workflows, transactions: Transactions, name: StreamName) -> None:
+    """Merge all committing transactions of a stream. The caller holds its lock."""
+    while committing := transactions.live(name, TxnState.COMMITTING):
+        epoch = min(txn.epoch for txn in committing.values())
+        batch = sorted(
+            (text for text, txn in committing.items() if txn.epoch == epoch),
+            key=lambda text: committing[text].commit_number,
+        )[:TXN_COMMIT_BATCH]
+        stream = (await flow.metadata.stream(name)).value
+        assert stream.state is not StreamState.SEALED, "sealing waits for committing transactions"
+        if stream.reference == epoch:
+            positions = await _merge(flow, name, stream.segments, epoch, batch)
+            await note_commits(flow, name, {text: committing[text] for text in batch}, positions)
+            await transactions.complete(name, batch, TxnState.COMMITTED)
+            continue
+        history = await flow.metadata.history(name)
+        merge, restore = history.plan_roll(stream.epoch, epoch, flow.clock.now_ms())
+        await flow.within(name, RollWork(epoch, tuple(batch), merge, restore))
+
+
+async def _merge(
+    flow: Workflows, name: StreamName, targets: Sequence[SegmentRange], epoch: int, batch: list[str]
+) -> dict[str, dict[int, int]]:
+    """Merge the batch into the targets; gives for each transaction where it ends in each."""
+    positions: dict[str, dict[int, int]] = {text: {} for text in batch}
+
+    async def merge_into(target: SegmentRange) -> None:
+        ends = await flow.segments.merge(name.segment(target.id), _sources(name, target, epoch, batch))
+        for text, end in zip(batch, ends, strict=True):
+            positions[text][target.id] = end
+
+    await together(merge_into(target) for target in targets)
+    return positions
+
+
+def _sources(name: StreamName, target: SegmentRange, epoch: int, batch: list[str]) -> list[str]:
+    parent = name.segment(copy_id(target.id, epoch))
+    return [transaction_segment_name(parent, int(text, 16)) for text in batch]
+
+
+async def roll_steps(flow: Workflows, transactions: Transactions, name: StreamName, work: RollWork) -> None:
+    stream = (await flow.metadata.stream(name)).value
+    batch = list(work.txn_ids)
+    merge, restore = work.merge, work.restore
+    if stream.epoch < restore.epoch:
+
+        async def merge_into(target: SegmentRange) -> None:
+            segment = name.segment(target.id)
+            await flow.segments.create_segment(segment, stream.config, fixed=True)
+            sources = _sources(name, target, work.txn_epoch, batch)
+            await flow.segments.merge(segment, sources, sealed_is_done=True)
+            await flow.segments.seal(segment)
+
+        await together(merge_into(target) for target in merge.added)
+        await together(flow.segments.create_segment(name.segment(s.id), stream.config) for s in restore.added)
+        await flow.metadata.publish(name, [merge, restore])
+        await seal_and_measure(flow, name, merge.removed, f"{merge.epoch}")
+        await seal_and_measure(flow, name, restore.removed, f"{restore.epoch}")
+        await switch(flow, name, restore)
+    await _note_roll(flow, transactions, name, work)
+    await transactions.complete(name, batch, TxnState.COMMITTED)
+
+
+async def _note_roll(flow: Workflows, transactions: Transactions, name: StreamName, work: RollWork) -> None:
+    """Note commit times at the ends of the segments of the merge: no later than there do all its events lie."""
+    live = transactions.live(name, TxnState.COMMITTING)
+    batch = {text: live[text] for text in work.txn_ids if text in live}
+    if any(txn.commit_time is not None for txn in batch.values()):
+        ends = {s.id: await flow.segments.length(name.segment(s.id)) for s in work.merge.added}
+        await note_commits(flow, name, batch, dict.fromkeys(batch, ends))

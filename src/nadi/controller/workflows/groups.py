@@ -1,0 +1,151 @@
+"""Reader groups: a configuration, a stream `_RG<group>` for the group's state, and subscriptions.
+
+The readers share their state through the stream, nadi's through a table that its client makes, and never through
+the controller, so a group is created only once its stream is. Both are deleted with it. A group whose retention type
+isn't NONE subscribes to its streams (`subscribers`). The record is written last and removed last: while it stands,
+stream and subscriptions are there or are being seen to. Each update counts the generation up; a request that names
+another one is told to read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.controller.state.records import (
+    Config,
+    CreateGroupWork,
+    CreateWork,
+    DeleteGroupWork,
+    DeleteWork,
+    GroupConfig,
+    GroupRetention,
+    ReaderGroup,
+    SealWork,
+    UpdateGroupWork,
+)
+from nadi.controller.workflows import create, delete, seal, subscribers
+from nadi.controller.workflows.transactions import Transactions
+from nadi.errors import (
+    AlreadyExistsError,
+    GenerationMismatchError,
+    InvalidArgumentError,
+    InvalidNameError,
+    ReaderGroupNotFoundError,
+    ScopeNotFoundError,
+)
+from nadi.limits import PREFIXED_NAME_MAX_CHARS, READER_GROUP_MAX_BYTES, READER_GROUP_ROLLOVER_BYTES
+from nadi.naming import READER_GROUP_PREFIX, check_name
+
+
+def check_config(config: GroupConfig) -> None:
+    """InvalidArgumentError for what the official clients couldn't decode again, or what is too large."""
+    for key in (*config.starts, *config.ends):
+        scope, _, stream = key.partition("/")
+        try:
+            check_name("scope", scope, internal=True)
+            check_name("stream", stream, internal=True)
+        except InvalidNameError as error:  # the name that is asked about is the group's
+            raise InvalidArgumentError(f"a stream cut of the reader group is for {key!r}: {error}") from error
+    for subscription in subscribed(config):  # its lock is a group's, and to take two of them could never end
+        if subscription.stream.startswith(READER_GROUP_PREFIX):
+            raise InvalidArgumentError(f"{subscription} holds the state of a reader group: none can subscribe to it")
+    size = len(msgspec.msgpack.encode(config))
+    checks: list[tuple[bool, str]] = [
+        (bool(config.starts), "a starting stream cut for at least one stream"),
+        (config.ends.keys() <= config.starts.keys(), "ending stream cuts only for streams that have a starting one"),
+        (config.max_outstanding_checkpoints > 0, "at least one outstanding checkpoint"),
+        (config.rollover_size_bytes >= 0, "no negative rollover size"),
+        (size <= READER_GROUP_MAX_BYTES, f"at most {READER_GROUP_MAX_BYTES:,} bytes, and has {size:,}"),
+    ]
+    for good, wanted in checks:
+        if not good:
+            raise InvalidArgumentError(f"the reader group's configuration is wrong: it needs {wanted}")
+
+
+def subscribed(config: GroupConfig) -> Iterator[StreamName]:
+    """The streams that a group with this configuration subscribes to."""
+    if config.retention_type is not GroupRetention.NONE:
+        for key in config.starts:
+            scope, stream = key.split("/")
+            yield StreamName(scope, stream)
+
+
+async def begin_create(
+    flow: Workflows, deleting: set[str], name: GroupName, config: GroupConfig, group_id: str
+) -> CreateGroupWork:
+    check_name("reader group", name.group, max_chars=PREFIXED_NAME_MAX_CHARS)
+    deleted = flow.scopes_deleted
+    await flow.metadata.open_scope(name.scope)
+    if await flow.metadata.find_group(name) is not None:
+        raise AlreadyExistsError("reader group", name.key)
+    check_config(config)
+    for stream in subscribed(config):
+        await flow.metadata.stream(stream)
+    (first,) = await flow.metadata.first_numbers([name.stream])
+    if name.scope in deleting:  # checked last: no await lies between this and the record of the work
+        raise ScopeNotFoundError(name.scope)
+    if deleted != flow.scopes_deleted:  # the scope may be gone since it was looked for
+        return await begin_create(flow, deleting, name, config, group_id)
+    return CreateGroupWork(ReaderGroup(config, group_id, 0, flow.clock.now_ms()), first)
+
+
+async def create_steps(flow: Workflows, stream: StreamName, work: CreateGroupWork) -> None:
+    name, group = GroupName.of(stream), work.group
+    if await flow.metadata.find_stream(stream) is None:
+        rollover = group.config.rollover_size_bytes or READER_GROUP_ROLLOVER_BYTES
+        config = Config(rollover_size_bytes=rollover)
+        await create.steps(flow, stream, CreateWork(config, group.created_ms, work.first_number, False, 0))
+    for subscription in subscribed(group.config):
+        await subscribers.subscribe(flow, subscription, name, group)
+    await flow.metadata.put_group(name, group)
+
+
+async def begin_update(
+    flow: Workflows, name: GroupName, config: GroupConfig, group_id: str, generation: int
+) -> UpdateGroupWork:
+    held = (await flow.metadata.group(name)).value
+    if generation != held.generation or group_id != held.group_id:
+        raise GenerationMismatchError(name.key, generation, held.generation)
+    check_config(config)
+    before = set(subscribed(held.config))
+    for stream in subscribed(config):
+        if stream not in before:
+            await flow.metadata.stream(stream)
+    return UpdateGroupWork(replace(held, config=config, generation=generation + 1))
+
+
+async def update_steps(flow: Workflows, stream: StreamName, work: UpdateGroupWork) -> None:
+    name, group = GroupName.of(stream), work.group
+    held = (await flow.metadata.group(name)).value
+    stay = list(subscribed(group.config))
+    for subscription in stay:
+        await subscribers.subscribe(flow, subscription, name, group)
+    for subscription in set(subscribed(held.config)).difference(stay):
+        await subscribers.unsubscribe(flow, subscription, name)
+    await flow.metadata.put_group(name, group)
+
+
+async def begin_delete(flow: Workflows, name: GroupName, group_id: str | None) -> DeleteGroupWork:
+    """`group_id` None: whichever group has the name."""
+    held = (await flow.metadata.group(name)).value
+    if group_id is not None and group_id != held.group_id:
+        raise ReaderGroupNotFoundError(*name)
+    return DeleteGroupWork()
+
+
+async def delete_steps(flow: Workflows, transactions: Transactions, stream: StreamName, work: DeleteGroupWork) -> None:
+    name = GroupName.of(stream)
+    held = await flow.metadata.find_group(name)
+    if held is not None:
+        for subscription in subscribed(held.value.config):
+            await subscribers.unsubscribe(flow, subscription, name)
+    if await flow.metadata.find_stream(stream) is not None:
+        await seal.steps(flow, transactions, stream, SealWork())
+    await delete.steps(flow, stream, DeleteWork((stream.stream,)))
+    await flow.metadata.group_state(name).drop()
+    await flow.metadata.groups(name.scope).remove([name.group])

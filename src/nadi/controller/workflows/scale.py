@@ -1,0 +1,89 @@
+"""Replace some of a stream's segments by others over the same keys: split hot ones, merge cold ones.
+
+The order makes it safe: create the new segments, publish them as successors, seal the old ones, switch.
+A writer that meets a sealed segment asks for its successors and must find them; an empty answer would
+tell it that the whole stream is sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import EpochChange, ScaleWork, Stream, StreamState
+from nadi.controller.state.segments import together
+from nadi.errors import InvalidArgumentError, StreamSealedError
+from nadi.limits import STREAM_MAX_SEGMENTS
+from nadi.model.segments import KeyRange
+
+
+async def begin(
+    flow: Workflows, name: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], time_ms: int
+) -> ScaleWork:
+    stream = (await flow.metadata.stream(name)).value
+    if stream.state is not StreamState.ACTIVE:
+        raise StreamSealedError(name.key)
+    history = await flow.metadata.history(name)
+    now = flow.clock.now_ms()
+    if len(stream.segments) - len(sealed) + len(ranges) > STREAM_MAX_SEGMENTS:
+        raise InvalidArgumentError(f"a stream has at most {STREAM_MAX_SEGMENTS:,} segments: ask for fewer key ranges")
+    return ScaleWork(
+        history.plan_scale(
+            stream.epoch,
+            sealed,
+            ranges,
+            min_segments=stream.config.min_segments,
+            time_ms=min(time_ms, now) if time_ms > 0 else now,
+        )
+    )
+
+
+def same_scale(work: ScaleWork, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> bool:
+    """Whether a request repeats the scale that is being done."""
+    added = sorted((segment.low, segment.high) for segment in work.change.added)
+    return sorted(sealed) == list(work.change.removed) and sorted(ranges) == added
+
+
+async def steps(flow: Workflows, name: StreamName, work: ScaleWork) -> None:
+    change = work.change
+    stream = (await flow.metadata.stream(name)).value
+    if stream.epoch >= change.epoch:
+        return
+    await together(flow.segments.create_segment(name.segment(segment.id), stream.config) for segment in change.added)
+    await flow.metadata.publish(name, [change])
+    await seal_and_measure(flow, name, change.removed, f"{change.epoch}")
+    await switch(flow, name, change)
+
+
+async def seal_and_measure(flow: Workflows, name: StreamName, ids: Iterable[int], label: str) -> None:
+    """Seal segments at the store and record their lengths."""
+
+    async def one(segment: int) -> tuple[int, int]:
+        await flow.segments.seal(name.segment(segment))
+        return segment, await flow.segments.length(name.segment(segment))
+
+    found: dict[int, int] = {}
+
+    async def keep(segment: int) -> None:
+        found.update([await one(segment)])
+
+    await together(keep(segment) for segment in ids)
+    await flow.metadata.put_sizes(name, label, found)
+
+
+async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> Stream:
+    """Make a published epoch the current one."""
+    history = await flow.metadata.history(name)
+    stream, version = await flow.metadata.stream(name)
+    stream = replace(
+        stream,
+        epoch=change.epoch,
+        reference=change.reference,
+        epoch_created_ms=change.created_ms,
+        segments=history.epoch(change.epoch),
+    )
+    await flow.metadata.put_stream(name, stream, version)
+    return stream

@@ -1,0 +1,92 @@
+"""Subscribers of a stream: the reader groups whose published stream cuts hold retention back.
+
+A group subscribes to each of its streams while it is created or updated, and publishes a cut whenever
+its readers are done with what lies before. Subscriptions belong to the stream: they are dropped with it, and
+a new stream of that name gets them when the group is updated.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from msgspec.structs import replace
+
+from nadi.controller.engine.comparisons import ask
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.history import Cut, History
+from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.controller.state.records import ReaderGroup, Subscriber
+from nadi.controller.state.store import ABSENT
+from nadi.errors import (
+    ConditionFailedError,
+    GenerationMismatchError,
+    InvalidStreamCutError,
+    SubscriberNotFoundError,
+)
+from nadi.limits import NAME_MAX_CHARS
+
+_TRIES = 5
+_NAME_MAX_CHARS = 2 * NAME_MAX_CHARS + 1  # "scope/reader group"
+
+
+async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group: ReaderGroup) -> None:
+    """Make the group a subscriber, or bring its subscription to the group's generation; its cut stays.
+
+    The caller holds the group's lock, for which no workflow of a stream with subscribers ever waits.
+    """
+    async with flow.lock(stream):  # a stream under deletion takes its subscribers along
+        if await flow.metadata.find_stream(stream) is None:
+            return  # deleted since the request was checked
+        table = flow.metadata.subscribers(stream)
+        for _ in range(_TRIES):
+            found = await table.get(name.key, fresh=True)
+            mine = Subscriber(group.group_id, group.generation)
+            if found is not None and found.value.group_id == group.group_id:
+                mine = replace(found.value, generation=group.generation)
+            try:
+                await table.put(name.key, mine, found.version if found else ABSENT)
+                return
+            except ConditionFailedError:  # it published a cut meanwhile
+                continue
+        raise ConditionFailedError(f"the subscription of {name} to {stream} is contended: try again")
+
+
+async def unsubscribe(flow: Workflows, stream: StreamName, name: GroupName) -> None:
+    await flow.metadata.subscribers(stream).remove([name.key])
+
+
+async def names(flow: Workflows, stream: StreamName) -> list[str]:
+    """The subscribers of a stream, each as "scope/reader group"."""
+    await flow.metadata.stream(stream)
+    return [key async for key, _ in flow.metadata.subscribers(stream).scan()]
+
+
+async def publish(
+    flow: Workflows, stream: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut
+) -> None:
+    """Record the cut before which the group needs nothing any more; an empty one lifts its constraint."""
+    await flow.metadata.stream(stream)
+    table = flow.metadata.subscribers(stream)
+    for _ in range(_TRIES):
+        found = await table.get(subscriber, fresh=True) if 0 < len(subscriber) <= _NAME_MAX_CHARS else None
+        if found is None or found.value.group_id != group_id:
+            raise SubscriberNotFoundError(stream.key, subscriber)
+        held = found.value
+        if held.generation != generation:
+            raise GenerationMismatchError(subscriber, generation, held.generation)
+        if cut:
+            history = await flow.metadata.history(stream)
+            await ask(history, partial(_check, stream=stream, subscriber=subscriber, cut=cut, before=held.cut))
+        try:
+            await table.put(subscriber, replace(held, cut=dict(cut), published_ms=flow.clock.now_ms()), found.version)
+            return
+        except ConditionFailedError:
+            continue
+    raise ConditionFailedError(f"the subscription of {subscriber} to {stream} is contended: try again")
+
+
+def _check(history: History, stream: StreamName, subscriber: str, cut: Cut, before: Cut) -> None:
+    if not history.is_valid_cut(cut):
+        raise InvalidStreamCutError(f"not a stream cut of {stream}: take one from a checkpoint")
+    if before and not history.is_at_or_after(cut, before):
+        raise InvalidStreamCutError(f"{subscriber} has published a later stream cut of {stream} already")

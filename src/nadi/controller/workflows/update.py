@@ -1,0 +1,44 @@
+"""Replace a stream's configuration as a whole, and scale it where the new one asks for another size."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config, ScaleType, ScaleWork, Stream, StreamState, UpdateWork
+from nadi.controller.state.segments import together
+from nadi.controller.workflows import tags
+from nadi.errors import StreamSealedError
+from nadi.model.keyspace import equal_ranges
+
+
+async def begin(flow: Workflows, name: StreamName, config: Config) -> UpdateWork:
+    stream = (await flow.metadata.stream(name)).value
+    if stream.state is not StreamState.ACTIVE:
+        raise StreamSealedError(name.key)
+    return UpdateWork(config)
+
+
+async def steps(flow: Workflows, name: StreamName, work: UpdateWork) -> None:
+    stream, version = await flow.metadata.stream(name)
+    if stream.config != work.config:
+        await tags.change(flow, name, stream.config.tags, work.config.tags)
+        stream = replace(stream, config=work.config)
+        await flow.metadata.put_stream(name, stream, version)
+    await together(flow.segments.update_policy(name.segment(s.id), work.config) for s in stream.segments)
+    if _needs_scale(stream):
+        history = await flow.metadata.history(name)
+        change = history.plan_scale(
+            stream.epoch,
+            [segment.id for segment in stream.segments],
+            equal_ranges(work.config.min_segments),
+            min_segments=work.config.min_segments,
+            time_ms=flow.clock.now_ms(),
+        )
+        await flow.within(name, ScaleWork(change))
+
+
+def _needs_scale(stream: Stream) -> bool:
+    count, least = len(stream.segments), stream.config.min_segments
+    return count < least or (stream.config.scale_type is ScaleType.FIXED and count != least)

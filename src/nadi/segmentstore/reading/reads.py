@@ -1,0 +1,390 @@
+"""Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
+
+A read gives what lies contiguously in memory, or one piece fetched from where it is; less than was
+asked for is always fine. Concurrent reads of one block share its fetch, and few fetches are under way at a time:
+connections have theirs in turn, however many each has asked for.
+Everything that is fetched is checked against the checksums of its extent before anybody gets it, and only what is
+whole goes to the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from typing import NamedTuple
+
+from nadi.errors import (
+    CorruptLogError,
+    DamagedDataError,
+    InvalidArgumentError,
+    NotFoundError,
+    SegmentNotFoundError,
+    TruncatedError,
+    UnavailableError,
+)
+from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
+from nadi.segmentstore.container.cache import BlockCache, Place
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.reading.boundaries import Walks, event_begins
+from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.segmentstore.turns import Ticket, Turns
+from nadi.wire.fields import Buffer
+
+CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
+READ_AHEAD_BLOCKS = 3
+_EXTENTS_A_TURN = 500  # put together from the cache: some 1 us each
+_DAMAGED_PLACES = 10_000  # remembered
+
+
+class SegmentReader:
+    """Reads for one segment store; `walks` are those for the begins of events in what it reads."""
+
+    def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota) -> None:
+        self.walks = Walks(rota)
+        self._chunks = chunks
+        self._cache = cache
+        self._fetches: dict[Place, tuple[asyncio.Task[_Fetched], Ticket]] = {}
+        self._turns = Turns(FETCHES_AT_ONCE)
+        self._damaged: set[Place] = set()  # where fetching ahead is no use
+
+    async def read(
+        self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
+    ) -> tuple[SegmentRecord, Buffer]:
+        """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
+
+        Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError, and
+        DamagedDataError where the stored bytes are not those that were appended; up to there they are given, and its
+        end is where an event begins.
+        """
+        try:
+            return await self._read(container, name, offset, length, owner)
+        except DamagedDataError as error:
+            async with self.walks.behind_damage:
+                go_on_at = await self._next_event(container, name, error.end_offset)
+            raise DamagedDataError(name, error.offset, go_on_at, error.reason) from error
+
+    async def _read(
+        self, container: Container, name: str, offset: int, length: int, owner: Hashable
+    ) -> tuple[SegmentRecord, Buffer]:
+        while True:
+            container.make_room()
+            record, data = self.at_hand(container, name, offset, length, owner)
+            if data is not None:
+                return record, data
+            state = container.state
+            state.residents.hold(record)
+            try:
+                if offset >= record.durable_length:
+                    await _growth(record)
+                elif (found := await self._load(container, record, offset, _bounded(length), owner)) is not None:
+                    return record, found
+            finally:
+                state.residents.release(record)
+
+    def at_hand(
+        self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
+    ) -> tuple[SegmentRecord, Buffer | None]:
+        """`read` as far as it goes without waiting: None for what must be fetched, and at the tail."""
+        if container.failure is not None:
+            raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
+        record = container.state.find(name)
+        if record is None or not record.exists or record.deleted:
+            raise SegmentNotFoundError(name)
+        if record.kind == Kind.TABLE:
+            raise InvalidArgumentError(f"{name} is a table segment: read its keys")
+        if offset < record.start_offset:
+            raise TruncatedError(name, offset, record.start_offset)
+        if offset >= record.durable_length:
+            return record, b"" if record.durable_sealed else None
+        return record, self._in_memory(container, record, offset, _bounded(length), owner)
+
+    def _in_memory(
+        self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
+    ) -> Buffer | None:
+        """What follows `offset` in the cache, or None; blocks of chunks that come next are fetched meanwhile."""
+        parts: list[Buffer] = []
+        end = min(offset + length, record.durable_length)
+        index = record.extent_index(offset)
+        if record.extents[index].chunk:
+            self._read_ahead(record, index, offset, owner)
+        while offset < end and index < len(record.extents):
+            extent = record.extents[index]
+            within = offset - extent.offset
+            block = self._cached(container, extent, within, min(extent.length - within, end - offset))
+            if block is None:
+                break
+            parts.append(block)
+            offset += len(block)
+            index += offset >= extent.end
+        if not parts:
+            return None
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:
+        if extent.frame is not None:
+            block = self._cache.get(self._place(container, extent))
+            return None if block is None else memoryview(block)[within : within + count]
+        number, skip = divmod(within, CHUNK_BLOCK_BYTES)
+        block = self._cache.get((extent.chunk, number, 0))
+        if block is None:
+            return None
+        return memoryview(block)[skip : skip + count]
+
+    def _read_ahead(self, record: SegmentRecord, index: int, offset: int, owner: Hashable) -> None:
+        """Fetch the blocks that a reader in order will ask for next, across chunks."""
+        ahead = READ_AHEAD_BLOCKS
+        number = (offset - record.extents[index].offset) // CHUNK_BLOCK_BYTES + 1
+        while ahead and index < len(record.extents) and record.extents[index].chunk:
+            extent = record.extents[index]
+            while ahead and number * CHUNK_BLOCK_BYTES < extent.length:
+                if len(self._fetches) >= READ_AHEAD_FETCHES:
+                    return  # what somebody asked for comes first
+                place = extent.chunk, number, 0
+                if place not in self._damaged and self._cache.get(place) is None:
+                    self._start_block(extent, number, owner)
+                number += 1
+                ahead -= 1
+            index, number = index + 1, 0
+
+    async def _load(
+        self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
+    ) -> Buffer | None:
+        """What one extent has there, from where it lies; None if it was moved or truncated meanwhile.
+
+        Raises DamagedDataError.
+        """
+        extent = record.extents[record.extent_index(offset)]
+        within = offset - extent.offset
+        count = min(extent.length - within, length, record.durable_length - offset)
+        if extent.frame is not None:
+            begin = 0
+            task = self._start(self._place(container, extent), lambda: self._of_log(container, extent), owner)
+        else:
+            begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
+            task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES, owner)
+        fetched = await asyncio.shield(task)
+        end = fetched.readable_to(within)
+        if end > within:
+            return memoryview(fetched.data)[within - begin : min(within + count, end) - begin]
+        error = await self._damage(record, extent, within, fetched)
+        if not _is_there(record, extent) or offset < record.start_offset:
+            return None
+        container.damage.note(error)
+        raise error
+
+    async def event_begins(self, extent: Extent) -> list[int]:
+        """The offsets in an extent where events may begin, as far as is told."""
+        return [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
+
+    async def _next_event(self, container: Container, name: str, offset: int) -> int:
+        """The first place from that one on where an append begins and an event does."""
+        record, _ = self.at_hand(container, name, offset, 0)
+        end = record.durable_length
+        if offset >= end:
+            return offset
+        edges: list[int] = []
+        for extent in record.extents[record.extent_index(offset) :]:
+            edges += (begin for begin in await self.event_begins(extent) if offset <= begin < end)
+            if len(edges) > LOCATE_EXTENTS_BACK:
+                break
+
+        async def read(offset: int, length: int) -> Buffer:
+            return (await self._read(container, name, offset, length, None))[1]
+
+        return await self.walks.first_event_at([*edges, end], read)
+
+    def _start_block(self, extent: Extent, number: int, owner: Hashable) -> asyncio.Task[_Fetched]:
+        """Fetch one block of a chunk into the cache."""
+        begin = number * CHUNK_BLOCK_BYTES
+        size = min(CHUNK_BLOCK_BYTES, extent.length - begin)
+        return self._start((extent.chunk, number, 0), lambda: self._of_chunk(extent, begin, size), owner)
+
+    def _start(
+        self, place: Place, fetch: Callable[[], Coroutine[None, None, _Fetched]], owner: Hashable
+    ) -> asyncio.Task[_Fetched]:
+        """Have it fetched into the cache, in one of the owner's turns, unless it is on its way."""
+        found = self._fetches.get(place)
+        if found is None:
+            ticket: Ticket = asyncio.get_running_loop().create_future()
+            task = asyncio.create_task(self._in_turn(ticket, fetch))
+            task.add_done_callback(lambda done: self._fetched(place, done))
+            found = self._fetches[place] = task, ticket
+        task, ticket = found
+        if not ticket.done():  # another's turn may come first
+            self._turns.queue(owner, ticket)
+        return task
+
+    async def _in_turn(self, ticket: Ticket, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> _Fetched:
+        try:
+            await ticket
+            return await fetch()
+        finally:
+            if ticket.done() and not ticket.cancelled():
+                self._turns.give_back()
+
+    def _fetched(self, place: Place, task: asyncio.Task[_Fetched]) -> None:
+        self._fetches.pop(place, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        if task.result().damaged:
+            if len(self._damaged) >= _DAMAGED_PLACES:
+                self._damaged.clear()
+            self._damaged.add(place)
+        else:
+            self._damaged.discard(place)
+            self._cache.put(place, task.result().data)
+
+    @staticmethod
+    def _place(container: Container, extent: Extent) -> Place:
+        assert extent.frame is not None
+        return f"{container.number}", extent.frame.sequence, extent.position
+
+    @staticmethod
+    async def _of_log(container: Container, extent: Extent) -> _Fetched:
+        """An extent of the log, checked."""
+        assert extent.frame is not None
+        assert extent.frame.address is not None
+        address, length = extent.frame.address, extent.length
+        try:
+            data = await container.log.read_at(address, extent.position, length, extent.checksums)
+        except NotFoundError as error:
+            return _Fetched(b"", 0, length, {0: str(error)}, length)
+        except CorruptLogError as error:
+            return _Fetched(b"", 0, length, {0: f"{error.what}, at byte {error.offset:,} of {error.file}"}, length)
+        except OSError as error:
+            raise UnavailableError(f"the log can't be read: {error}") from error
+        return _Fetched(data, 0, length, {}, length)
+
+    async def _of_chunk(self, extent: Extent, begin: int, size: int) -> _Fetched:
+        """Part of a chunk, from a whole block on, checked."""
+        name, first = extent.chunk, begin // BLOCK_BYTES
+        damaged: dict[int, str] = {}
+        try:
+            data: Buffer = await self._chunks.read(name, begin, size)
+        except NotFoundError:
+            missing = range(first, -(-(begin + size) // BLOCK_BYTES))
+            return _Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
+        except DiskReadError as error:
+            if size <= BLOCK_BYTES:
+                return _Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
+            # one bad place fails the whole read: block by block the others are had
+            pieces = [
+                await self._of_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
+                for at in range(begin, begin + size, BLOCK_BYTES)
+            ]
+            for piece in pieces:
+                damaged |= piece.damaged
+            data = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return _Fetched(data, begin, size, damaged, BLOCK_BYTES)
+        arguments = name, extent.checksums, first, data, size
+        if size <= BLOCK_BYTES:
+            numbers = damaged_blocks(*arguments)
+        else:  # which takes long enough to hold up others
+            numbers = await asyncio.get_running_loop().run_in_executor(None, damaged_blocks, *arguments)
+        reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
+        return _Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
+
+    async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: _Fetched) -> DamagedDataError:
+        """What is told of a damaged place in an extent: from there to the next append that may be whole."""
+        last = within // fetched.block_bytes
+        reason = fetched.damaged[last]
+        while last + 1 in fetched.damaged:
+            last += 1
+        end = extent.length
+        if extent.chunk and (last + 1) * fetched.block_bytes < end:
+            description = await self._chunks.describe(extent.chunk, extent.length)
+            if description is not None and description.block_bytes == fetched.block_bytes:
+                end = min(end, description.go_on_at(last + 1))
+        return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
+
+    async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
+        """Read an extent where it lies, past the cache; DamagedDataError if it is not what was stored.
+
+        False: all data is right, but the chunk's description, which stands behind it, is damaged or missing.
+        """
+        try:
+            await self.read_exactly(container, record, [extent], past_cache=True)
+            if not extent.chunk or not extent.checksums:  # chunks without checksums never had a description
+                return True
+            return await self._chunks.description(extent.chunk, extent.length) is not None
+        except NotFoundError:
+            return True  # moved, compacted or truncated meanwhile
+
+    async def read_exactly(
+        self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False
+    ) -> list[Buffer]:
+        """All bytes of some of the segment's extents in parts, each checked; those of the log from the cache, if they
+        are there and it isn't to be passed by.
+
+        Raises DamagedDataError; NotFoundError if they are the segment's no more.
+        """
+        parts: list[Buffer] = []
+        number = f"{container.number}"
+        for count, extent in enumerate(extents, 1):
+            if count % _EXTENTS_A_TURN == 0:
+                await asyncio.sleep(0)
+            if extent.frame is not None:
+                place = number, extent.frame.sequence, extent.position
+                block = None if past_cache else self._cache.peek(place)
+                if block is not None:
+                    parts.append(block if len(block) == extent.length else memoryview(block)[: extent.length])
+                    continue
+                fetched = await self._of_log(container, extent)
+            else:
+                fetched = await self._of_chunk(extent, 0, extent.length)
+            if fetched.damaged:
+                error = await self._damage(record, extent, min(fetched.damaged) * fetched.block_bytes, fetched)
+                if not _is_there(record, extent):
+                    raise NotFoundError(f"what {record.name} had there was moved or truncated")
+                container.damage.note(error)
+                raise error
+            parts.append(fetched.data)
+        return parts
+
+
+class _Fetched(NamedTuple):
+    """What an extent has from `begin` on, `size` bytes; `damaged` says by blocks, counted in the extent, why not."""
+
+    data: Buffer
+    begin: int
+    size: int
+    damaged: dict[int, str]
+    block_bytes: int
+
+    def readable_to(self, within: int) -> int:
+        """Where the bytes end that are whole from that position of the extent on."""
+        if not self.damaged:
+            return self.begin + self.size
+        first = within // self.block_bytes
+        ends = [number for number in self.damaged if number >= first]
+        return max(within, min(ends) * self.block_bytes) if ends else self.begin + self.size
+
+
+async def _growth(record: SegmentRecord) -> None:
+    """Wait until something durable happened to the segment."""
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def grew() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    record.waiters.add(grew)
+    try:
+        await waiter
+    finally:
+        record.waiters.discard(grew)
+
+
+def _bounded(length: int) -> int:
+    """Of a reply, whatever was asked for."""
+    return min(READ_REPLY_MAX_BYTES, max(8, length))
+
+
+def _is_there(record: SegmentRecord, extent: Extent) -> bool:
+    """Whether the segment still has its bytes in this extent."""
+    if record.deleted or not record.extents or extent.offset < record.extents[0].offset:
+        return False
+    return record.extents[record.extent_index(extent.offset)] is extent

@@ -1,0 +1,281 @@
+"""Making a container's state anew, where it is missing or damaged, if that gives exactly what was lost.
+
+Either from the newest snapshot in tier 2, be its manifests there or not, if the log has all frames after it; or from
+the log alone, if that still has its first frame. Where neither is possible the start is refused. It can be interrupted
+at any moment, and done again:
+
+    state.new            being made; deleted by whoever finds it
+    state.made           whole, durable, and known to go with the log: it takes the place of a state that can't be used
+    state.damaged-<time> what was there before; never deleted
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nadi.errors import DamagedStateError, UnavailableError
+from nadi.segmentstore import reserve
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.check import Examined, Verdict
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.fence import read_epoch
+from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FileHeader, log_file_number
+from nadi.segmentstore.tier1.recovery import UNKNOWN, first_frame, read_headers
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+log = logging.getLogger(__name__)
+
+STATE = "state"
+NEW = "state.new"
+MADE = "state.made"
+Fits = Callable[[Path], Awaitable[None]]  # raises if a container can't be recovered from that state and its log
+
+
+@dataclass(frozen=True, slots=True)
+class SoundState:
+    """The state can be opened. made: why it was made anew, if it was. all_to_epoch: as its seal says, if it has all
+    that the log ever said."""
+
+    made: str = ""
+    all_to_epoch: int = 0
+
+
+def first_logged(folder: Path, *, without_gap: bool = False) -> int | None:
+    """The number of the first frame that the container's log holds; None: it holds none.
+
+    without_gap: the one from which it holds all; what stands before a gap may be kept for its damaged data only.
+    Damage of the log is told when it is read.
+    """
+    log_folder = folder / "log"
+    if not log_folder.exists():
+        return None
+    known = read_epoch(log_folder)
+    used = read_headers(log_folder, known[0] if known else None, UNKNOWN).used
+    used = [file for file in used if file.first_sequence < UNKNOWN]
+    if not used:
+        return None
+    first = len(used) - 1 if without_gap else 0
+    while first and used[first - 1].number == used[first].number - 1:
+        first -= 1
+    return used[first].first_sequence
+
+
+def last_epoch(folder: Path) -> int:
+    """That of the last owner of a container's log; 0: nothing tells it."""
+    log_folder = folder / "log"
+    known = read_epoch(log_folder)
+    headers, _ = _file_headers(log_folder)
+    return max([known[1] if known else 0, *(header.epoch for header in headers)])
+
+
+def _file_headers(log_folder: Path) -> tuple[list[FileHeader], list[tuple[Path, int]]]:
+    """The headers of the log's files; and the files without one that can be read, with their numbers."""
+    headers, without = [], []
+    for path in log_folder.glob("log-*.nadi"):
+        number = log_file_number(path.name)
+        if number is not None:
+            with path.open("rb") as stream:
+                header = FileHeader.decode(stream.read(BLOCK_BYTES), path)
+            if header is None:
+                without.append((path, number))
+            else:
+                headers.append(header)
+    return headers, without
+
+
+def has_all(folder: Path, examined: Examined) -> bool:
+    """Whether the state was left with all that its log ever said, and nobody has written to that log since."""
+    if not examined.epoch:
+        return False
+    known = read_epoch(folder / "log")
+    headers, without = _file_headers(folder / "log")
+    if known is not None and any(header.log_id != known[0] for header in headers):
+        return False  # the epoch is of another log
+    if any(header.epoch > examined.epoch for header in headers):
+        return False
+    log_id = known[0] if known is not None else headers[0].log_id if headers else b""
+    frames = (first_frame(path, number, log_id) for path, number in without)  # a damaged header hides later ones
+    return not any(frame is not None and frame.epoch > examined.epoch for frame in frames)
+
+
+async def sound_state(folder: Path, container: int, chunks: ChunkStore, fits: Fits) -> SoundState:
+    """See that the container's state can be opened, making it anew where it must be.
+
+    fits: tried before what was made takes the place of what is there.
+
+    Raises:
+        DamagedStateError: it is damaged or missing, and can't be made anew without loss. Nothing was changed.
+        CorruptLogError: the log doesn't go with it. Nothing was changed.
+        UnavailableError: tier 2, or the disk, can't be read, or has no room.
+        OSError: the folder can't be used.
+    """
+    examined = await asyncio.to_thread(statecheck.examine, folder / STATE, container)
+    what = wrong(folder, examined)
+    said = ""
+    if what and (folder / MADE).exists():  # it was interrupted
+        aside = await asyncio.to_thread(put_in_place, folder)
+        said = _said("what an interrupted start or repair had made", what, aside)
+        log.warning("container %d: %s", container, said)
+        examined = await asyncio.to_thread(statecheck.examine, folder / STATE, container)
+        what = wrong(folder, examined)
+    await asyncio.to_thread(_clear, folder)
+    if what:
+        return SoundState(await anew(folder, container, chunks, what, fits))
+    older = await older_than_snapshot(container, chunks, examined)
+    if older:
+        try:
+            return SoundState(await anew(folder, container, chunks, older, fits))
+        except DamagedStateError as error:
+            log.warning("container %d: %s, but that can't be used: %s", container, older, error.why_not)
+    return SoundState(said, examined.epoch if has_all(folder, examined) else 0)
+
+
+async def older_than_snapshot(container: int, chunks: ChunkStore, examined: Examined) -> str:
+    """Whether a sound state is one of before its newest snapshot, which is made of a state: then it was put back."""
+    try:
+        manifest, _ = await snapshots.newest(chunks, container)
+    except UnavailableError:
+        return ""  # whoever needs it is told
+    if manifest is None or manifest.sequence <= examined.sequence:
+        return ""
+    return f"it ends with frame {examined.sequence:,}, and its snapshot in tier 2 with {manifest.sequence:,}"
+
+
+def _clear(folder: Path) -> None:
+    for name in (NEW, MADE):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _said(source: str, what: str, aside: Path | None) -> str:
+    return f"the state was made anew from {source}: {what}" + (f"; it is kept as {aside.name}" if aside else "")
+
+
+def wrong(folder: Path, examined: Examined) -> str:
+    """Why the state that was examined can't be opened; "" if it can."""
+    if examined.verdict is not Verdict.SOUND:
+        return examined.what
+    if has_all(folder, examined):
+        return ""
+    sequence = examined.sequence
+    first = first_logged(folder)
+    if first is None or first <= sequence + 1:
+        return ""
+    return f"it ends with frame {sequence:,}, and the log begins with {first:,}"
+
+
+async def anew(folder: Path, container: int, chunks: ChunkStore, what: str, fits: Fits) -> str:
+    """Make the state anew in place of one of which `what` is wrong, or which is missing; says so.
+
+    Raises: as `sound_state`.
+    """
+    new = folder / NEW
+    try:
+        source = await make(folder, container, chunks, what, new)
+        if not source:
+            return ""
+        await fits(new)
+        aside = await asyncio.to_thread(replace, folder, new)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+    said = _said(source, what, aside)
+    log.warning("container %d: %s", container, said)
+    return said
+
+
+async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new: Path) -> str:
+    """Make the state anew in a new folder, beside the one of which `what` is wrong; says from what.
+
+    "": the container is new, and was never used.
+
+    Raises: as `sound_state`.
+    """
+    first = first_logged(folder, without_gap=True)
+    manifest, damaged = await snapshots.newest(chunks, container)
+    stored = [manifest] if manifest is not None else []
+    stored += await snapshots.told_by_names(chunks, container)  # whether one is complete, its own totals tell
+    never_used = first is None and not damaged and not any(found.sequence for found in stored)
+    never_used = never_used and not await _was_used(folder, container, chunks)
+    for found in stored:
+        reaches = first is not None and first <= found.sequence + 1
+        if reaches or (first is None and not found.sequence):  # the latter was never used
+            await asyncio.to_thread(new.mkdir, 0o700)
+            try:
+                with reserve.in_words(folder):
+                    await snapshots.restore(chunks, found, new)
+                return f"the snapshot of frame {found.sequence:,} in tier 2 and the log"
+            except SnapshotError as error:
+                await asyncio.to_thread(shutil.rmtree, new)
+                if found is manifest:
+                    damaged.append(str(error))
+                    manifest = None
+                elif not damaged:
+                    damaged.append(f"its manifests are missing, and {error}")
+    if never_used:
+        return ""
+    if first == 1:
+        await asyncio.to_thread(new.mkdir, 0o700)
+        return "its log, which goes back to its first frame"
+    raise DamagedStateError(str(folder / STATE), what, _why_not(first, manifest, damaged))
+
+
+def _why_not(first: int | None, manifest: Manifest | None, damaged: list[str]) -> str:
+    if manifest is not None:
+        if first is None:
+            return "the log is missing too"
+        return f"the log begins with frame {first:,}, and the snapshot in tier 2 ends with {manifest.sequence:,}"
+    told = "; ".join(damaged) or "there is no snapshot of it in tier 2"
+    return f"{told}, and the log " + ("is missing too" if first is None else f"begins with frame {first:,}")
+
+
+async def _was_used(folder: Path, container: int, chunks: ChunkStore) -> bool:
+    """Whether there is anything that only a container leaves that was in use."""
+    return await asyncio.to_thread(_has_state, folder) or bool(await chunks.listed(f"container-{container}"))
+
+
+def _has_state(folder: Path) -> bool:
+    file = folder / STATE / statecheck.STATE_FILE
+    return (file.exists() and file.stat().st_size > 0) or any(folder.glob(f"{STATE}.*"))
+
+
+def replace(folder: Path, new: Path) -> Path | None:
+    """Let `new`, which is whole and goes with the log, be the state; gives where what was is now."""
+    disk.sync_folder(new)
+    shutil.rmtree(folder / MADE, ignore_errors=True)
+    new.rename(folder / MADE)
+    disk.sync_folder(folder)
+    return put_in_place(folder)
+
+
+def put_in_place(folder: Path) -> Path | None:
+    """Let what was made be the state, and set aside what was; gives where that is now."""
+    state, aside = folder / STATE, None
+    if state.exists():
+        aside = free_name(folder / f"{STATE}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+        state.rename(aside)
+        disk.sync_folder(folder)
+    (folder / MADE).rename(state)
+    disk.sync_folder(folder)
+    return aside
+
+
+def set_aside(folder: Path) -> Path | None:
+    """The newest of the states that were set aside, if there is any."""
+    found = [path for path in folder.glob(f"{STATE}.damaged-*") if (path / statecheck.STATE_FILE).exists()]
+    return max(found, key=lambda path: path.name, default=None)
+
+
+def free_name(path: Path) -> Path:
+    """The path, or with a number behind it if there is such a thing already."""
+    free, count = path, 1
+    while free.exists():
+        count += 1
+        free = path.with_name(f"{path.name}-{count}")
+    return free

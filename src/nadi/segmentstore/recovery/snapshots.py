@@ -1,0 +1,398 @@
+"""Snapshots of a container's state in tier 2: from one of them and the log behind it the state is made again.
+
+    snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
+    snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
+    snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to
+    snapshots/container-N/manifest-<number>-copy   the same, so that no damage of one object costs the snapshot
+
+Objects are written under names of their own; the manifest, written last, makes them a snapshot, and the one with the
+highest number that is whole, in one of its places, counts. Its checksums are those of the objects as they are stored.
+Earlier versions stored it once. Where it is gone in both places, the names of bases and deltas, which have the frames
+that they reach to, say what belongs together; whether that is all, the state's own totals tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import struct
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import lmdb
+import msgspec
+from crc32c import crc32c
+
+from nadi.errors import NadiError, NotFoundError
+from nadi.limits import SNAPSHOT_PART_BYTES, STATE_MAP_BYTES
+from nadi.segmentstore.state import commit
+from nadi.segmentstore.state.check import STATE_FILE, inspect_file
+from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.state.commit import Changes
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+
+log = logging.getLogger(__name__)
+
+_CRC = struct.Struct("<I")
+_BLOCK = struct.Struct("<I")
+_BLOCK_CHANGES = 2_000  # encoded together: that holds up everybody else for less than a millisecond
+_LEVEL = 1  # of zlib: 200 MB a second, to an eighth
+
+
+class SnapshotError(NadiError):
+    """A snapshot that can't be used, and why; `name` is that of the damaged object, where it is one."""
+
+    def __init__(self, what: str, name: str = "") -> None:
+        super().__init__(what)
+        self.name = name
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True):
+    """One stored object. crc: of its bytes; NO_CRC where nothing tells it, and what it holds must speak for itself."""
+
+    name: str
+    size_bytes: int
+    crc: int
+
+
+class Manifest(msgspec.Struct, array_like=True, frozen=True):
+    """A snapshot. The state it gives reflects the log up to `sequence`."""
+
+    version: int
+    container: int
+    number: int
+    sequence: int
+    base: tuple[Part, ...]
+    deltas: tuple[Part, ...]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return self.base + self.deltas
+
+
+VERSION = 1
+NO_CRC = -1
+_MANIFEST = re.compile(r".*/manifest-(\d+)(-copy)?")
+_BASE = re.compile(r".*/base-([0-9a-f]{16})-[0-9a-f]{32}-(\d+)")
+_DELTA = re.compile(r".*/delta-([0-9a-f]{16})-[0-9a-f]{32}")
+_Block = list[tuple[int, bytes, bytes | None]]  # (number of the table, key, value)
+_encode = msgspec.msgpack.Encoder().encode
+_decode_manifest = msgspec.msgpack.Decoder(Manifest).decode
+_decode_block = msgspec.msgpack.Decoder(_Block).decode
+_NUMBERS = {table: number for number, table in enumerate(TABLES)}
+
+
+def folder_of(container: int) -> str:
+    return f"snapshots/container-{container}"
+
+
+def manifest_name(container: int, number: int) -> str:
+    return f"{folder_of(container)}/manifest-{number:016d}"
+
+
+def manifest_names(container: int, number: int) -> tuple[str, str]:
+    """Where a manifest is stored."""
+    name = manifest_name(container, number)
+    return name, f"{name}-copy"
+
+
+def base_name(container: int, sequence: int) -> str:
+    """What the names of a new base's parts begin with."""
+    return f"{folder_of(container)}/base-{sequence:016x}-{uuid.uuid4().hex}"
+
+
+def delta_name(container: int, sequence: int) -> str:
+    return f"{folder_of(container)}/delta-{sequence:016x}-{uuid.uuid4().hex}"
+
+
+# --- writing: what blocks is for a thread ----------------------------------------------------------
+
+
+def packed(raw: bytes) -> bytes:
+    """A part of a base as it is stored."""
+    return zlib.compress(raw, _LEVEL)
+
+
+def pack_changes(changes: Changes) -> bytes:
+    """A delta as it is stored."""
+    packer = zlib.compressobj(_LEVEL)
+    stored = []
+    block: _Block = []
+
+    def add() -> None:
+        raw = _encode(block)
+        stored.append(packer.compress(_BLOCK.pack(len(raw)) + raw))
+        block.clear()
+
+    for table, rows in changes.items():
+        for key, value in rows.items():
+            block.append((_NUMBERS[table], key, value))
+            if len(block) == _BLOCK_CHANGES:
+                add()
+    if block:
+        add()
+    return b"".join(stored) + packer.flush()
+
+
+def unpack_changes(stored: bytes) -> Iterator[Changes]:
+    """The changes of a delta, some at a time."""
+    try:
+        raw = zlib.decompress(stored)
+        at = 0
+        while at < len(raw):
+            (size,) = _BLOCK.unpack_from(raw, at)
+            block = _decode_block(raw[at + _BLOCK.size : at + _BLOCK.size + size])
+            changes: Changes = {}
+            for table, key, value in block:
+                changes.setdefault(TABLES[table], {})[key] = value
+            yield changes
+            at += _BLOCK.size + size
+    except (zlib.error, struct.error, msgspec.DecodeError, IndexError) as error:
+        raise SnapshotError(f"a delta can't be unpacked: {error}") from error
+
+
+async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
+    await chunks.put(name, [data])
+    return Part(name, len(data), crc32c(data))
+
+
+async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> None:
+    """Make the snapshot count: it does once the first of the two is durable.
+
+    Raises:
+        UnavailableError, StorageFullError: it isn't.
+    """
+    first, second = manifest_names(manifest.container, manifest.number)
+    await chunks.put(first, [_stored_form(manifest)])
+    try:
+        await chunks.put(second, [_stored_form(manifest)])
+    except NadiError as error:  # `renew_manifest` tries again, or the next one has two
+        log.warning("%s could not be stored, so its snapshot hangs by one object: %s", second, error)
+
+
+async def renew_manifest(chunks: ChunkStore, manifest: Manifest) -> list[str]:
+    """See that a manifest is stored in both its places, and store it anew where it isn't; tells what was wrong.
+
+    Raises:
+        SnapshotError: it is in neither, and can't be stored.
+        UnavailableError: tier 2 can't be read.
+    """
+    wrong = await wrong_manifests(chunks, manifest)
+    for name, what in wrong.items():
+        try:
+            await chunks.put(name, [_stored_form(manifest)])
+        except NadiError as error:
+            if len(wrong) == len(manifest_names(manifest.container, manifest.number)):
+                raise SnapshotError(f"{what}, and it can't be stored anew: {error}", name) from error
+            log.warning("%s, and can't be stored anew: %s", what, error)
+    return list(wrong.values())
+
+
+async def wrong_manifests(chunks: ChunkStore, manifest: Manifest) -> dict[str, str]:
+    """What is wrong with a manifest as it is stored, by the name of the object.
+
+    Raises:
+        UnavailableError: tier 2 can't be read.
+    """
+    wrong = {}
+    expected = _stored_form(manifest)
+    listed = await chunks.listed(folder_of(manifest.container))
+    for name in manifest_names(manifest.container, manifest.number):
+        try:
+            size_bytes = max(listed.get(name, 0), len(expected))  # a longer one isn't what was stored
+            if await _read(chunks, name, size_bytes) != expected:
+                wrong[name] = f"{name} is damaged"
+        except SnapshotError as error:
+            wrong[name] = str(error)
+    return wrong
+
+
+def _stored_form(manifest: Manifest) -> bytes:
+    raw = _encode(manifest)
+    return raw + _CRC.pack(crc32c(raw))
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, list[str]]:
+    """The snapshot that counts, and what is wrong with later ones.
+
+    Raises:
+        UnavailableError: tier 2 can't be read.
+    """
+    damaged: list[str] = []
+    listed = await chunks.listed(folder_of(container))
+    for _, names in sorted(_manifests(listed).items(), reverse=True):
+        wrong = []
+        for name in sorted(names):
+            try:
+                raw = await _read(chunks, name, listed[name]) if listed[name] else b""
+            except SnapshotError as error:
+                wrong.append(str(error))
+                continue
+            manifest = _whole_manifest(raw, container)
+            if manifest is not None:
+                return manifest, damaged
+            wrong.append(f"{name} is damaged")
+        damaged += wrong
+    return None, damaged
+
+
+def _manifests(names: Iterable[str]) -> dict[int, list[str]]:
+    """Those of manifests among the names, by number."""
+    found: dict[int, list[str]] = {}
+    for name in names:
+        match = _MANIFEST.fullmatch(name)
+        if match is not None:
+            found.setdefault(int(match[1]), []).append(name)
+    return found
+
+
+async def last_number(chunks: ChunkStore, container: int) -> int:
+    """The highest number that a manifest has, whole or not; 0 where there is none."""
+    return max(_manifests(await chunks.listed(folder_of(container))), default=0)
+
+
+async def told_by_names(chunks: ChunkStore, container: int) -> list[Manifest]:
+    """The snapshots that objects' names tell of, the newest base first; whether one is complete isn't said.
+
+    Raises:
+        UnavailableError: tier 2 can't be read.
+    """
+    listed = await chunks.listed(folder_of(container))
+    bases: dict[str, list[Part]] = {}
+    deltas: list[tuple[int, Part]] = []
+    for name in sorted(listed):
+        part = Part(name, listed[name], NO_CRC)
+        if _BASE.fullmatch(name) is not None:
+            bases.setdefault(name.rpartition("-")[0], []).append(part)
+        elif (match := _DELTA.fullmatch(name)) is not None:
+            deltas.append((int(match[1], 16), part))
+    found = []
+    for parts in reversed(bases.values()):
+        match = _BASE.fullmatch(parts[0].name)
+        assert match is not None
+        begin = int(match[1], 16)
+        later = [(sequence, part) for sequence, part in deltas if sequence > begin]
+        sequence = max([begin, *(sequence for sequence, _ in later)])
+        found.append(Manifest(VERSION, container, 0, sequence, tuple(parts), tuple(part for _, part in later)))
+    return found
+
+
+def base_sequence(manifest: Manifest) -> int:
+    """The frame that a snapshot's base alone reaches to."""
+    match = _BASE.fullmatch(manifest.base[0].name) if manifest.base else None
+    return int(match[1], 16) if match is not None else 0
+
+
+def number_of(part: Part) -> int:
+    """Which part of its base it is."""
+    match = _BASE.fullmatch(part.name)
+    return int(match[2]) if match is not None else 0
+
+
+def _whole_manifest(raw: bytes, container: int) -> Manifest | None:
+    body = raw[: -_CRC.size]
+    if not body or _CRC.pack(crc32c(body)) != raw[-_CRC.size :]:
+        return None
+    try:
+        manifest = _decode_manifest(body)
+    except msgspec.DecodeError:
+        return None
+    return manifest if manifest.version == VERSION and manifest.container == container else None
+
+
+async def missing(chunks: ChunkStore, manifest: Manifest) -> list[str]:
+    """What the snapshot names and tier 2 has not, or not as large as it should be."""
+    listed = await chunks.listed(folder_of(manifest.container))
+    return [part.name for part in manifest.parts if listed.get(part.name) != part.size_bytes]
+
+
+async def read_part(chunks: ChunkStore, part: Part) -> bytes:
+    """An object, whole, as it is stored.
+
+    Raises:
+        SnapshotError: it is not there, or not what was stored.
+        UnavailableError: tier 2 can't be read.
+    """
+    data = await _read(chunks, part.name, part.size_bytes)
+    crc = part.crc if part.crc == NO_CRC else await asyncio.to_thread(crc32c, data)
+    if len(data) != part.size_bytes or crc != part.crc:
+        raise SnapshotError(f"{part.name} is damaged", part.name)
+    return data
+
+
+async def _read(chunks: ChunkStore, name: str, size_bytes: int) -> bytes:
+    try:
+        return bytes(await chunks.read(name, 0, size_bytes))
+    except NotFoundError as error:
+        raise SnapshotError(f"{name} is missing", name) from error
+    except DiskReadError as error:
+        raise SnapshotError(str(error), name) from error
+
+
+async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path) -> None:
+    """Make the state that a snapshot gives in an empty folder; everything is checked, and durable when this returns.
+
+    Raises:
+        SnapshotError: an object is missing or damaged.
+        UnavailableError: tier 2 can't be read.
+        OSError: the folder can't be written.
+    """
+    file = folder / STATE_FILE
+    for part in manifest.base:
+        await asyncio.to_thread(_append_part, file, part, await read_part(chunks, part))
+    await asyncio.to_thread(_check, file, manifest)  # before LMDB maps it
+    for part in manifest.deltas:
+        await asyncio.to_thread(_apply, folder, await read_part(chunks, part))
+    if manifest.deltas:
+        await asyncio.to_thread(_check, file, manifest)
+    disk.sync_folder(folder)
+
+
+def _append_part(file: Path, part: Part, stored: bytes) -> None:
+    try:
+        raw = zlib.decompress(stored)
+    except zlib.error as error:
+        raise SnapshotError(f"{part.name} can't be unpacked: {error}") from error
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write_all(descriptor, memoryview(raw), os.fstat(descriptor).st_size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _apply(folder: Path, stored: bytes) -> None:
+    file = folder / STATE_FILE
+    map_bytes = max(STATE_MAP_BYTES, 2 * file.stat().st_size + 20 * len(stored))
+    with lmdb.open(str(folder), map_size=map_bytes, max_dbs=len(TABLES), mode=0o600) as env:
+        tables = {name: env.open_db(name.encode()) for name in TABLES}
+        for changes in unpack_changes(stored):
+            while True:
+                try:
+                    commit.apply(env, tables, changes)
+                except lmdb.MapFullError:
+                    env.set_mapsize(2 * env.info()["map_size"])
+                else:
+                    break
+
+
+def _check(file: Path, manifest: Manifest) -> None:
+    inspected = inspect_file(file, manifest.container)
+    if inspected.damage:
+        which = manifest.number or f"of frame {manifest.sequence:,}"
+        raise SnapshotError(f"snapshot {which} of container {manifest.container}: {inspected.damage}")
+
+
+def parts_of(file: Path) -> Iterator[bytes]:
+    """A base's parts before they are packed; blocking."""
+    with file.open("rb", buffering=0) as stream:
+        while raw := stream.read(SNAPSHOT_PART_BYTES):
+            yield raw

@@ -1,0 +1,362 @@
+"""Keeps a container's snapshots in tier 2 near its state: what the log need not be kept for any more.
+
+The container calls `take` where no commit of its state runs; what is to be sent is set aside there, and sent by a task
+while everything goes on. One thing is under way at a time, and what changes meanwhile waits in `Metadata`, within its
+limit. While tier 2 takes nothing, the log is kept, and the next try comes after a growing pause.
+
+The log is released by a snapshot only while that is known to be whole. One that was just stored is; one that was found
+at the start is read first, and the scrub reads it again every week (`verify`). A damaged one is given up: the log is
+kept, and a new whole one is made at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
+
+import lmdb
+
+from nadi.errors import DamagedStateError, NadiError, StorageFullError
+from nadi.limits import (
+    KIB,
+    SNAPSHOT_DELTAS,
+    SNAPSHOT_INTERVAL_S,
+    SNAPSHOT_LOG_BYTES,
+    SNAPSHOT_READ_BYTES_PER_S,
+    SNAPSHOT_RETRY_MAX_S,
+    SNAPSHOT_STOP_BYTES,
+    SNAPSHOT_STOP_S,
+    STATE_CHANGES_MAX_BYTES,
+)
+from nadi.segmentstore import reserve
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.check import STATE_FILE
+from nadi.segmentstore.state.commit import Changes, merge
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.tier1.supply import is_no_room
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+log = logging.getLogger(__name__)
+
+_COPY_FILE = "snapshot.tmp"  # a copy of the state while it is sent
+_SMALL_BYTES = 64 * KIB  # of deltas, for which no new base is made
+
+
+class Snapshotter:
+    """The snapshots of one container."""
+
+    def __init__(self, container: int, folder: Path, chunks: ChunkStore) -> None:
+        self.error: str = ""  # why the last try to store, or to read, one failed
+        self.is_full = False  # the last one couldn't be stored because there was no room
+        self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
+        self.renewed: str = ""  # and what was wrong with the last that was replaced for it
+        self.on_stored: Callable[[], None] = lambda: None
+        self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
+        self._container = container
+        self._copy = folder / _COPY_FILE
+        self._folder = folder
+        self._chunks = chunks
+        self._manifest: Manifest | None = None
+        self._is_known = False  # to be whole
+        self._whole_due = True  # a base, because what changed since the last snapshot is not known
+        self._taken_sequence = 0  # up to here all changes are in a snapshot, on their way there, or in `_unsent`
+        self._unsent: Changes = {}
+        self._unsent_bytes = 0
+        self._sending: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._pause_s = 0.0
+        self._next_at = 0.0
+        self._log_bytes = 0
+
+    @property
+    def sequence(self) -> int:
+        """The frame up to which there is a whole snapshot in tier 2, and the log may be released; 0: there is none,
+        or it isn't known yet whether it is whole."""
+        return self._manifest.sequence if self._manifest is not None and self._is_known else 0
+
+    async def open(self, sequence: int) -> None:
+        """Take up the snapshots that are there; `sequence` is that of the state as it was opened."""
+        await self.ended()
+        self._copy.unlink(missing_ok=True)
+        if self._manifest is None:
+            await self._find()
+        if self._manifest is None or sequence != self._taken_sequence:
+            self._whole_due, self._unsent, self._unsent_bytes = True, {}, 0
+        is_there = self._manifest is not None and not self.damage
+        self._next_at = time.monotonic() + (SNAPSHOT_INTERVAL_S if is_there else 0.0)
+        if not self._is_known and not self._whole_due:
+            self._reading = asyncio.create_task(self._get_to_know(), name=f"snapshot-check-{self._container}")
+
+    async def _find(self) -> None:
+        try:
+            manifest, damaged = await snapshots.newest(self._chunks, self._container)
+            if manifest is not None:
+                damaged += [f"{name} is missing" for name in await snapshots.missing(self._chunks, manifest)]
+        except NadiError as error:
+            log.warning("container %d: its snapshots can't be read, a new one will be made: %s", self._container, error)
+            return
+        if damaged:
+            self._give_up("; ".join(damaged))
+        elif manifest is not None:
+            self._manifest = manifest
+            self._taken_sequence = manifest.sequence
+            self._whole_due = False
+
+    # --- whether it is whole ---------------------------------------------------------------------------
+
+    async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
+        """Read the snapshot as it is stored; says what is wrong with it, or "". `pause` is called after so many bytes.
+
+        A damaged one is given up; a damaged manifest is stored anew.
+
+        Raises:
+            UnavailableError: tier 2 can't be read.
+        """
+        if self._manifest is None or self.damage:
+            return self.damage
+        manifest = self._manifest
+        try:
+            for part in manifest.parts:
+                await snapshots.read_part(self._chunks, part)
+                await pause(part.size_bytes)
+            await self._renew_manifest(manifest)
+        except SnapshotError as error:
+            newest = self._manifest
+            if newest is manifest or error.name in {part.name for part in newest.parts}:
+                self._give_up(str(error))
+            # else it was replaced meanwhile, by what was stored just now
+        if not self.damage and not self._is_known:
+            self._is_known = True
+            self.on_stored()
+        return self.damage
+
+    async def _renew_manifest(self, manifest: Manifest) -> None:
+        """What it says is known here, so damage of it costs no more than to store it anew."""
+        if self._manifest is not manifest:
+            return
+        wrong = await snapshots.renew_manifest(self._chunks, manifest)
+        if self._manifest is not manifest:  # replaced meanwhile, and deleted
+            await self._delete_all(snapshots.manifest_names(self._container, manifest.number))
+        elif wrong:
+            self.renewed = "; ".join(wrong)
+            log.warning("container %d: the manifest of its snapshot was stored anew: %s", self._container, self.renewed)
+
+    async def _get_to_know(self) -> None:
+        """Of the snapshot that was found at the start."""
+        while True:
+            try:
+                await self.verify(lambda size_bytes: asyncio.sleep(size_bytes / SNAPSHOT_READ_BYTES_PER_S))
+            except NadiError as error:
+                said = f"it can't be read: {error}"
+                if said != self.error:
+                    log.warning(
+                        "container %d: its snapshot can't be read, and the log is kept: %s", self._container, error
+                    )
+                self.error = said
+                await asyncio.sleep(SNAPSHOT_INTERVAL_S)
+            else:
+                self.error = ""
+                return
+
+    def _give_up(self, what: str) -> None:
+        log.error(
+            "container %d: the snapshot of its state is damaged; a new one is made, and the log kept until then: %s",
+            self._container,
+            what,
+        )
+        self.damage = what
+        self._is_known, self._whole_due = False, True
+        self._next_at = time.monotonic()
+
+    # --- taking: between two commits -------------------------------------------------------------------
+
+    def due(self, metadata: Metadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
+        """Whether `take` would find something to do. log_bytes: written to the log so far; hurry: it must shrink."""
+        if not metadata.checked or (self._sending is not None and not self._sending.done()):
+            return False
+        if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
+            return False
+        now = time.monotonic()
+        has_grown = hurry or log_bytes - self._log_bytes >= SNAPSHOT_LOG_BYTES
+        return now >= self._next_at or (not self._pause_s and has_grown)
+
+    def hasten(self) -> None:
+        """Let the next one, of all that has changed, come with the next checkpoint."""
+        self._next_at = time.monotonic()
+
+    async def take(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+        """Set aside what the next snapshot has over the last, and have it sent."""
+        self._next_at = time.monotonic() + SNAPSHOT_INTERVAL_S
+        self._log_bytes = log_bytes
+        changes, size_bytes = metadata.take_changes()
+        self._taken_sequence = sequence
+        if changes is None or self._unsent_bytes + size_bytes > STATE_CHANGES_MAX_BYTES or self._deltas_are_enough():
+            self._whole_due = True
+        if self._whole_due:
+            self._unsent, self._unsent_bytes = {}, 0
+            try:
+                await asyncio.to_thread(self._copy_state, metadata)
+            except (NadiError, OSError, lmdb.Error) as error:
+                self._copy.unlink(missing_ok=True)
+                self._failed(error, is_full=reserve.disk_is_full(self._folder))  # LMDB doesn't always say so
+                return
+            self._send(self._send_whole(sequence))
+        else:
+            merge(self._unsent, changes or {})
+            self._unsent_bytes += size_bytes
+            self._send(self._send_delta(sequence))
+
+    def _deltas_are_enough(self) -> bool:
+        manifest = self._manifest
+        if manifest is None:
+            return True
+        base_bytes, deltas_bytes = (
+            sum(part.size_bytes for part in parts) for parts in (manifest.base, manifest.deltas)
+        )
+        return len(manifest.deltas) >= SNAPSHOT_DELTAS or deltas_bytes > max(base_bytes // 4, _SMALL_BYTES)
+
+    def _copy_state(self, metadata: Metadata) -> None:
+        descriptor = os.open(self._copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            metadata.copy(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # --- sending: meanwhile everything goes on ---------------------------------------------------------
+
+    def _send(self, sending: Coroutine[None, None, Manifest]) -> None:
+        self._sending = asyncio.create_task(self._store(sending), name=f"snapshot-{self._container}")
+
+    async def _store(self, sending: Coroutine[None, None, Manifest]) -> None:
+        try:
+            manifest = await sending
+            former, self._manifest = self._manifest, manifest
+        except (NadiError, OSError) as error:
+            self._failed(error)
+            return
+        finally:
+            self._copy.unlink(missing_ok=True)
+        self._pause_s, self.error, self.is_full = 0.0, "", False
+        if self._is_known and self.damage:
+            log.warning("container %d: a new snapshot has taken the damaged one's place", self._container)
+            self.renewed, self.damage = self.damage, ""
+        self.on_stored()
+        try:
+            await self._delete_former(former, manifest)
+        except NadiError as error:  # they are garbage: the next whole one finds them
+            log.info("container %d: a former snapshot stays for now: %s", self._container, error)
+
+    async def _send_whole(self, sequence: int) -> Manifest:
+        inspected = await asyncio.to_thread(statecheck.inspect_file, self._copy, self._container)
+        if inspected.damage:  # a snapshot of it would take the place of a good one
+            error = DamagedStateError(str(self._folder / "state"), inspected.damage)
+            self.on_damage(error)
+            raise error
+        name = snapshots.base_name(self._container, sequence)
+        parts: list[Part] = []
+        pieces = snapshots.parts_of(self._copy)
+        try:
+            while (raw := await asyncio.to_thread(next, pieces, None)) is not None:
+                stored = await asyncio.to_thread(snapshots.packed, raw)
+                self._chunks.check_room(len(stored))
+                parts.append(await snapshots.put(self._chunks, f"{name}-{len(parts):06d}", stored))
+            manifest = await self._put_manifest(sequence, tuple(parts), ())
+        except NadiError:
+            await self._delete_all(part.name for part in parts)  # the next try makes its own, and may need the room
+            raise
+        self._whole_due, self._is_known = False, True
+        return manifest
+
+    async def _send_delta(self, sequence: int) -> Manifest:
+        former = self._manifest
+        assert former is not None, "a delta follows a base"
+        stored = await asyncio.to_thread(snapshots.pack_changes, self._unsent)
+        part = await snapshots.put(self._chunks, snapshots.delta_name(self._container, sequence), stored)
+        manifest = await self._put_manifest(sequence, former.base, (*former.deltas, part))
+        self._unsent, self._unsent_bytes = {}, 0
+        return manifest
+
+    async def _put_manifest(self, sequence: int, base: tuple[Part, ...], deltas: tuple[Part, ...]) -> Manifest:
+        number = await self._next_number()
+        manifest = Manifest(snapshots.VERSION, self._container, number, sequence, base, deltas)
+        try:
+            await snapshots.put_manifest(self._chunks, manifest)
+        except NadiError:  # it may be there, though not durably, and what it names is not to stay
+            await self._delete_all(snapshots.manifest_names(self._container, number))
+            raise
+        return manifest
+
+    async def _next_number(self) -> int:
+        """Above all there are, damaged ones too: an object is written once."""
+        if self._manifest is not None:
+            return self._manifest.number + 1
+        return await snapshots.last_number(self._chunks, self._container) + 1
+
+    async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
+        if former is not None and former.base == manifest.base:
+            for name in snapshots.manifest_names(self._container, former.number):
+                await self._chunks.delete(name)
+            return
+        needed = {part.name for part in manifest.parts}
+        needed.update(snapshots.manifest_names(self._container, manifest.number))
+        for name in await self._chunks.listed(snapshots.folder_of(self._container)):
+            if name not in needed:
+                await self._chunks.delete(name)
+
+    async def _delete_all(self, names: Iterable[str]) -> None:
+        for name in names:
+            with contextlib.suppress(NadiError):  # then the next whole one finds it
+                await self._chunks.delete(name)
+
+    def _failed(self, error: Exception, *, is_full: bool = False) -> None:
+        """Try again later; what was taken is kept, or will be in the next whole one."""
+        self.is_full = is_full or isinstance(error, StorageFullError) or is_no_room(error)
+        said = str(error)
+        if said != self.error:
+            log.warning(
+                "container %d: its snapshot could not be stored, and the log is kept: %s", self._container, said
+            )
+        self.error = said
+        self._pause_s = min(SNAPSHOT_RETRY_MAX_S, max(SNAPSHOT_INTERVAL_S, 2 * self._pause_s))
+        self._next_at = time.monotonic() + self._pause_s
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+        """Before a clean stop: let the snapshot reach up to its end, unless that takes long."""
+        try:
+            async with asyncio.timeout(SNAPSHOT_STOP_S):
+                if self._sending is not None:
+                    await asyncio.wait([self._sending])
+                is_due = metadata.checked and (self._whole_due or sequence != self._taken_sequence)
+                if is_due and not self.error and self._is_quick():
+                    await self.take(metadata, sequence, log_bytes)
+                    if self._sending is not None:
+                        await asyncio.wait([self._sending])
+        except TimeoutError:
+            log.info("container %d: the next start makes a snapshot; for this one tier 2 was too slow", self._container)
+        await self.ended(cancel=True)
+
+    def _is_quick(self) -> bool:
+        """Whether the next one takes no longer than a stop may."""
+        is_whole = self._whole_due or self._deltas_are_enough()
+        return not is_whole or (self._folder / "state" / STATE_FILE).stat().st_size <= SNAPSHOT_STOP_BYTES
+
+    async def ended(self, *, cancel: bool = False) -> None:
+        """Wait until nothing is under way."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+            self._reading = None
+        if self._sending is not None:
+            if cancel:
+                self._sending.cancel()
+            await asyncio.wait([self._sending])
+            self._sending = None

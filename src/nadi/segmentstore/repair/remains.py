@@ -1,0 +1,382 @@
+"""What remains of a container whose state can't be used: for `salvage`, which makes a state of it.
+
+From a state's file, or a base of the snapshot, each record that is whole: it has a checksum of its own, and LMDB leaks
+no pages, so whatever lies whole on a leaf page that the free list doesn't name was in the state. Without that list it
+is what the tables lead to, and where they are damaged too, whatever there is, which may be older then. From deltas what
+they changed. From chunks their descriptions. From the log what it says of segments: which it creates, which must have
+been there before, and how long they were then; and where a state ended that has lost its own record.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crc32c import crc32c
+
+from nadi.errors import NotFoundError
+from nadi.limits import MIB, SNAPSHOT_PART_BYTES
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.snapshots import NO_CRC, Manifest, Part, SnapshotError
+from nadi.segmentstore.repair import lostheads
+from nadi.segmentstore.repair.stopped import StoppedLog
+from nadi.segmentstore.state import operations as op
+from nadi.segmentstore.state import pages
+from nadi.segmentstore.state.check import STATE_FILE
+from nadi.segmentstore.state.checked import (
+    CRC_BYTES,
+    STATE_KEY,
+    TABLES,
+    TOTALS_KEY,
+    WHOLE,
+    Totals,
+    decode_totals,
+    seed_of,
+)
+from nadi.segmentstore.state.metadata import decode_segment, decode_sequence, encode_state
+from nadi.segmentstore.state.pages import PAGE_BYTES, DamagedPagesError
+from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.segmentstore.tier2.description import ChunkDescription
+
+Described = dict[int, list[tuple[str, ChunkDescription]]]  # by segment, with the chunks' names
+Records = dict[str, dict[bytes, bytes]]  # by table and key, without checksums
+LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that there is none of: readers of its bytes are told
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is whole of a state. source: where it is from, in words. totals: what there should be, as far as known.
+
+    told: what of the source can't be used, line by line. may_be_stale: some records may be older ones.
+    """
+
+    source: str
+    records: Records
+    totals: Totals = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    may_be_stale: bool = False
+
+    @property
+    def sequence(self) -> int:
+        """Of the last frame that it reflects."""
+        return decode_sequence(self.records["state"][STATE_KEY])
+
+
+def no_records() -> Records:
+    return {table: {} for table in TABLES}
+
+
+# --- of a state's file -------------------------------------------------------------------------------
+
+
+def of_state(folder: Path, container: int) -> Remains:
+    """What can be relied on of the state in a folder; blocking. Its own record may be missing.
+
+    Raises:
+        OSError: the file can't be read.
+    """
+    told = []
+    with (folder / STATE_FILE).open("rb") as stream:
+        try:
+            used = pages.used_pages(stream.fileno())
+        except DamagedPagesError as error:
+            used = lostheads.used_pages(stream.fileno(), container, error)
+        records = _whole_on(stream.fileno(), container, used.rest)
+        records["state"].clear()  # an older one would tell another end
+        for table, rows in _whole_on(stream.fileno(), container, used.sure).items():
+            records[table] |= rows
+    if used.damage:
+        told.append(
+            f"{folder.name} has lost which of its pages are free ({used.damage}): "
+            + ("some records may be older ones, or deleted ones" if used.rest else "all those in use are found")
+        )
+    totals = _taken_totals(records)
+    return Remains(f"what is whole of {folder.name}", records, totals, told, bool(used.rest))
+
+
+def _whole_on(file: int, container: int, numbers: Iterable[int]) -> Records:
+    """The whole records on these pages of an open file."""
+    seeds = {table: seed_of(container, table) for table in TABLES}
+    found = no_records()
+    for number in sorted(numbers):
+        for key, value in pages.records_on(file, number):
+            for table, seed in seeds.items():
+                if len(value) >= CRC_BYTES and crc32c(value, crc32c(key, seed)) == WHOLE:
+                    raw, other = value[:-CRC_BYTES], found[table].get(key)
+                    if other is None or _age(table, raw) >= _age(table, other):
+                        found[table][key] = raw
+                    break
+    return found
+
+
+def _age(table: str, raw: bytes) -> tuple[int, ...]:
+    """Larger for the later of two records of one key, as far as they tell: only what may be free has two."""
+    match table:
+        case "segments":
+            stored = decode_segment(raw)
+            return stored.length, stored.table_length, stored.start_offset, stored.sealed, stored.modified_ms
+        case "extents":  # from the log into a chunk, and there into a larger one
+            return int.from_bytes(raw[8:16], "big") == 0, int.from_bytes(raw[:8], "big")
+        case "entries" | "attributes":  # versions, and writers' numbers, grow
+            return (int.from_bytes(raw[:8], "big", signed=True),)
+    return ()
+
+
+def _taken_totals(records: Records) -> Totals:
+    totals = records["state"].pop(TOTALS_KEY, None)
+    return decode_totals(totals) if totals is not None else {}
+
+
+# --- of a snapshot -----------------------------------------------------------------------------------
+
+
+async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Remains | None:
+    """What is whole of the newest snapshot, or None if there is none; `scratch` is a file that is written for it.
+
+    Raises:
+        UnavailableError: tier 2 can't be read.
+        OSError: `scratch` can't be written.
+    """
+    manifest, told = await snapshots.newest(chunks, container)
+    if manifest is None:
+        by_names = await snapshots.told_by_names(chunks, container)
+        if not by_names:
+            return None
+        manifest = by_names[0]
+        told.append("the snapshot has no manifest: what belongs to it is told by names, so more may be missing")
+    told += await _lay_out(chunks, manifest, scratch)
+    with scratch.open("rb") as stream:  # a base has no free pages
+        count = os.fstat(stream.fileno()).st_size // PAGE_BYTES
+        records = _whole_on(stream.fileno(), container, range(2, count))
+    totals = _taken_totals(records)
+    if totals:
+        records["state"][TOTALS_KEY] = b""  # from here on a record as any other
+    seeds = {table: seed_of(container, table) for table in TABLES}
+    is_stale = False
+    before = ""
+    for part in manifest.deltas:
+        try:
+            for changes in snapshots.unpack_changes(await snapshots.read_part(chunks, part)):
+                for table, rows in changes.items():
+                    for key, raw in rows.items():
+                        if raw is None:
+                            records[table].pop(key, None)
+                        elif crc32c(raw, crc32c(key, seeds[table])) == WHOLE:
+                            records[table][key] = raw[:-CRC_BYTES]
+        except SnapshotError as error:
+            is_stale = True
+            told.append(f"{error}: what it changed{before} is as it was before, but for what changed again later")
+        else:
+            before = f" behind {part.name.rpartition('/')[2]}"
+    if records["state"].get(TOTALS_KEY):
+        totals = _taken_totals(records)
+    records["state"].pop(TOTALS_KEY, None)
+    if STATE_KEY not in records["state"]:
+        told.append("its own record is gone: it said which chunks are garbage; they stay")
+        records["state"][STATE_KEY] = encode_state(snapshots.base_sequence(manifest), 1)
+    return Remains(f"the snapshot of frame {manifest.sequence:,} in tier 2", records, totals, told, is_stale)
+
+
+async def _lay_out(chunks: ChunkStore, manifest: Manifest, file: Path) -> list[str]:
+    """Put what can be read of a base where it was in the state's file; says of which parts that isn't all."""
+    told = []
+    parts: dict[int, bytes] = {}
+    whole_bytes = SNAPSHOT_PART_BYTES
+    last = max(map(snapshots.number_of, manifest.base), default=0)
+    for part in manifest.base:
+        raw, is_whole = _unpacked(await _read_anyhow(chunks, part))
+        number = snapshots.number_of(part)
+        parts[number] = raw
+        if is_whole and number != last:
+            whole_bytes = len(raw)
+        if not is_whole:
+            told.append(f"{part.name} is damaged or missing: {len(raw):,} bytes of it can be read")
+    told += [
+        f"part {number:,} of the base is missing" for number in range(last + 1) if number not in parts and manifest.base
+    ]
+    with file.open("wb") as stream:
+        for number, raw in parts.items():
+            stream.seek(number * whole_bytes)
+            stream.write(raw)
+    return told
+
+
+async def _read_anyhow(chunks: ChunkStore, part: Part, position: int = 0) -> bytes:
+    """Unchecked; nothing where it is gone, or its disk can't read it."""
+    try:
+        return bytes(await chunks.read(part.name, position, part.size_bytes)) if part.size_bytes else b""
+    except (NotFoundError, DiskReadError):
+        return b""
+
+
+_STEP_BYTES = 64  # of packed data: what is before damage is had, to within that
+
+
+def _unpacked(stored: bytes) -> tuple[bytes, bool]:
+    """A part of a base as far as it can be unpacked, and whether that is all."""
+    unpacker, raw = zlib.decompressobj(), []
+    size_bytes = 0
+    try:
+        for at in range(0, len(stored), _STEP_BYTES):
+            raw.append(unpacker.decompress(stored[at : at + _STEP_BYTES], _MOST_BYTES - size_bytes))
+            size_bytes += len(raw[-1])
+            if size_bytes >= _MOST_BYTES:
+                break
+    except zlib.error:
+        return b"".join(raw), False
+    return b"".join(raw), unpacker.eof
+
+
+_MOST_BYTES = 64 * MIB  # of a part, whatever its damaged bytes unpack to
+
+
+# --- of chunks ---------------------------------------------------------------------------------------
+
+
+async def described_chunks(chunks: ChunkStore, container: int) -> Described:
+    """What the chunks in tier 2 say of themselves, by segment, those that hold most first."""
+    found: Described = defaultdict(list)
+    for name, size in (await chunks.listed(f"container-{container}")).items():
+        tail = await _read_anyhow(chunks, Part(name, min(size, _TAIL_BYTES), NO_CRC), max(0, size - _TAIL_BYTES))
+        described = ChunkDescription.decode(name, tail)
+        if described is not None and described.container == container:
+            found[described.segment_id].append((name, described))
+    for some in found.values():
+        some.sort(key=lambda pair: (pair[1].offset, -pair[1].length))
+    return found
+
+
+_TAIL_BYTES = 64 * 1024  # holds any description: a few bytes for each MiB of its chunk
+
+
+# --- of the log --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LogTells:
+    """What the frames of a log behind a state say of segments, by number.
+
+    created: there. before: that must have been there before, and what they are: tables, or not. lengths: of those that
+    were, where an append tells. last_id: the highest number. no_use: chunks that were planned, and hold nothing that
+    isn't elsewhere. first_sequence: of the first frame at all that can be read, 0 if there is none.
+    """
+
+    created: dict[int, str] = field(default_factory=dict)
+    before: dict[int, bool] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
+    last_id: int = 0
+    no_use: set[str] = field(default_factory=set)
+    first_sequence: int = 0
+
+    def _speak_of(self, segment: int, *, is_table: bool = False) -> None:
+        if segment not in self.created:
+            self.before[segment] = is_table or self.before.get(segment, False)
+        self.last_id = max(self.last_id, segment)
+
+    def _take(self, operations: list[op.AnyOperation], merged: set[int]) -> None:
+        for operation in operations:
+            match operation:
+                case op.Create():
+                    if operation.segment not in self.before:
+                        self.created[operation.segment] = operation.name
+                    self.last_id = max(self.last_id, operation.segment)
+                case op.Append():
+                    self._speak_of(operation.segment)
+                    if operation.segment not in merged:
+                        self.lengths.setdefault(operation.segment, operation.offset)
+                case op.Merge():
+                    self._speak_of(operation.target)
+                    self._speak_of(operation.source)
+                    merged.add(operation.target)  # how long it was before isn't said any more
+                case op.TableUpdate():
+                    self._speak_of(operation.segment, is_table=True)
+                case op.Seal() | op.Truncate() | op.Delete() | op.Attributes() | op.Policy():
+                    self._speak_of(operation.segment)
+                case op.ChunkPlanned():
+                    self.no_use.add(operation.chunk)
+                case op.ChunkStored():
+                    self.no_use.discard(operation.chunk)
+                    self.last_id = max(self.last_id, operation.segment)
+                case op.ChunksDropped() | op.ChunksDeleted():
+                    self.no_use.update(operation.chunks)
+
+
+def of_log(folder: Path, after_sequence: int) -> LogTells:
+    """What the container's log says behind that frame; blocking."""
+    tells, merged = LogTells(), set[int]()
+    for frame in StoppedLog(folder / "log").readable(0):
+        tells.first_sequence = tells.first_sequence or frame.header.sequence
+        if frame.header.sequence > after_sequence:
+            tells._take(op.decode_frame(frame.head())[0], merged)
+    return tells
+
+
+def end_told_by_log(folder: Path, records: Records) -> int:
+    """The last frame that a state reflects which has lost its own record: what its others have of the log's, or lack,
+    says so; blocking."""
+    segments = {int.from_bytes(key, "big"): decode_segment(raw) for key, raw in records["segments"].items()}
+    in_log: dict[int, set[int]] = defaultdict(set)  # by segment: the frames that have bytes of it
+    for key, raw in records["extents"].items():
+        in_log[int.from_bytes(key[:8], "big")].add(int.from_bytes(raw[8:16], "big"))
+    frames = StoppedLog(folder / "log").readable(0)
+    last = max([frames[0].header.sequence - 1 if frames else 0, *(max(some) for some in in_log.values())])
+    created: dict[int, int] = {}
+    appended: dict[int, set[int]] = defaultdict(set)
+
+    def is_gone(segment: int) -> bool | None:
+        """None: it may have been created later."""
+        if segment in segments:
+            return False
+        return True if created.get(segment, 0) <= last else None
+
+    def has(operation: op.AnyOperation, sequence: int) -> bool | None:
+        """As far as anything tells; True too if it can't be applied any more."""
+        match operation:
+            case op.Create():
+                created[operation.segment] = sequence
+                return operation.segment in segments or None
+            case op.Append() if operation.segment in segments:
+                return operation.offset < segments[operation.segment].length if operation.length else None
+            case op.Append():
+                appended[operation.segment].add(sequence)
+            case op.Merge():
+                moved = appended[operation.source]
+                appended[operation.target] |= moved
+                return True if moved & in_log[operation.target] else is_gone(operation.source)
+            case op.Delete():
+                return is_gone(operation.segment)
+            case op.TableUpdate() if operation.entries and operation.segment in segments:
+                return operation.entries[0][1] < segments[operation.segment].table_length
+            case op.Seal() if operation.segment in segments:
+                return segments[operation.segment].sealed
+            case op.ChunkStored():
+                place = operation.segment.to_bytes(8, "big") + operation.offset.to_bytes(8, "big")
+                return operation.chunk.encode() in records["extents"].get(place, b"") or None
+        return None
+
+    for frame in frames:
+        sequence = frame.header.sequence
+        said = [has(operation, sequence) for operation in op.decode_frame(frame.head())[0]]
+        if sequence > last and False in said:
+            break
+        if True in said:
+            last = max(last, sequence)
+    return last
+
+
+# --- in any of them ----------------------------------------------------------------------------------
+
+
+def segments_of(records: Records) -> set[int]:
+    """The segments that a state has anything of; chunks of others may still be there."""
+    keys = {key[:8] for table in ("segments", "extents", "entries") for key in records[table]}
+    return {int.from_bytes(key, "big") for key in keys | set(records["names"].values()) if len(key) == 8}
+
+
+def with_any(records: Records, *tables: str) -> set[int]:
+    """The segments that have anything in these tables."""
+    return {int.from_bytes(key[:8], "big") for table in tables for key in records[table]}

@@ -1,0 +1,328 @@
+"""A container of a stopped folder, for looking at: recovered as a server does it, and not a byte is written there.
+
+The state is a copy elsewhere. The log is only read, and only up to damage that a start would refuse, or to where an
+operator thinks of cutting it: `lost` says what whole frames lie behind, and so would be given up with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
+from nadi.errors import CorruptLogError, DamagedDataError, NadiError, NotFoundError
+from nadi.limits import MIB
+from nadi.naming import parse_segment_name
+from nadi.segmentstore.container import inventory
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.container.damage import KnownDamage
+from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.state import operations as op
+from nadi.segmentstore.state.machine import StateMachine
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.tier1.cut import cut_at
+from nadi.segmentstore.tier1.disk import open_for_reading
+from nadi.segmentstore.tier1.fence import read_epoch
+from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
+from nadi.segmentstore.tier1.log import Frame, LogAddress
+from nadi.segmentstore.tier1.reading import HeadsRead, heads_of_files, read_checked, read_heads
+from nadi.segmentstore.tier1.recovery import (
+    UNKNOWN,
+    Headers,
+    LogFile,
+    Replay,
+    check_can_be_told,
+    headers_in,
+    read_headers,
+)
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+
+@dataclass(slots=True)
+class Lost:
+    """What frames hold that are given up; `frames` counts those that can still be read."""
+
+    frames: int = 0
+    last_sequence: int = 0
+    bytes_of: dict[int, tuple[int, int]] = field(default_factory=dict)  # by segment: from offset to offset
+    entries_of: dict[int, int] = field(default_factory=dict)  # by segment: changed entries of a table
+    created: dict[int, str] = field(default_factory=dict)
+    deleted: list[int] = field(default_factory=list)
+
+    def take(self, operations: list[op.AnyOperation]) -> None:
+        for operation in operations:
+            match operation:
+                case op.Append() if operation.length:
+                    begin, end = operation.offset, operation.offset + operation.length
+                    low, high = self.bytes_of.get(operation.segment, (begin, end))
+                    self.bytes_of[operation.segment] = min(low, begin), max(high, end)
+                case op.TableUpdate():
+                    count = self.entries_of.get(operation.segment, 0)
+                    self.entries_of[operation.segment] = count + len(operation.entries)
+                case op.Create():
+                    self.created[operation.segment] = operation.name
+                case op.Delete():
+                    self.deleted.append(operation.segment)
+
+
+class ReadableFrame(NamedTuple):
+    """A frame of which at least the head is whole."""
+
+    path: Path
+    header: FrameHeader
+    check: FrameCheck
+
+    def head(self) -> bytes:
+        """What stands before the data."""
+        with self.path.open("rb", buffering=0) as stream:
+            return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + self.header.header_bytes)
+
+
+class StoppedLog:
+    """The part of a DurableLog that reads. cut: (number of a file, byte): what lies from there on is left out.
+
+    has_all: the state has all that the log ever said: damage is told in `needless` then, and doesn't end the replay.
+    """
+
+    def __init__(self, folder: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
+        known = read_epoch(folder)
+        self.damage: CorruptLogError | None = None
+        self.needless: CorruptLogError | None = None
+        self._has_all = has_all
+        self.lost = Lost()
+        self.size_bytes = 0
+        self._folder = folder
+        self._cut = cut
+        self._files: dict[int, LogFile] = {}
+        headers = Headers(folder, None, [], [], 1)
+        try:
+            if folder.exists():
+                headers = read_headers(folder, known[0] if known else None)
+                check_can_be_told(headers, known is not None)
+        except CorruptLogError as error:
+            self._note(error)
+            headers = read_headers(folder, known[0] if known else None, UNKNOWN)
+        self._log_id = headers.log_id or b""
+        self._replay = Replay(headers, self._log_id, cut_at(folder), direct=False)
+        self._use(headers)
+
+    def _use(self, headers: Headers) -> None:
+        self._files = {file.number: file for file in headers.used}
+        self.size_bytes = sum(file.size_bytes for file in headers.used)
+
+    def _note(self, error: CorruptLogError) -> None:
+        if self._has_all:
+            self.needless = error
+        else:
+            self.damage = error
+
+    def replay(self, after_sequence: int) -> Iterator[Frame]:
+        """The frames that a start would replay, up to damage that refuses it, or to the cut."""
+        sequence = after_sequence
+        if self.damage is None and self.needless is None:
+            try:
+                for frame in self._replay.frames(after_sequence):
+                    if self._cut is not None and (frame.address.file, frame.address.offset) >= self._cut:
+                        break
+                    yield frame
+                    sequence = frame.address.sequence
+            except CorruptLogError as error:
+                self._note(error)
+                if not self._folder.exists():
+                    return
+                # what passed for a file that was only prepared may hold what is needed
+                self._use(read_headers(self._folder, self._log_id or None, UNKNOWN))
+        if self.damage is not None or self._cut is not None:
+            for readable in self.readable(sequence):
+                self.lost.frames += 1
+                self.lost.last_sequence = readable.header.sequence
+                self.lost.take(op.decode_frame(readable.head())[0])
+
+    def readable(self, after_sequence: int) -> list[ReadableFrame]:
+        """Every later frame whose head can be read, wherever it stands, in order; a write cut short is none."""
+        found: dict[int, ReadableFrame] = {}
+        for frame in self._whole_frames():
+            sequence = frame.header.sequence
+            if sequence > after_sequence and (
+                sequence not in found or found[sequence].header.epoch < frame.header.epoch
+            ):
+                found[sequence] = frame
+        frames: list[ReadableFrame] = []
+        epoch = 0
+        for _, frame in sorted(found.items()):
+            if frame.header.epoch >= epoch:  # else the late write of an owner that was fenced
+                epoch = frame.header.epoch
+                frames.append(frame)
+        if frames and frames[-1].check.damaged_parts:
+            frames.pop()
+        return frames
+
+    def _whole_frames(self) -> Iterator[ReadableFrame]:
+        log_crc = crc32c(self._log_id)
+        for path in sorted(self._folder.glob("log-*.nadi")):
+            number = log_file_number(path.name)
+            if number is None:
+                continue
+            with path.open("rb", buffering=0) as stream:
+                for position in itertools.count(0, MIB):
+                    chunk = os.pread(stream.fileno(), MIB, position)
+                    if not chunk:
+                        break
+                    for header in headers_in(chunk, log_crc, number, position):
+                        content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
+                        check = header.check(content, log_crc)
+                        if check.head_is_whole:
+                            yield ReadableFrame(path, header, check)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether an operator gave up its end, and nothing was written since."""
+        return self._replay.is_cut
+
+    def has_lost_its_end(self, frames: Sequence[ReadableFrame], after_sequence: int) -> bool:
+        """Whether more may be missing behind those, which are all; known once a replay after that frame has ended."""
+        if self.damage is None:
+            return False
+        if not frames or frames[-1].header.sequence < after_sequence:
+            return True
+        last = log_file_number(frames[-1].path.name) or 0
+        damaged = log_file_number(Path(self.damage.file).name) or 0
+        file = self._files.get(last)
+        return damaged > last or (file is not None and file.size_bytes < file.least_bytes)
+
+    @property
+    def first_sequence(self) -> int:
+        """Of the first frame that any file has; UNKNOWN: none can be told."""
+        return min((file.first_sequence for file in self._files.values()), default=UNKNOWN)
+
+    def has(self, address: LogAddress, length: int) -> bool:
+        file = self._files.get(address.file)
+        end = address.offset + length
+        if self._cut is not None and (address.file, end) > self._cut:
+            return False
+        return file is not None and end <= file.size_bytes
+
+    async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
+        file = self._files.get(address.file)
+        if file is None:
+            raise NotFoundError(f"file {address.file:,} of the log is missing")
+        self._open_file(file)
+        return await asyncio.to_thread(read_checked, file, crc32c(self._log_id), address, offset, length, checksum)
+
+    async def read_heads(self, after_sequence: int, last_sequence: int) -> AsyncIterator[HeadsRead]:
+        """See whether what a replay after that frame, up to another, needs is still there, piece by piece.
+
+        Raises:
+            OSError: the disk fails.
+        """
+
+        async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead:
+            self._open_file(file)
+            return await asyncio.to_thread(read_heads, file, crc32c(self._log_id), place, stop, after_sequence, MIB)
+
+        files = [self._files[number] for number in sorted(self._files)]
+        first = min(self.first_sequence, last_sequence + 1)
+        if first > after_sequence + 1:  # a running server has had the file, and misses it
+            what = f"frames {after_sequence + 1:,} to {first - 1:,} are missing, and their files"
+            place = files[0].path if files else self._folder
+            yield HeadsRead(0, first, 0, (CorruptLogError(str(place), 0, what),))
+        async for found in heads_of_files(files, last_sequence, after_sequence, read):
+            yield found
+
+    @staticmethod
+    def _open_file(file: LogFile) -> None:
+        if file.read_fd < 0:
+            try:
+                file.read_fd = open_for_reading(file.path)
+            except FileNotFoundError as error:
+                raise NotFoundError(f"{file.path} is missing") from error
+
+    async def close(self) -> None:
+        for file in self._files.values():
+            if file.read_fd >= 0:
+                os.close(file.read_fd)
+                file.read_fd = -1
+
+
+class StoppedContainer(Container):
+    """`open` it with a copy of its state, look, and `shut` it; it takes no requests."""
+
+    log: Any
+
+    def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
+        super().__init__(number, folder, BlockCache(), chunks)
+        self.folder, self.chunks = folder, chunks
+        self.damage = KnownDamage(number, logs=False)
+        self._reader = SegmentReader(chunks, self.cache, Rota())
+        self.undescribed = 0
+        self.first_undescribed = ""  # the chunk's name
+
+    async def open(self, state: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
+        """Recover from that state, which is changed as a start would do it, and the container's log.
+
+        has_all: the state has all that the log ever said. Damage that refuses a start is in `log.damage` then.
+
+        Raises:
+            DamagedStateError: the state is, after all.
+        """
+        self.metadata = await asyncio.to_thread(Metadata, state, self.number)
+        self.log = StoppedLog(self._folder / "log", cut, has_all=has_all)
+        try:
+            self.state: StateMachine = await asyncio.to_thread(self._recover)
+            await inventory.take(self, self._chunks)
+        except BaseException:
+            await self.shut()
+            raise
+
+    async def read_all(self) -> int:
+        """Read every byte of every segment; what is damaged is in `damage` then, and in `undescribed` how many chunks
+        with whole data have no whole description. Gives how many bytes could be read.
+        """
+        count = 0
+        for segment in await asyncio.to_thread(self.segments):
+            record = self.state.by_id(segment)
+            for extent in list(record.extents) if record is not None else []:
+                assert record is not None
+                try:
+                    if not await self._reader.verify(self, record, extent):
+                        self.undescribed += 1
+                        self.first_undescribed = self.first_undescribed or extent.chunk
+                    count += extent.length
+                except DamagedDataError as error:
+                    self.damage.note(error)
+                except NadiError as error:
+                    self.damage.note(DamagedDataError(record.name, extent.offset, extent.end, str(error)))
+            self.state.make_room()
+        return count
+
+    def segments(self) -> list[int]:
+        """The ids of all there are."""
+        found = dict.fromkeys(self.metadata.segments())
+        found |= dict.fromkeys(record.id for record in self.state.residents.all())
+        return [segment for segment in found if segment not in self.state.residents.deleted]
+
+    def name_of(self, segment: int) -> str:
+        """The segment's name; by number where nothing tells it."""
+        record = self.state.by_id(segment)
+        return record.name if record is not None else self.log.lost.created.get(segment, f"number {segment}")
+
+    async def shut(self) -> None:
+        await self.log.close()
+        self.metadata.close()
+
+
+def in_words(segment: str) -> str:
+    """A segment by its stream, for people."""
+    try:
+        scope, stream, _ = parse_segment_name(segment.partition("#tr")[0])
+    except NadiError:
+        return f"segment {segment}"
+    return f"stream {scope}/{stream}, segment {segment.rpartition('/')[2]}"

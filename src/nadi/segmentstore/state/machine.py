@@ -1,0 +1,392 @@
+"""The state of a container and how operations change it: the fold over the log.
+
+`apply` is the only place where an operation changes state, live and in replay; only appends, which
+are gathered in runs, have a live form of their own in `frame`. Records that are clean and idle leave
+memory and are loaded again when they are asked for (`residents`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from nadi.errors import DamagedStateError
+from nadi.limits import CHUNK_FLUSH_BYTES
+from nadi.segmentstore.state import moments
+from nadi.segmentstore.state import operations as op
+from nadi.segmentstore.state.metadata import Change, ChangedExtents, ContainerState, Metadata, Overlay
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.residents import Residents
+from nadi.segmentstore.tier1.log import LogAddress
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """What brings disk to `sequence`. Of what there may be much, extents, table entries, and what a deleted
+    segment leaves behind, the thread that writes takes care."""
+
+    sequence: int
+    deleted: dict[int, str]  # id: name
+    changes: list[Change] = field(default_factory=list)
+    extents: list[tuple[int, ChangedExtents]] = field(default_factory=list)
+    attributes: list[tuple[SegmentRecord, set[bytes]]] = field(default_factory=list)  # as `changes` has them
+    entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
+    moments: list[tuple[SegmentRecord, dict[int, int], int]] = field(default_factory=list)  # with the start offset
+
+
+class StateMachine:
+    """Records by name and id, frames that hold bytes not yet in tier 2, chunk plans and garbage."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+        stored = metadata.state()
+        self.sequence = stored.sequence  # of the newest frame applied
+        self.next_segment = stored.next_segment
+        now = self._now = time.monotonic()
+        self.planned: dict[str, None] = dict.fromkeys(stored.planned)
+        self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time since when
+        self.transients: dict[int, None] = dict.fromkeys(stored.transients)
+        self.frames: dict[int, FrameRef] = {}  # by sequence, in order
+        self.large: dict[int, None] = {}  # segments that have enough in the log for a chunk
+        self.residents = Residents(metadata, self.frames)
+        self.find, self.by_id = self.residents.find, self.residents.by_id
+        self.mark, self.make_room = self.residents.mark, self.residents.make_room
+        self._load_logged(complete=stored.logged)
+
+    def _load_logged(self, *, complete: bool) -> None:
+        """Load the segments that have bytes in the log, and put their frames in order."""
+        frames = self.frames
+        for segment in self.metadata.logged(complete=complete):
+            record = self.must(segment)
+            if not complete:
+                self.mark(record)  # so that the next checkpoint lists it
+            for extent in record.extents:
+                if extent.frame is not None:
+                    extent.frame.live_bytes += extent.length
+                    extent.frame.segments.append(segment)
+                    extent.frame.at = self._now
+        in_order = sorted(frames.items())
+        frames.clear()
+        frames.update(in_order)
+
+    # --- records -----------------------------------------------------------------------------------
+
+    def must(self, segment: int) -> SegmentRecord:
+        record = self.by_id(segment)
+        if record is None:
+            raise self._strange(f"the log speaks of segment {segment}, which the state has not")
+        return record
+
+    def _strange(self, what: str) -> DamagedStateError:
+        return DamagedStateError(self.metadata.where, what, "state and log aren't of one container and one time")
+
+    def attribute(self, record: SegmentRecord, attribute: bytes) -> int | None:
+        value = record.attributes.get(attribute)
+        if value is None and not record.attributes_loaded:
+            value = self.metadata.attribute(record.id, attribute)
+            if value is not None:
+                record.attributes[attribute] = value
+        return value
+
+    def durable(self, records: Iterable[SegmentRecord]) -> None:
+        """What these records tell now may be told to everybody."""
+        for record in records:
+            record.durable_length, record.durable_sealed, record.exists = record.length, record.sealed, True
+            if record.log_bytes >= CHUNK_FLUSH_BYTES:
+                self.large[record.id] = None
+
+    # --- what is in the log only -------------------------------------------------------------------
+
+    def logged_in(self, frame: FrameRef) -> SegmentRecord:
+        """A segment that has bytes in this frame, which still holds some that are not set aside."""
+        while True:
+            record = self.residents.known(frame.segments[-1])
+            if record is not None and any(extent.frame is frame and not extent.aside for extent in record.extents):
+                return record
+            frame.segments.pop()  # deleted, truncated, merged, in a chunk by now, or set aside
+
+    def to_move(self) -> Iterator[FrameRef]:
+        """The frames that hold bytes for tier 2, oldest first."""
+        return (frame for frame in self.frames.values() if frame.live_bytes > frame.aside_bytes)
+
+    def set_aside(self, extent: Extent) -> None:
+        """The extent is damaged: it stays where it is, so that it may be had back, and holds up nothing else."""
+        if not extent.aside:
+            extent.aside = True
+            if extent.frame is not None:
+                extent.frame.aside_bytes += extent.length
+
+    def log_needed(self) -> tuple[int | None, list[LogAddress]]:
+        """The oldest frame that holds bytes for tier 2; and those before it, which hold damaged ones only."""
+        aside: list[LogAddress] = []
+        for frame in self.frames.values():
+            assert frame.address is not None, "frames are listed once they are durable"
+            if frame.live_bytes > frame.aside_bytes:
+                return frame.sequence, aside
+            aside.append(frame.address)
+        return None, aside
+
+    def largest(self) -> list[SegmentRecord]:
+        """The segments that have enough in the log for a chunk, in the order in which they came to it."""
+        found = []
+        for segment in list(self.large):
+            record = self.residents.known(segment)
+            if record is not None and record.log_bytes >= CHUNK_FLUSH_BYTES:
+                found.append(record)
+            else:
+                del self.large[segment]
+        return found
+
+    # --- operations --------------------------------------------------------------------------------
+
+    def apply(self, operation: op.AnyOperation, frame: FrameRef, data_at: int = 0, checksum: bytes = b"") -> None:
+        """Change the state; `data_at` is where the data area begins in the frame's payload, `checksum` that of what
+        an append has in it."""
+        self._now = frame.at
+        match operation:
+            case op.Append():
+                self._replay_append(operation, frame, data_at, checksum)
+            case op.Create():
+                record = SegmentRecord(operation.segment, operation.name, operation.kind, operation.at_ms)
+                record.scale_type, record.target_rate = operation.scale_type, operation.target_rate
+                record.rollover_bytes, record.key_length = operation.rollover_bytes, operation.key_length
+                self.next_segment = max(self.next_segment, operation.segment + 1)
+                self.residents.add(record)
+                if record.kind == Kind.TRANSIENT:
+                    self.transients[record.id] = None
+            case op.Seal():
+                record = self.must(operation.segment)
+                record.sealed, record.modified_ms = True, operation.at_ms
+                self.mark(record)
+            case op.Truncate():
+                self._truncate(self.must(operation.segment), operation.offset)
+            case op.Delete():
+                record = self.must(operation.segment)
+                self._drop_extents(record, len(record.extents))
+                self._remove(record)
+            case op.Merge():
+                self._merge(self.must(operation.target), self.must(operation.source), operation.at_ms)
+            case op.Attributes():
+                record = self.must(operation.segment)
+                record.attributes.update(operation.values)
+                record.changed_attributes.update(operation.values)
+                self.mark(record)
+            case op.Policy():
+                record = self.must(operation.segment)
+                record.scale_type, record.target_rate = operation.scale_type, operation.target_rate
+                self.mark(record)
+            case op.TableUpdate():
+                self._update_table(operation)
+            case op.ChunkPlanned():
+                self.planned[operation.chunk] = None
+            case op.ChunkStored():
+                self._store_chunk(operation)
+            case op.ChunksDropped():
+                for chunk in operation.chunks:
+                    self.planned.pop(chunk, None)
+                    self.garbage[chunk] = self._now
+            case op.ChunksDeleted():
+                for chunk in operation.chunks:
+                    self.garbage.pop(chunk, None)
+
+    def _replay_append(self, operation: op.Append, frame: FrameRef, data_at: int, checksum: bytes) -> None:
+        record = self.must(operation.segment)
+        if operation.offset != record.length:
+            place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
+            raise self._strange(f"the log appends at {place}")
+        moments.note(record, operation.at_ms)
+        if operation.length:
+            position = data_at + operation.position
+            continues = record.continues_at(operation.offset)
+            extent = Extent(
+                operation.offset, operation.length, frame, position, checksums=checksum, continues=continues
+            )
+            record.extents.append(extent)
+            record.changed_extents[extent.offset] = extent
+            record.length += operation.length
+            record.log_bytes += operation.length
+            frame.live_bytes += operation.length
+            frame.segments.append(record.id)
+        record.event_count += operation.events
+        record.attributes.update(operation.writers)
+        record.changed_attributes.update(operation.writers)
+        record.modified_ms = operation.at_ms
+        self.mark(record)
+
+    def _truncate(self, record: SegmentRecord, offset: int) -> None:
+        record.start_offset = offset
+        moments.trim(record)
+        gone = 0
+        while gone < len(record.extents) and record.extents[gone].end <= offset:
+            gone += 1
+        self._drop_extents(record, gone)
+        self.mark(record)
+
+    def _drop_extents(self, record: SegmentRecord, count: int) -> None:
+        """Forget the first `count` extents: log space is released, chunks become garbage."""
+        for extent in record.extents[:count]:
+            self._release(record, extent)
+        del record.extents[:count]
+
+    def _release(self, record: SegmentRecord, extent: Extent) -> None:
+        record.changed_extents[extent.offset] = None
+        if extent.frame is not None:
+            record.log_bytes -= extent.length
+            extent.frame.aside_bytes -= extent.length * extent.aside
+            self.release_log(extent.frame, extent.length)
+        elif extent.chunk:
+            self.garbage[extent.chunk] = self._now
+
+    def release_log(self, frame: FrameRef, length: int) -> None:
+        frame.live_bytes -= length
+        if frame.live_bytes == 0 and frame.address is not None:
+            self.frames.pop(frame.sequence, None)
+
+    def _merge(self, target: SegmentRecord, source: SegmentRecord, at_ms: int) -> None:
+        assert source is not target
+        shift = target.length - source.start_offset
+        extents = source.extents
+        assert not extents or extents[0].offset >= source.start_offset, "a truncated segment can't be merged"
+        moments.note(target, at_ms)
+        for extent in extents:
+            extent.offset += shift
+            target.changed_extents[extent.offset] = extent
+            if extent.frame is not None:
+                extent.frame.segments.append(target.id)
+        target.extents += extents
+        target.length += source.length - source.start_offset
+        target.log_bytes += source.log_bytes
+        target.event_count += source.event_count
+        target.modified_ms = at_ms
+        source.extents, source.log_bytes = [], 0
+        self._remove(source)
+        self.mark(target)
+
+    def _remove(self, record: SegmentRecord) -> None:
+        self.transients.pop(record.id, None)
+        self.residents.remove(record)
+
+    def _update_table(self, operation: op.TableUpdate) -> None:
+        record = self.must(operation.segment)
+        present = set(self.table_versions(record, [key for key, _, _ in operation.entries]))
+        for key, position, value in operation.entries:
+            record.entry_count += (value is not None) - (key in present)
+            if value is None:
+                present.discard(key)
+            else:
+                present.add(key)
+            record.overlay.pop(key, None)  # so that the overlay is in order of versions
+            record.overlay[key] = (position, value)
+            record.table_length = position + 17 + len(key) + len(value or b"")
+        record.modified_ms = operation.at_ms
+        self.mark(record)
+
+    def table_entry(self, record: SegmentRecord, key: bytes) -> tuple[int, bytes] | None:
+        """(version, value) of a table's key as of all operations applied."""
+        found = record.overlay.get(key)
+        if found is not None:
+            return None if found[1] is None else (found[0], found[1])
+        return self.metadata.entry(record.id, key) if record.exists else None
+
+    def table_versions(self, record: SegmentRecord, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """The versions of those keys that a table has, as of all operations applied; in one look at what is stored."""
+        overlay = record.overlay
+        found: dict[bytes, int] = {}
+        if record.exists:
+            elsewhere = [key for key in keys if key not in overlay] if overlay else keys
+            found = self.metadata.versions(record.id, elsewhere) if elsewhere else found
+        if overlay:
+            for key in keys:
+                entry = overlay.get(key)
+                if entry is not None and entry[1] is not None:
+                    found[key] = entry[0]
+        return found
+
+    def _store_chunk(self, operation: op.ChunkStored) -> None:
+        self.planned.pop(operation.chunk, None)
+        record = self.by_id(operation.segment)
+        span = self.extents_exactly(record, operation.offset, operation.length)
+        if record is None or span is None:
+            self.garbage[operation.chunk] = self._now  # truncated, merged or deleted meanwhile
+            return
+        first, last = span
+        replaced = record.extents[first:last]
+        for extent in replaced:
+            self._release(record, extent)
+        self.garbage.pop(operation.chunk, None)  # a state that was made anew may have had it before the log told
+        chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk, operation.checksums)
+        chunk.continues = replaced[0].continues
+        record.extents[first:last] = [chunk]
+        record.changed_extents[operation.offset] = chunk
+        self.mark(record)
+
+    @staticmethod
+    def extents_exactly(record: SegmentRecord | None, offset: int, length: int) -> tuple[int, int] | None:
+        """The extents [first, last) that make up just this range, or None if none do any more."""
+        if record is None or record.deleted or not record.extents or offset < record.extents[0].offset:
+            return None
+        first = record.extent_index(offset)
+        if record.extents[first].offset != offset:
+            return None
+        last = first
+        while last < len(record.extents) and record.extents[last].end <= offset + length:
+            last += 1
+        return (first, last) if last > first and record.extents[last - 1].end == offset + length else None
+
+    # --- checkpoints -------------------------------------------------------------------------------
+
+    @property
+    def dirty_count(self) -> int:
+        return len(self.residents.dirty) + len(self.residents.deleted)
+
+    def checkpoint(self) -> Checkpoint:
+        """What must be written so that disk reflects the state now; `checkpointed` when that is done."""
+        checkpoint = Checkpoint(self.sequence, dict(self.residents.deleted))
+        for record in self.residents.dirty.values():
+            checkpoint.changes += self.metadata.record_changes(record)
+            if record.overlay:
+                checkpoint.entries.append((record, dict(record.overlay)))
+            if record.moments or record.start_offset:
+                checkpoint.moments.append((record, dict(record.moments), record.start_offset))
+            if record.changed_extents:
+                checkpoint.extents.append((record.id, record.changed_extents))
+                record.changed_extents = {}
+            if record.changed_attributes:
+                checkpoint.attributes.append((record, record.changed_attributes))
+                record.changed_attributes = set()
+        self.residents.begin_writing()
+        state = ContainerState(
+            self.sequence,
+            self.next_segment,
+            list(self.planned),
+            list(self.garbage),
+            list(self.transients),
+            logged=True,
+        )
+        checkpoint.changes.append(self.metadata.state_change(state))
+        return checkpoint
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """The checkpoint is on disk: what it holds need not stay in memory."""
+        for record, written in checkpoint.entries:
+            for key, value in written.items():
+                if record.overlay.get(key) == value:
+                    del record.overlay[key]
+        for record, entered, _ in checkpoint.moments:
+            for moment_ms in entered:
+                record.moments.pop(moment_ms, None)  # unless trimmed meanwhile
+        self.residents.written(checkpoint.deleted)
+
+    def not_written(self, checkpoint: Checkpoint) -> None:
+        """Nothing of the checkpoint is on disk: the next one has it all again, under what changed since."""
+        for segment, changed in checkpoint.extents:
+            record = self.residents.known(segment)
+            if record is not None:
+                record.changed_extents = changed | record.changed_extents
+        for record, changed_attributes in checkpoint.attributes:
+            record.changed_attributes |= changed_attributes
+        self.residents.not_written()
+
+
+__all__ = ["Checkpoint", "Kind", "StateMachine"]
