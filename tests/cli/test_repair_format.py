@@ -95,25 +95,24 @@ def test_what_only_tier_2_has_is_not_forgotten(tmp_path: Path) -> None:
     told = command("check", str(tmp_path))
     assert "format 2, 3 containers" in told.output
     assert told.output.count("read and right") == 3
+    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
+        assert manager.list_scopes() == ["s"]
 
 
-def test_one_container_that_only_tier_2_has_is_had_back_from_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_format", [True, False])
+def test_one_container_that_is_there_is_not_taken_for_all(tmp_path: Path, with_format: bool) -> None:
     written(tmp_path, 3)
-    shutil.rmtree(tmp_path / "container-1")
-    with pytest.raises(nadi.NadiError, match="container's whole folder is missing"):
-        nadi.embedded(tmp_path)
-    assert "container-1 is missing with its log and its state: tier 2 has" in command("check", str(tmp_path)).output
-    command("repair", "--yes", str(tmp_path))
-    assert (tmp_path / "container-1/state/data.mdb").exists()
-
-
-def test_one_container_of_several_in_tier_2_is_not_taken_for_all(tmp_path: Path) -> None:
-    written(tmp_path, 3)
-    for path in tmp_path.rglob("format"):
-        path.unlink()
     for number in (1, 2):
         shutil.rmtree(tmp_path / f"container-{number}")
-    assert "there are 3 containers" in command("check", str(tmp_path)).output
+    if not with_format:
+        for path in tmp_path.rglob("format"):
+            path.unlink()
+    before = set(tmp_path.rglob("*"))
+    told = command("repair", "--yes", str(tmp_path))
+    assert told.exit_code == 1
+    assert told.output.count("its log and its state are missing with its folder: put it back") == 2
+    assert "no server can be started" in told.output
+    assert set(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("stray", ["folder", "file"])

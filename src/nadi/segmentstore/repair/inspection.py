@@ -86,13 +86,27 @@ async def inspect_folder(folder: Path) -> list[Report]:
     report = _inspect_format(folder)
     found = find_format(folder).format
     containers: dict[int, Report] = {}
+    are_some_there = bool(container_folders(folder))
     with chunks_of(folder) as chunks:
         for number, container in known_containers(folder).items():
-            if found is None or number < found.containers:
+            if found is not None and number >= found.containers:
+                continue
+            if are_some_there and not container.is_dir():
+                containers[number] = await _inspect_missing(container, number, chunks)
+            else:
                 containers[number] = await inspect_container(container, number, chunks)
-    if found is None:
+    if found is None and not any(container.is_refused for container in containers.values()):
         _tell_containers(report, containers)
     return [report, *containers.values()]
+
+
+async def _inspect_missing(folder: Path, number: int, chunks: ChunkStore) -> Report:
+    """Of a container whose folder is missing while others are there, as when a disk is not mounted: one that was made
+    anew of what tier 2 has would lose what was in its log."""
+    report = Report(folder.name, is_refused=True)
+    await _inspect_snapshots(report, folder, number, chunks)
+    report.lost.append("its log and its state are missing with its folder: put it back; tier 2 has chunks or snapshots")
+    return report
 
 
 def _tell_containers(report: Report, containers: dict[int, Report]) -> None:
@@ -117,7 +131,7 @@ def chunks_of(folder: Path) -> Iterator[ChunkStore]:
 def _inspect_format(folder: Path) -> Report:
     report = Report("data folder")
     found = find_format(folder)
-    there, stored = set(container_folders(folder)), stored_containers(folder)
+    known, stored = set(known_containers(folder)), stored_containers(folder)
     if found.format is None:
         report.lost.append(f"`format` is {found.own}, and no copies of it say how many containers there are")
         report.is_refused = True
@@ -133,12 +147,7 @@ def _inspect_format(folder: Path) -> Report:
     for what in misplaced(folder, count):
         report.lost.append(what)
         report.is_refused = True
-    for number in sorted(set(range(count)) - there):
-        if number in stored:
-            report.lost.append(
-                f"container-{number} is missing with its log and its state: tier 2 has what is told below"
-            )
-            continue
+    for number in sorted(set(range(count)) - known):
         report.lost.append(f"container-{number} is missing with all that was in it: put it back from a copy")
         report.is_refused = True
     if others := {number for number in stored if number >= count}:
