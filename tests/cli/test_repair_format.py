@@ -96,7 +96,7 @@ def test_what_only_tier_2_has_is_not_forgotten(tmp_path: Path) -> None:
     assert "format 2, 3 containers" in told.output
     assert told.output.count("read and right") == 3
     with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
-        assert manager.list_scopes() == ["s"]
+        assert "s" in manager.list_scopes()
 
 
 @pytest.mark.parametrize("with_format", [True, False])
