@@ -32,6 +32,7 @@ _Class = TypeVar("_Class")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Check = Callable[[Any], None]
 _NAMES = {"scope": "scope", "stream": "stream", "table": "key-value table"}
+_OWN = "stores"  # handed on within the client, never by callers
 _BAR = re.compile(r" \| (?![^\[]*\])")  # between types, not within the brackets of one
 _WORDS: dict[Any, str] = {str: "a text", int: "a whole number", bool: "True or False", bytes: "bytes"}
 _WORDS |= {Iterable: "several values", Sequence: "several values", Callable: "a function", Mapping: "a mapping"}
@@ -119,7 +120,7 @@ def _checks(function: Callable[..., Any]) -> dict[str, _Check]:
     found = {}
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():
-        if isinstance(parameter.annotation, str):
+        if isinstance(parameter.annotation, str) and name != _OWN:
             named = _NAMES.get(name) if "scope" in parameters else None  # else it may be said as `scope/stream`
             check = _check_of(name, named, _BAR.split(parameter.annotation), function)
             if check is not None:
