@@ -206,7 +206,7 @@ def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
 def test_a_writer_of_bytes_has_some_time(seconds: float) -> None:
     async def run() -> None:
         async with world(1) as w:
-            with pytest.raises(InvalidArgumentError, match="more than 0 s|ack_timeout is a number of seconds"):
+            with pytest.raises(InvalidArgumentError, match=r"more than 0 s|ack_timeout is a number of seconds"):
                 await w.manager.create_byte_writer("sc", "st", ack_timeout=seconds)
 
     asyncio.run(run())
