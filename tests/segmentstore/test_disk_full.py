@@ -246,8 +246,11 @@ def test_on_a_full_disk_reading_goes_on_and_everybody_is_told(disk: Path, monkey
 def test_a_reader_group_reads_on_when_the_room_kept_aside_for_it_is_used_up(
     disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its state and conditional updates of tables share it; what frees room has the rest of it."""
-    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=2097152,chunk_flush_age_s=0.5,checkpoint_interval_s=0.2")
+    """Its state and conditional updates of tables share it; what frees room has the rest of it.
+
+    No checkpoint is made meanwhile: after one the log is released, and there is room again.
+    """
+    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=2097152,chunk_flush_age_s=0.5,checkpoint_interval_s=600")
     with nadi.embedded(disk / "data", containers=1) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("s")
         manager.create_stream("s", "t", 1)
