@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
+import uvloop
 from hypothesis import settings
 
 # Files that take longest, by what is in their path: they begin first, so that two processes end together.
@@ -34,3 +38,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((rank for rank, part in enumerate(LONG) if part in item.nodeid), len(LONG))
 
     items.sort(key=rank)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of an async test; one alone, so that its name stays as it is written."""
+    if item.get_closest_marker("uvloop"):
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}

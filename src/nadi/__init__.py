@@ -50,16 +50,8 @@ __all__ = [
     "errors",
 ]
 
-# imported when first asked for, so that `import nadi` costs nothing
+# imported when first asked for, so that `import nadi` costs nothing; what is not named here is nadi.client's
 _HOMES = {
-    "Basic": "nadi.client",
-    "Bearer": "nadi.client",
-    "Event": "nadi.client",
-    "EventWriter": "nadi.client",
-    "RetentionPolicy": "nadi.client",
-    "ScalingPolicy": "nadi.client",
-    "StreamManager": "nadi.client",
-    "Transaction": "nadi.client",
     "NadiError": "nadi.errors",
     "StreamCut": "nadi.model.streamcut",
     "ServerSecurity": "nadi.standalone",
@@ -74,9 +66,8 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good
 
     def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'nadi' has no attribute {name!r}")
         if name == "errors":
             return import_module("nadi.errors")
-        home = _HOMES.get(name)
-        if home is None:
-            raise AttributeError(f"module 'nadi' has no attribute {name!r}")
-        return getattr(import_module(home), name)
+        return getattr(import_module(_HOMES.get(name, "nadi.client")), name)

@@ -1,4 +1,4 @@
-"""What holds unless somebody says otherwise, where more than one part of nadi has to know it.
+"""Defaults that more than one part of nadi has to know.
 
 The command line's help prints these values, so this module imports nothing: help needs neither client nor server.
 """
@@ -12,6 +12,6 @@ DEFAULT_REST_PORT = 9091
 DEFAULT_STORE_PORT = 12345
 DEFAULT_URI = f"tcp://{DEFAULT_HOST}:{DEFAULT_CONTROLLER_PORT}"
 
-# how long a delegation token holds, and the claim of a bearer token that holds the permissions
+# how long a delegation token is valid, and the claim of a bearer token that holds the permissions
 DEFAULT_TOKEN_LIFETIME_S = 600
 DEFAULT_CLAIM = "nadi"

@@ -1,14 +1,14 @@
 """The one error tree of nadi.
 
-Each leaf says in its message what was wrong and what to do next, and carries the values it speaks of.
+Each leaf's message says what went wrong and what to do next; its attributes carry the values that the message mentions.
 
     NadiError
-    ├── InvalidArgumentError        the call can't be right as it stands: change the arguments
+    ├── InvalidArgumentError        the call can't succeed as it is: change the arguments
     │   ├── InvalidNameError        a scope, stream or group name breaks the naming rule
-    │   ├── InvalidStreamCutError   a stream cut of another stream, or one that is no boundary of this stream
-    │   │   └── PastEndError        an offset that its segment has not reached: start at its end or before
+    │   ├── InvalidStreamCutError   a stream cut of another stream, or one that is not a boundary of this stream
+    │   │   └── PastEndError        an offset past its segment's end: start at the end or before
     │   └── EventTooLargeError      an event over the size limit
-    ├── NotFoundError               nothing of that name is stored
+    ├── NotFoundError               nothing is stored under that name
     │   ├── ScopeNotFoundError
     │   ├── StreamNotFoundError
     │   ├── SegmentNotFoundError
@@ -19,39 +19,40 @@ Each leaf says in its message what was wrong and what to do next, and carries th
     │   ├── BookmarkNotFoundError
     │   ├── SliceNotFoundError
     │   ├── TransactionNotFoundError
-    │   └── UnknownSchemaError      an event names a schema that its stream doesn't keep
-    ├── ConflictError               somebody else was there first: look again, then decide
+    │   └── UnknownSchemaError      an event refers to a schema that its stream doesn't have
+    ├── ConflictError               somebody else was faster: look again, then decide
     │   ├── AlreadyExistsError
     │   ├── NotEmptyError
     │   ├── StreamSealedError       no more events can be written to this stream
     │   ├── StreamNotSealedError
-    │   ├── StreamRemadeError       it was deleted and made anew under its name: begin at the new one's head
+    │   ├── StreamRemadeError       it was deleted and recreated under its name: start at the new stream's head
     │   ├── GenerationMismatchError the reader group's configuration was updated meanwhile
     │   ├── ContentionError         others were faster each time: try again later, or less often
-    │   ├── ReaderOfflineError      others took this reader's segments: make another reader
-    │   ├── ConditionFailedError    a conditional change met another version or offset than it expected
+    │   ├── ReaderOfflineError      others took this reader's segments: create another reader
+    │   ├── ConditionFailedError    a conditional change found a version or offset other than expected
     │   ├── TransactionFailedError  the transaction was aborted or has timed out
     │   └── SchemaIncompatibleError a schema that may not follow, or can't read, an earlier one of its stream
     ├── AccessDeniedError           the server doesn't let this caller do that
-    │   ├── NotAuthenticatedError   it doesn't know who asks: give credentials, or right ones
-    │   └── PermissionDeniedError   it knows, and the permission is missing: ask whoever keeps the users file
+    │   ├── NotAuthenticatedError   missing or wrong credentials
+    │   └── PermissionDeniedError   the caller lacks the permission: ask whoever maintains the users file
     ├── SerializationError          a value the serializer can't write, or an event it can't read
-    ├── TruncatedError              the data asked for was truncated away: go on from `start_offset`
-    │   ├── SegmentGoneError        the whole segment was: go on from the stream's head
+    ├── TruncatedError              the data requested was truncated away: continue from `start_offset`
+    │   ├── SegmentGoneError        the entire segment was: continue from the stream's head
     │   └── QueryTruncatedError     a streaming query's next events were: let it skip them, or start another
-    ├── DamagedDataError            stored bytes are damaged or missing: put their file back, or go on at `end_offset`
+    ├── DamagedDataError            stored bytes are damaged or missing: restore their file, or continue at `end_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
-    │   ├── StorageFullError        no room on the disk; writing goes on by itself once there is room
-    │   ├── TokenExpiredError       a delegation token ran out: the client fetches another and goes on
-    │   ├── RequestTimeoutError     no answer in time; what was asked for may be done all the same
+    │   ├── StorageFullError        the disk is full; writers continue automatically once there is room
+    │   ├── TokenExpiredError       a delegation token expired: the client fetches another and continues
+    │   ├── NotOwnerError           another store has the segment: the client asks which, and continues there
+    │   ├── RequestTimeoutError     no answer in time; the request may have taken effect all the same
     │   └── ClosedError             this client, writer or server was closed
-    ├── ProtocolError               the peer sent bytes that are not the protocol: the connection ends
+    ├── ProtocolError               the peer violated the protocol: the call fails, or the connection is closed
     └── DataFolderError             the data folder can't be used as it is
-        ├── DataFolderLockedError   another server has it open
-        ├── DataFolderTakenError    another server has opened it while this one ran
+        ├── DataFolderLockedError   another server is using it
+        ├── DataFolderTakenError    another server opened it while this one was running
         ├── DataFolderVersionError  it was written by another version of nadi
-        ├── CorruptLogError         acknowledged data on disk is damaged: start is refused
-        └── DamagedStateError       a container's state is damaged: it is made anew, or start is refused
+        ├── CorruptLogError         acknowledged data on disk is damaged: the server refuses to start
+        └── DamagedStateError       a container's state is damaged: it is rebuilt, or the server refuses to start
 """
 
 from __future__ import annotations
@@ -60,11 +61,11 @@ from collections.abc import Sequence
 
 
 class NadiError(Exception):
-    """Any error that nadi raises on purpose."""
+    """Base of all errors that nadi raises on purpose."""
 
 
 class InvalidArgumentError(NadiError, ValueError):
-    """The call can't be right as it stands."""
+    """The call can't succeed as it is."""
 
 
 class InvalidNameError(InvalidArgumentError):
@@ -80,8 +81,8 @@ class InvalidStreamCutError(InvalidArgumentError):
 class PastEndError(InvalidStreamCutError):
     def __init__(self, segment: str, offset: int, length: int) -> None:
         super().__init__(
-            f"offset {offset:,} of segment {segment} lies past its end, which is at {length:,}: start there or before, "
-            "and if the stream was made anew, forget the positions of the old one"
+            f"offset {offset:,} of segment {segment} lies past its end at {length:,}: start there or before; "
+            "if the stream was recreated, discard positions of the old one"
         )
         self.segment, self.offset, self.length = segment, offset, length
 
@@ -90,13 +91,13 @@ class EventTooLargeError(InvalidArgumentError):
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
         super().__init__(
             f"the event has {size_bytes:,} bytes and the limit is {limit_bytes:,}: "
-            "split it, or keep the payload in an object store and write its address"
+            "split it, or store the payload in an object store and write its address"
         )
         self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
 
 
 class NotFoundError(NadiError, LookupError):
-    """Nothing of that name is stored."""
+    """Nothing is stored under that name."""
 
 
 class ScopeNotFoundError(NotFoundError):
@@ -126,7 +127,7 @@ class ReaderGroupNotFoundError(NotFoundError):
 class SubscriberNotFoundError(NotFoundError):
     def __init__(self, stream: str, subscriber: str) -> None:
         super().__init__(
-            f"{subscriber} is no subscriber of {stream}: create the reader group with a retention type other than NONE"
+            f"{subscriber} is not a subscriber of {stream}: create its group with a retention type other than NONE"
         )
         self.stream, self.subscriber = stream, subscriber
 
@@ -164,19 +165,19 @@ class TransactionNotFoundError(NotFoundError):
 class UnknownSchemaError(NotFoundError):
     def __init__(self, scope: str, stream: str, schema_id: int) -> None:
         super().__init__(
-            f"an event names schema {schema_id}, which stream {scope}/{stream} doesn't keep: read the stream that it "
-            "was written to, or register that stream's schemas again in their old order"
+            f"an event refers to schema {schema_id}, which stream {scope}/{stream} doesn't have: read the stream that "
+            "it was written to, or register that stream's schemas again in their old order"
         )
         self.scope, self.stream, self.schema_id = scope, stream, schema_id
 
 
 class ConflictError(NadiError):
-    """Somebody else was there first."""
+    """Somebody else was faster."""
 
 
 class AlreadyExistsError(ConflictError):
     def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"{kind} {name} exists already")
+        super().__init__(f"{kind} {name} already exists")
         self.kind, self.name = kind, name
 
 
@@ -186,16 +187,16 @@ class NotEmptyError(ConflictError):
 
 class StreamSealedError(ConflictError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} is sealed: it can be read, but takes no more data")
+        super().__init__(f"{name} is sealed: it can be read, but not written to")
         self.name = name
 
 
 class StreamRemadeError(ConflictError):
     def __init__(self, scope: str, stream: str) -> None:
         super().__init__(
-            f"stream {scope}/{stream} was deleted and made anew, and what was read up to here is of the old one: begin "
-            "at the new one's head; a reader group goes there by `reset_reader_group`, with the head of each of its "
-            "streams, and a query by a new checkpoint"
+            f"stream {scope}/{stream} was deleted and recreated, and this position belongs to the old one: start "
+            "at the new one's head; for a reader group, call `reset_reader_group` with the head of each of its "
+            "streams; for a query, use a new checkpoint"
         )
         self.scope, self.stream = scope, stream
 
@@ -209,7 +210,7 @@ class StreamNotSealedError(ConflictError):
 class GenerationMismatchError(ConflictError):
     def __init__(self, group: str, given: int, stored: int) -> None:
         super().__init__(
-            f"the configuration of reader group {group} has generation {stored} and not {given}: read it, and try again"
+            f"the configuration of reader group {group} has generation {stored}, not {given}: read it and try again"
         )
         self.group, self.given, self.stored = group, given, stored
 
@@ -225,14 +226,14 @@ class ContentionError(ConflictError):
 class ReaderOfflineError(ConflictError):
     def __init__(self, reader: str) -> None:
         super().__init__(
-            f"reader {reader} was taken offline, by call or because it had not reported for too long, and its segments "
-            "are with others: make another reader"
+            f"reader {reader} was taken offline, by a call or because it had not reported for too long, and other "
+            "readers have its segments: create another reader"
         )
         self.reader = reader
 
 
 class ConditionFailedError(ConflictError):
-    """A conditional change met another version or offset than it expected."""
+    """A conditional change found a version or offset other than expected."""
 
 
 class TransactionFailedError(ConflictError):
@@ -244,15 +245,15 @@ class AccessDeniedError(NadiError):
 
 
 class NotAuthenticatedError(AccessDeniedError):
-    """The server doesn't know who asks: no credentials, or wrong ones."""
+    """The caller's credentials are missing or wrong."""
 
 
 class PermissionDeniedError(AccessDeniedError):
-    """The caller is known and may not do this; says nothing of what exists."""
+    """The caller is known but may not do this; whether the thing exists is not revealed."""
 
 
 class SchemaIncompatibleError(ConflictError):
-    """`problems` says, place by place, what one schema writes that the other can't read."""
+    """`problems` lists, place by place, what one schema writes that the other can't read."""
 
     def __init__(self, what: str, problems: Sequence[str], advice: str) -> None:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
@@ -267,39 +268,39 @@ class SerializationError(NadiError, ValueError):
 class TruncatedError(NadiError):
     def __init__(self, segment: str, offset: int, start_offset: int) -> None:
         super().__init__(
-            f"offset {offset:,} of segment {segment} was truncated away; its data begins at {start_offset:,}"
+            f"offset {offset:,} of segment {segment} was truncated away; its data starts at {start_offset:,}"
         )
         self.segment, self.offset, self.start_offset = segment, offset, start_offset
 
 
 class SegmentGoneError(TruncatedError):
     def __init__(self, segment: str) -> None:
-        NadiError.__init__(self, f"segment {segment} was truncated away whole: go on from the stream's head")
+        NadiError.__init__(self, f"all of segment {segment} was truncated away: continue from the stream's head")
         self.segment, self.offset, self.start_offset = segment, 0, 0
 
 
 class QueryTruncatedError(TruncatedError):
     def __init__(self, stream: str, gap: TruncatedError, *, is_skipping: bool = False) -> None:
         advice = (
-            "start it again: it goes on behind that"
+            "restart it: it continues after the gap"
             if is_skipping
-            else 'to go on at what is left, give the read .option("skip_truncated", "true"); to begin elsewhere, give '
-            "the query a new checkpoint and a start"
+            else 'to continue with what is left, add .option("skip_truncated", "true") to the read; to start '
+            "elsewhere, give the query a new checkpoint and a start"
         )
-        NadiError.__init__(self, f"a query of stream {stream} can't read on: {gap}. What to do: {advice}")
+        NadiError.__init__(self, f"a query of stream {stream} can't continue: {gap}. What to do: {advice}")
         self.stream, self.segment, self.offset, self.start_offset = stream, gap.segment, gap.offset, gap.start_offset
 
 
 class DamagedDataError(NadiError):
     """Bytes [offset, end_offset) of a segment can't be read as they were stored; all others can.
 
-    end_offset: where reading can be taken up again: an append boundary at or after the damage.
+    end_offset: where reading can continue: an append boundary at or after the damage.
     """
 
     def __init__(self, segment: str, offset: int, end_offset: int, reason: str) -> None:
         super().__init__(
             f"bytes {offset:,} to {end_offset:,} of segment {segment} can't be read as they were stored ({reason}): "
-            f'have them put back from a copy, or go on at {end_offset:,}; readers do with on_damage="skip"'
+            f'restore them from a copy, or continue at {end_offset:,}, as readers do with on_damage="skip"'
         )
         self.segment, self.offset, self.end_offset, self.reason = segment, offset, end_offset, reason
 
@@ -309,15 +310,21 @@ class UnavailableError(NadiError):
 
 
 class StorageFullError(UnavailableError):
-    """No room is left where the server keeps its data; writing goes on by itself once there is room."""
+    """The server's disk is full; writers continue automatically once there is room."""
 
 
 class TokenExpiredError(UnavailableError):
-    """A delegation token ran out; with a fresh one the request can be made again."""
+    """A delegation token expired; the request can be retried with a fresh one."""
+
+
+class NotOwnerError(UnavailableError):
+    def __init__(self, segment: str, owner: str = "") -> None:
+        super().__init__(f"another store has {segment or 'that segment'}: ask the controller which, and continue there")
+        self.segment, self.owner = segment, owner  # "host:port", or "" where it isn't known
 
 
 class RequestTimeoutError(UnavailableError, TimeoutError):
-    """No answer came within the given time."""
+    """No answer arrived in time."""
 
 
 class ClosedError(UnavailableError):
@@ -325,7 +332,7 @@ class ClosedError(UnavailableError):
 
 
 class ProtocolError(NadiError):
-    """The peer sent bytes that are not the protocol."""
+    """The peer sent bytes that violate the protocol, or a reply that doesn't match the request."""
 
 
 class DataFolderError(NadiError):
@@ -336,18 +343,19 @@ class DataFolderLockedError(DataFolderError):
     def __init__(self, folder: str, owner: str) -> None:
         super().__init__(
             f"the data folder {folder} is in use by another server ({owner}): "
-            "stop that one first, or give this one a folder of its own with --data"
+            "stop that one first, or give this one its own folder with --data"
         )
         self.folder = folder
 
 
 class DataFolderTakenError(DataFolderError):
-    """Of a server that ran: `lock` was removed, and another server has opened the folder."""
+    """The file `lock` was removed while this server was running, and another server has opened the folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(
-            f"another server has opened the data folder {folder}, whose file `lock` was removed while this one ran, so "
-            "this one stops; what it acknowledged is kept. Never remove that file: it tells nothing by being there"
+            f"another server has opened the data folder {folder}, whose file `lock` was removed while this one was "
+            "running, so this one stops; what it acknowledged is kept. Never remove that file: its existence means "
+            "nothing"
         )
         self.folder = folder
 
@@ -355,7 +363,7 @@ class DataFolderTakenError(DataFolderError):
 class DataFolderVersionError(DataFolderError):
     def __init__(self, folder: str, found: object, expected: int) -> None:
         super().__init__(
-            f"the data folder {folder} has format {found} and this nadi reads format {expected}: "
+            f"the data folder {folder} has format {found}, but this nadi reads format {expected}: "
             "use the nadi version that wrote it, or another folder with --data"
         )
         self.folder, self.found, self.expected = folder, found, expected
@@ -364,29 +372,29 @@ class DataFolderVersionError(DataFolderError):
 class CorruptLogError(DataFolderError):
     """Acknowledged data in the durable log is damaged; nothing was changed on disk.
 
-    `file` and `offset` say where, `what` says what is wrong there, the message what can be done.
+    `file` and `offset` say where, `what` says what is wrong there, and the message says what to do.
     """
 
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(
             f"the durable log is damaged at byte {offset:,} of {file}: {what}. Nothing was changed. "
-            "Put that file back from a copy and start again; or see with `nadi check` what is lost and what can be had "
-            "back, then let `nadi repair` leave out what can't be read"
+            "Restore that file from a copy and start again; or see with `nadi check` what is lost and what can be "
+            "recovered, then let `nadi repair` leave out what can't be read"
         )
         self.file, self.offset, self.what = file, offset, what
 
 
 class DamagedStateError(DataFolderError):
-    """The state of a container, what it knows of its segments, is damaged or missing; nothing was changed on disk.
+    """A container's state, what it knows about its segments, is damaged or missing; nothing was changed on disk.
 
-    `folder` says where. A server makes the state anew by itself where its snapshots and its log give all of it.
+    `folder` says where. A server rebuilds the state itself if its snapshots and its log contain all of it.
     """
 
     def __init__(self, folder: str, what: str, why_not: str = "") -> None:
         super().__init__(
             f"the state in {folder} can't be used: {what}"
-            + (f"; and it can't be made anew without loss: {why_not}" if why_not else "")
-            + ". Nothing was changed. See with `nadi check` what is damaged and what can be had back, "
-            "then put it back from a copy, or let `nadi repair` do what can be done"
+            + (f"; and it can't be rebuilt without loss: {why_not}" if why_not else "")
+            + ". Nothing was changed. See with `nadi check` what is damaged and what can be recovered, "
+            "then restore it from a copy, or let `nadi repair` recover what it can"
         )
         self.folder, self.what, self.why_not = folder, what, why_not

@@ -1,6 +1,6 @@
-"""Every limit of nadi in one place, with its unit and the reason for its size.
+"""All of nadi's limits in one place, each with its unit and the reason for its size.
 
-Tests make some of them small for a server of their own, through its environment:
+Tests make some of them small for their own server, through its environment:
 NADI_LIMITS="chunk_flush_age_s=0.2,chunk_flush_bytes=65536".
 """
 
@@ -14,119 +14,118 @@ KIB = 1024
 MIB = 1024 * KIB
 
 # --- wire protocol -------------------------------------------------------------------------------
-# Both official clients refuse payloads over 0xFFFFFF; the Java batch write may build one append a
-# little above it, so the server takes up to 17 MiB and never sends more than the former.
+# Both official clients refuse payloads over 0xFFFFFF, but a Java batch write may build an append slightly
+# larger than that. So the server accepts up to 17 MiB and never sends more than 0xFFFFFF.
 MAX_FRAME_SENT_BYTES = 0x00FF_FFFF
 MAX_FRAME_RECEIVED_BYTES = 17 * MIB
 MAX_EVENT_BYTES = 8 * MIB  # larger events take the transient-segment path
 MAX_LARGE_EVENT_BYTES = 1024 * MIB
-READ_REPLY_MAX_BYTES = 2 * MIB  # what official servers send at most in one SegmentRead
+READ_REPLY_MAX_BYTES = 2 * MIB  # the most that official servers send in one SegmentRead
 
 # --- peers of the segment store ------------------------------------------------------------------
-PEERS_BYTES = 256 * MIB  # held for all of them: half received and not handled, half to be sent and not taken
-PEERS_SHARE = 4  # one connection may hold this part of what is free: 24 MiB of 128 where nobody else holds any
-PEERS_LITTLE_BYTES = 2 * MIB  # for who holds no more, the last quarter is kept: a block of events, or a reply
-PEERS_LEAST_BYTES = 32 * KIB  # which everybody may hold, each way, also when nothing is free
-CONNECTIONS_MAX = 4_096  # with 64 KiB each that everybody may hold, no more than another budget
-CONNECTIONS_OF_ADDRESS = 2_048  # of one peer's address: official writers have one for each segment
-FILES_FOR_STORAGE = 256  # of the process's open files; doors leave them alone
-UNKNOWN_PEER_FRAME_BYTES = 64 * KIB  # before the first valid token, or first command where none is asked for
-UNKNOWN_PEER_S = 60.0  # from the connection to that; clients connect when they have something to ask
+PEERS_BYTES = 256 * MIB  # for all peers together: half for data received but not handled, half for data not yet taken
+PEERS_SHARE = 4  # one connection may hold this part of what is free: 24 MiB of 128 if nobody else holds any
+PEERS_LITTLE_BYTES = 2 * MIB  # connections that hold no more share the last quarter: a block of events, or a reply
+PEERS_LEAST_BYTES = 32 * KIB  # which everybody may hold, each way, even when nothing is free
+CONNECTIONS_MAX = 4_096  # at the 64 KiB that everybody may hold, they take no more than another budget
+CONNECTIONS_OF_ADDRESS = 2_048  # from one address: official writers have one for each segment
+FILES_FOR_STORAGE = 256  # of the process's open files, reserved from the doors
+UNKNOWN_PEER_FRAME_BYTES = 64 * KIB  # before the first valid token, or the first command if no token is required
+UNKNOWN_PEER_S = 60.0  # from connecting until then; clients connect when they have something to ask
 FRAME_TIMEOUT_S = 30.0  # from a frame's first byte to its last one,
 FRAME_LEAST_BYTES_S = 128 * KIB  # and a second more for so many bytes of it: the largest event may take 94 s
-SEND_TIMEOUT_S = 60.0  # in which a peer must take something of what is sent to it; a client's longest pause
-SEND_PROGRESS_BYTES = 64 * KIB  # which counts as something, where more is left
+SEND_TIMEOUT_S = 60.0  # within which a peer must take some of what is sent to it; a client's longest pause
+SEND_PROGRESS_BYTES = 64 * KIB  # what counts as some, if more is left
 SEND_HIGH_WATER_BYTES = 256 * KIB  # not taken by the network yet; past it no reply is built
-SEND_LOW_WATER_BYTES = 64 * KIB  # building goes on when no more is left
+SEND_LOW_WATER_BYTES = 64 * KIB  # building resumes when no more than this is left
 CONNECTION_REPLIES_BYTES = 16 * MIB  # being fetched or sent for one connection's reads: twice what one reads ahead
-CONNECTION_UNSENT_BYTES = 4 * MIB  # past it, by answers that are short, nothing is read from the connection
+CONNECTION_UNSENT_BYTES = 4 * MIB  # of short answers; past it nothing is read from the connection
 CONNECTION_RECEIVED_BYTES = 24 * MIB  # held of one connection: the largest frame, and some to work on
 CONNECTION_APPENDS_WAITING = 500  # in a container's queue: a frame's worth
 CONNECTION_SESSIONS = 20_000  # writers set up on one connection; official clients stop at 2,000
-CONNECTION_COMMANDS_WAITING = 1_000  # that are neither appends nor reads, and are handled one by one
+CONNECTION_COMMANDS_WAITING = 1_000  # neither appends nor reads; handled one by one
 CONNECTION_READS_WAITING = 1_000  # long polls one connection may hold
-COMMANDS_AT_ONCE = 48  # taken of one connection when they come; with more it waits for its turn
-COMMANDS_OF_CROWD = 2  # instead, once others had a turn of work: who has little to say does not wait behind them
-COMMANDS_A_TURN = 50  # of all that wait for theirs, in one turn of the loop: some 20 us each, 60 on a busy machine
-READ_REPLY_FIRST_BYTES = 128 * KIB  # a connection's first reply; each that is taken lets the next be twice as large
+COMMANDS_AT_ONCE = 48  # taken from one connection as they arrive; with more it waits for its turn
+COMMANDS_OF_CROWD = 2  # instead, once others have had a turn: a peer with little to say doesn't wait behind them
+COMMANDS_A_TURN = 50  # of all waiting connections, in one turn of the loop: about 20 us each, 60 on a busy machine
+READ_REPLY_FIRST_BYTES = 128 * KIB  # a connection's first reply; each one taken lets the next be twice as large
 READS_AT_ONCE = 4  # small ones, or a large one, answered to one connection before it waits for its turn
-READ_WEIGHT_BYTES = 4 * KIB  # of an answer count as a command does: they are copied, to memory that is new
-WAKES_A_TURN = 100  # of those who wait for a segment's tail, or for room
-PATROL_S = 1.0  # how often connections are looked at for what takes too long
-ACCEPTS_A_TURN = 10  # new connections, some 0.2 ms each
+READ_WEIGHT_BYTES = 4 * KIB  # of an answer count as one command: they are copied, to fresh memory
+WAKES_A_TURN = 100  # of waiters for a segment's tail, or for room
+PATROL_S = 1.0  # how often connections are checked for anything that takes too long
+ACCEPTS_A_TURN = 10  # new connections, about 0.2 ms each
 FETCHES_AT_ONCE = 16  # from the log or tier 2, of all readers: up to 4 MiB each
-READ_AHEAD_FETCHES = 8  # of them, past which nothing is fetched that nobody asked for yet
-LIST_MAX_ENTRIES = (
-    25_000  # in one command, some 10 us each: a reader group's state has one for each segment of a stream
-)
+READ_AHEAD_FETCHES = 8  # of them; past it nothing is fetched that nobody has asked for yet
+# in one command, some 10 us each: a reader group's state has one for each segment of a stream
+LIST_MAX_ENTRIES = 25_000
 
 # --- segment store -------------------------------------------------------------------------------
 RECEIVE_BUFFER_BYTES = 256 * KIB
-RECEIVE_BUFFER_LEAST_BYTES = 16 * KIB  # of a server's connection at first, for most send little
-APPEND_SESSIONS_KEPT = 1_000  # of one connection; past it those go that have nothing to do, for nobody ends one:
-APPEND_SESSION_IDLE_S = 600.0  # a writer that was idle for so long sets itself up again,
+RECEIVE_BUFFER_LEAST_BYTES = 16 * KIB  # initially, of a server's connection: most send little
+APPEND_SESSIONS_KEPT = 1_000  # of one connection; past it idle ones are dropped, since nobody ends one:
+APPEND_SESSION_IDLE_S = 600.0  # a writer idle for this long sets itself up again,
 APPEND_SESSION_GONE_S = 60.0  # and one whose segment is gone, as a transaction's is, has no more to say
 QUEUE_MAX_BYTES = 64 * MIB  # appends waiting in one container; past it connections stop reading
 FRAME_MAX_BYTES = 4 * MIB  # one durable-log frame: large enough for disk speed, small enough for p99
-FRAME_MAX_REQUESTS = 500  # in one such frame: some 15 us each, in which the loop does nothing else
+FRAME_MAX_REQUESTS = 500  # in one such frame: about 15 us each, during which the loop does nothing else
 CACHE_MAX_BYTES = 192 * MIB  # blocks kept in memory for readers, over all containers
 LOG_FILE_BYTES = 64 * MIB  # one tier-1 file
 LOG_FIRST_FILE_BYTES = 8 * MIB  # the first one an owner fills with zeros; each further one is twice as large
 LOG_SPARE_FILES = 4  # truncated files kept for recycling
-LOG_KEPT_BYTES = 4 * MIB  # a file kept aside for a full disk: some 1,000 frames of truncations, deletions and the like
-DISK_KEPT_FREE_BYTES = 64 * MIB  # the log leaves so much of its disk to the state and to the chunks that empty it,
+LOG_KEPT_BYTES = 4 * MIB  # a file reserved for a full disk: about 1,000 frames of truncations, deletions and the like
+DISK_KEPT_FREE_BYTES = 64 * MIB  # of its disk, the log leaves this for the state and the chunks that empty the log,
 DISK_KEPT_FREE_PART = 16  # but no more than a sixteenth of the disk
 LOG_QUICK_FRAME_BYTES = 64 * KIB  # a frame up to it is written in the loop's thread, if that takes
-LOG_QUICK_WRITE_S = 0.000_5  # no longer than this on average: to wake another thread, and be woken, takes about as long
-LOG_QUICK_PAUSE_S = 0.1  # else the writer thread has all frames, until this has passed
-LOG_QUICK_LONGEST_PAUSE_S = 30.0  # and twice as long each time that it is slow again
+LOG_QUICK_WRITE_S = 0.000_5  # no longer than this on average: waking another thread and being woken takes as long
+LOG_QUICK_PAUSE_S = 0.1  # otherwise the writer thread gets all frames until this has passed
+LOG_QUICK_LONGEST_PAUSE_S = 30.0  # and then twice as long each time the disk is slow again
 LOG_MAX_BYTES = 4 * 1024 * MIB  # un-tiered log of one container; past it writers wait for tier 2
 CHUNK_FLUSH_BYTES = 8 * MIB  # a segment is moved to tier 2 when this much waits
 CHUNK_MAX_BYTES = 64 * MIB  # compaction builds chunks up to this
 CHUNK_FLUSH_AGE_S = 10.0  # or when its oldest bytes are this old
 STORAGE_WRITER_TICK_S = 0.25  # how often the storage writer looks for what is due
 STORAGE_WRITER_RUNS = 4  # moved to tier 2 at a time, each in memory meanwhile: a quarter of the largest chunk
-CHUNK_GARBAGE_DELAY_S = 30.0  # readers that hold the name of a replaced chunk finish within it
+CHUNK_GARBAGE_DELAY_S = 30.0  # readers that hold the name of a replaced chunk finish within this time
 CHECKPOINT_INTERVAL_S = 2.0  # state is written behind to LMDB this often
-CHECKPOINT_DIRTY_RECORDS = 5_000  # or when this many records wait: gathering them stops all else for 50 ms
+CHECKPOINT_DIRTY_RECORDS = 5_000  # or when this many records wait: gathering them stops everything else for 50 ms
 RECORDS_IN_MEMORY = 10_000  # of one container, idle ones; 1 KB each, and loaded again in 32 us
-RECORD_ATTRIBUTES_IN_MEMORY = 1_000  # of one segment: writers' numbers mostly; more are looked up on disk
+RECORD_ATTRIBUTES_IN_MEMORY = 1_000  # of one segment, mostly writers' numbers; more are looked up on disk
 STATE_MAP_BYTES = 256 * MIB  # address space for a container's state at first; doubled when it is full
-STATE_CHANGES_MAX_BYTES = 32 * MIB  # of the state kept in memory for its next snapshot; past it a whole one is made
+STATE_CHANGES_MAX_BYTES = 32 * MIB  # of the state kept in memory for its next snapshot; past it a full one is made
 SNAPSHOT_INTERVAL_S = 10.0  # a snapshot of what changed in the state goes to tier 2 this often
 SNAPSHOT_LOG_BYTES = 8 * MIB  # or when the log has grown by this much, but not more often than checkpoints
-SNAPSHOT_DELTAS = 64  # then a whole one is made again; also when they are a quarter of it
-SNAPSHOT_PART_BYTES = 8 * MIB  # of a whole one in one object, before it is compressed
-SNAPSHOT_STOP_S = 5.0  # a clean stop waits so long for its last one; else the next start makes a whole one
-SNAPSHOT_STOP_BYTES = 16 * MIB  # of a state that it still makes a whole one of, in a tenth of a second
-SNAPSHOT_READ_BYTES_PER_S = 64 * MIB  # of the one found at a start, to see that it is whole; until then the log is kept
+SNAPSHOT_DELTAS = 64  # then a full one is made again; also when they reach a quarter of its size
+SNAPSHOT_PART_BYTES = 8 * MIB  # of a full one in one object, before compression
+SNAPSHOT_STOP_S = 5.0  # a clean stop waits this long for its last one; otherwise the next start makes a full one
+SNAPSHOT_STOP_BYTES = 16 * MIB  # the largest state of which it still makes a full one, in a tenth of a second
+SNAPSHOT_READ_BYTES_PER_S = 64 * MIB  # of the one found at a start, to see that it is intact; till then the log is kept
 SNAPSHOT_RETRY_MAX_S = 60.0  # longest pause between two tries while tier 2 is away
-STATE_CHECK_S = 600.0  # the check of a state that was not closed may take so long: 1 GB of a slow disk
-LOCATE_EXTENTS_BACK = 130  # looked at for an event's begin: as many as the largest event has appends
+STATE_CHECK_S = 600.0  # the check of a state that was not closed may take this long: 1 GB on a slow disk
+LOCATE_EXTENTS_BACK = 130  # searched for an event's start: as many as the largest event has appends
 LOCATE_BLOCK_BYTES = 128 * KIB  # read at a time to find one
-LOCATE_ASTRAY_HOPS = 200_000  # over events beyond the extent that it was asked for in: some 30 ms, in turns
-WALKS_AT_ONCE = 4  # that look for events' begins: each holds a block
-HOPS_A_TURN = 500  # over events, by each of them in one turn of the loop: some 0.15 us each,
-HOPS_A_COMMAND = 120  # so many are worth what a command is
-DAMAGE_LISTED = 1_000  # damaged places that a container lists; readers are told of all
+LOCATE_ASTRAY_HOPS = 200_000  # over events beyond the extent that the search is about: about 30 ms, in turns
+WALKS_AT_ONCE = 4  # searches for events' starts: each holds a block
+HOPS_A_TURN = 500  # over events, by each walk in one turn of the loop: about 0.15 us each,
+HOPS_A_COMMAND = 120  # this many cost as much as one command
+DAMAGE_LISTED = 1_000  # damaged places that a container lists; readers learn of all
 TIME_INDEX_MS = 1_000  # a segment's time index has at most one entry in it
-TIME_INDEX_BYTES = 4 * KIB  # and one entry, of some 40 bytes on disk, for so many: it stays about 1 % of the data
-TIME_INDEX_MOST_MS = 10_000  # or where fewer come, one in it
-TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment deleted with one checkpoint
+TIME_INDEX_BYTES = 4 * KIB  # and one entry, of about 40 bytes on disk, for this many: it stays about 1 % of the data
+TIME_INDEX_MOST_MS = 10_000  # or one entry in this time, if fewer bytes arrive
+TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment, deleted with one checkpoint
 
 SCRUB_EVERY_S = 7 * 24 * 3600.0  # all that is stored is read, to find damage while copies still exist
-SCRUB_BYTES_PER_S = 32 * MIB  # read by it: a tenth of what a plain disk gives
+SCRUB_BYTES_PER_S = 32 * MIB  # read by it: a tenth of what an ordinary disk delivers
 SCRUB_ASKED_BYTES_PER_S = 256 * MIB  # while somebody waits for it
-SCRUB_YIELD_S = 0.5  # it pauses so long where appends wait, then reads on all the same
-SCRUB_YIELD_BYTES = 4 * MIB  # and looks for them each time it has read so much
-SCRUB_STATE_RECORDS = 200  # of a container's state looked at in one turn of the loop, which appends wait for
-SCRUB_KEEP_S = 30.0  # its progress is kept this often: so much is read again after a crash
-SCRUB_DAMAGES_TOLD = 100  # in words, of one pass; all are counted
+SCRUB_YIELD_S = 0.5  # it pauses this long if appends wait, then continues regardless
+SCRUB_YIELD_BYTES = 4 * MIB  # and checks for them each time it has read this much
+SCRUB_STATE_RECORDS = 200  # of a container's state checked in one turn of the loop, which appends wait for
+SCRUB_KEEP_S = 30.0  # its progress is saved this often: that much is read again after a crash
+SCRUB_DAMAGES_TOLD = 100  # described in one pass; all are counted
 
 # --- threads -------------------------------------------------------------------------------------
-# Where the loop is busy, a thread that writes the log asks for the interpreter after so long, and again for each of a
-# frame's five or six steps. It must be less than a turn of the loop takes: each turn lets the interpreter go for a
-# moment, which a waiting thread is too slow to take, but for which it begins to wait anew.
+# While the loop is busy, a thread that writes the log asks for the interpreter after this long, and again for each of a
+# frame's five or six steps. It must be less than a turn of the loop takes: each turn briefly releases the interpreter,
+# which a waiting thread is too slow to take, but which makes it start waiting again.
 THREAD_SWITCH_S = 0.000_1
 
 # --- tables --------------------------------------------------------------------------------------
@@ -135,12 +134,12 @@ TABLE_FIXED_KEY_MAX_BYTES = 256
 TABLE_VALUE_MAX_BYTES = MIB - 8 * KIB
 TABLE_BATCH_MAX_BYTES = 32 * MIB
 TABLE_PAGE_MAX_ENTRIES = 1_000
-TABLE_READ_KEYS = 1_000  # looked up in one turn of the container, some 4 us each
+TABLE_READ_KEYS = 1_000  # looked up in one turn of the container, about 4 us each
 TABLE_PAGE_MAX_BYTES = 2 * MIB
 
 # --- names ---------------------------------------------------------------------------------------
 NAME_MAX_CHARS = 255
-PREFIXED_NAME_MAX_CHARS = 250  # of what gets a prefix or suffix: reader groups, key-value tables
+PREFIXED_NAME_MAX_CHARS = 250  # of names that get a prefix or suffix: reader groups, key-value tables
 
 # --- controller ----------------------------------------------------------------------------------
 LIST_PAGE = 1_000
@@ -155,98 +154,101 @@ TXN_COMPLETED_LIST = 500
 TXN_COMPLETED_KEEP_MS = 24 * 3600 * 1000  # how long what finishes goes into one table
 TXN_COMPLETED_TABLES = 3  # of these kept: of two, a start with a wrong clock could forget what has just finished
 WORKFLOW_WAIT_S = 120.0  # a reply waits this long for its workflow, which goes on after it
+WORKFLOW_TAKE_UP_S = 30.0  # so long a workflow waits for another controller that shows no sign, before it takes over
+WORKFLOW_HOLD_S = 5.0  # so long a controller works before it makes sure that it still has the turn
 WORKFLOW_RETRY_MAX_S = 10.0  # longest pause between two tries of a workflow while the store is away
 SEGMENT_CALL_ATTEMPTS = 4
+CHANGE_TRIES = 50  # of a record that others change at the same time: each lost one is a change of theirs
+CHANGE_LONGEST_PAUSE_S = 0.1  # between two of them, which are over after some seconds then
 CONTROLLER_CACHE_RECORDS = 20_000  # 1 KB each; one that is not here costs a look into its table
 WATERMARK_PERIOD_S = 10.0  # Pravega's; between two looks at the marks of streams whose writers note times
-WATERMARK_STREAMS_A_ROUND = (
-    1_000  # looked at in one round, some 2 ms each; the others have their turn in the next rounds
-)
+# looked at in one round, some 2 ms each; the others have their turn in the next rounds
+WATERMARK_STREAMS_A_ROUND = 1_000
 WATERMARK_WRITERS_MAX = 10_000  # that note times in one stream at once; with more no watermarks are made
 STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit; so for key-value tables
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256
 READER_GROUP_MAX_BYTES = 1000 * KIB  # a reader group's record, with all its stream cuts: one table value
-READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its last snapshot on
+READER_GROUP_ROLLOVER_BYTES = 4 * MIB  # of its stream, which is read from its last snapshot onwards
 
 # --- REST ----------------------------------------------------------------------------------------
 REST_BODY_MAX_BYTES = 256 * KIB  # a stream with the most and longest tags takes less
 REST_BODY_TIMEOUT_S = 10.0
-REST_BODY_FRAMING_MAX_BYTES = 8 * KIB  # of a body in chunks, beside the body: their lengths, extensions and trailers
+REST_BODY_FRAMING_MAX_BYTES = 8 * KIB  # of a chunked body, besides the body: chunk lengths, extensions and trailers
 REST_HEAD_MAX_BYTES = 16 * KIB  # request line and headers
-REST_HEAD_MAX_LINES = 128  # of them, or of trailers; browsers send some 20
+REST_HEAD_MAX_LINES = 128  # of them, or of trailers; browsers send about 20
 REST_SOCKET_BYTES = 32 * KIB  # of one connection in the system, which has twice that; and read ahead of us for TLS
-REST_PORTION_BYTES = 16 * KIB  # of what came, read and handled at a time,
-REST_PORTION_LINES = 64  # or so many lines, each a header or half a chunk: 20 to 40 us
-REST_STEPS_A_TURN = 2  # such portions in one turn of the loop, each with one request at most, some 0.5 ms
+REST_PORTION_BYTES = 16 * KIB  # of input, read and handled at a time,
+REST_PORTION_LINES = 64  # or this many lines, each a header or half a chunk: 20 to 40 us
+REST_STEPS_A_TURN = 2  # such portions in one turn of the loop, each with at most one request, about 0.5 ms
 REST_MESSAGE_MAX_CHARS = 1_000  # of an error's text, which may quote what was sent
-REST_LIST_PAGE = 200  # records looked at in one turn of the loop, which appends wait for
-REST_PAGES_AT_ONCE = 2  # of lists, being fetched and encoded: some 10 ms each, in parts
-REST_CONNECTIONS_MAX = 1_000  # past it who has been quiet longest goes for who comes
+REST_LIST_PAGE = 200  # records examined in one turn of the loop, which appends wait for
+REST_PAGES_AT_ONCE = 2  # of lists, being fetched and encoded: about 10 ms each, in parts
+REST_CONNECTIONS_MAX = 1_000  # past it the connection that has been quiet longest is closed for the newcomer
 REST_CONNECTIONS_OF_ADDRESS = 500
-REST_CONNECTIONS_EXTRA = 50  # above these, where all are at work: answered about health, and 503 otherwise
-REST_HEAD_TIMEOUT_S = 10.0  # from the connection, or the answer before, until a request's head is whole
+REST_CONNECTIONS_EXTRA = 50  # above these, when all are busy: health is answered, everything else gets 503
+REST_HEAD_TIMEOUT_S = 10.0  # from connecting, or from the previous answer, until a request's head is complete
 
 # --- gRPC ----------------------------------------------------------------------------------------
 RPC_CONNECTIONS_MAX = 1_000
-RPC_STREAMS_MAX = 100  # calls under way on one connection; clients wait with further ones
-RPC_AT_ONCE = 1_000  # calls under way on all; an address that has as many as are left is refused more as UNAVAILABLE
-RPC_REFUSED_AT_ONCE = 1_000  # such calls being told so; past it calls are refused as RESOURCE_EXHAUSTED, whoever comes
+RPC_STREAMS_MAX = 100  # calls in flight on one connection; clients hold back further ones
+RPC_AT_ONCE = 1_000  # calls in flight on all; an address with as many as are left is refused more as UNAVAILABLE
+RPC_REFUSED_AT_ONCE = 1_000  # such refusals in flight; past it every call is refused as RESOURCE_EXHAUSTED
 RPC_MESSAGE_MAX_BYTES = 2 * MIB  # twice the largest record that one is stored as
-RPC_SENT_AHEAD_BYTES = 16 * KIB  # of a call before its request is read: gRPC holds them, of all calls at once 16 MiB
-RPC_RECEIVING_BYTES = 64 * MIB  # for requests that come, each as the largest one: 32 at a time, half of one address
-RPC_WORK_BYTES = 64 * MIB  # for requests that are worked on, as messages and what is made of them:
-RPC_WORK_TIMES = 10  # so many times what was sent, for a stream cut's 14 bytes become two numbers in a dict;
-RPC_SMALL_BYTES = 8 * KIB  # smaller ones don't count: of all calls at once they are 8 MiB, and 80 when worked on
-RPC_ROOM_TIMEOUT_S = 10.0  # a call that found no such room in it is refused as UNAVAILABLE
+RPC_SENT_AHEAD_BYTES = 16 * KIB  # of a call before its request is read: gRPC holds them, 16 MiB for all calls at once
+RPC_RECEIVING_BYTES = 64 * MIB  # for incoming requests, each counted as the largest: 32 at a time, half per address
+RPC_WORK_BYTES = 64 * MIB  # for requests being processed, as messages and what is made from them:
+RPC_WORK_TIMES = 10  # this many times what was sent, since a stream cut's 14 bytes become two numbers in a dict;
+RPC_SMALL_BYTES = 8 * KIB  # smaller ones don't count: for all calls at once they take 8 MiB, and 80 while processed
+RPC_ROOM_TIMEOUT_S = 10.0  # a call that finds no such room within it is refused as UNAVAILABLE
 RPC_PARTS_MAX = 2 * STREAM_MAX_SEGMENTS  # of one kind in a request: a stream cut may stand in two full epochs
 RPC_PORTION_BYTES = 64 * KIB  # of a request, parsed in one turn of the loop,
-RPC_PORTION_PARTS = 2_000  # or so many fields, which are counted before: about 1 ms
+RPC_PORTION_PARTS = 2_000  # or this many fields, which are counted first: about 1 ms
 RPC_ENTRIES_A_TURN = 2_500  # of a reader group's stream cuts, each made a number in a dict or in a message: 1 ms
 RPC_MESSAGES_A_TURN = 250  # of segments in a reply, 4 us each
-CUT_QUICK_SEGMENTS = 200  # of a stream: with more, its cuts are compared in a thread, some 15 us for each
-RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: an authorization of the largest size and what else is sent
-RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request is here
-RPC_MESSAGE_HURRIED_S = 2.0  # instead, where others wait for room: 16 silent calls would have all of an address
-RPC_STARTS_A_TURN = 4  # calls begun in one turn of the loop, some 0.3 ms each
+CUT_QUICK_SEGMENTS = 200  # of a stream: with more, its cuts are compared in a thread, about 15 us each
+RPC_METADATA_MAX_BYTES = 24 * KIB  # of one call: the largest authorization, plus whatever else is sent
+RPC_MESSAGE_TIMEOUT_S = 10.0  # from a call's start until its request has arrived
+RPC_MESSAGE_HURRIED_S = 2.0  # instead, if others wait for room: 16 silent calls would take all of an address's share
+RPC_STARTS_A_TURN = 4  # calls started in one turn of the loop, about 0.3 ms each
 RPC_IDLE_S = 1_800.0  # a connection without calls ends; clients connect again by themselves
-RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is there,
-RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has so long to say so
+RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still there,
+RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has this long to answer
 
 # --- access control ------------------------------------------------------------------------------
-LOGINS_AT_ONCE = 2  # passwords being checked; each costs 0.1 to 0.4 s of a core, by the machine
-LOGINS_WAITING = 128  # or waiting for it, half of them of one address; addresses in rotation
-LOGINS_KEPT = 1_000  # checked credentials, so that not every request costs that
+LOGINS_AT_ONCE = 2  # passwords being checked; each costs 0.1 to 0.4 s of a core, depending on the machine
+LOGINS_WAITING = 128  # or waiting to be, at most half of them from one address; addresses in rotation
+LOGINS_KEPT = 1_000  # checked credentials, so that not every request pays for a check
 TOKENS_KEPT = 10_000  # delegation tokens whose signature was checked
 AUTHORIZATION_MAX_CHARS = 16_384  # of a request's authorization header; longer ones are wrong
-BEARER_KEYS_REFRESH_S = 10.0  # a key set is not fetched again sooner, whatever unknown key is asked for
+BEARER_KEYS_REFRESH_S = 10.0  # a key set isn't fetched again sooner, whatever unknown key a token names
 BEARER_KEYS_AGE_S = 300.0  # and is fetched again when it is older than this
-TLS_HANDSHAKES_A_TURN = 1  # begun in one turn of the loop by each door: 0.5 ms with ECDSA, 3 ms with RSA of 3,072 bits
+TLS_HANDSHAKES_A_TURN = 1  # started by each door in a turn of the loop: 0.5 ms with ECDSA, 3 ms with 3,072-bit RSA
 TLS_HANDSHAKE_S = 20.0  # a peer that is slower loses its connection
 
 # --- client --------------------------------------------------------------------------------------
-WRITER_BLOCK_BYTES = 1 * MIB  # one append at most (plus one event)
+WRITER_BLOCK_BYTES = 1 * MIB  # at most one append (plus one event)
 WRITER_PENDING_BYTES = 32 * MIB  # unacknowledged bytes of one writer; past it writing waits
 READ_AHEAD_BYTES = 8 * MIB  # what one segment reader keeps in flight
 SCHEMA_MAX_BYTES = 512 * KIB  # one stored schema; half of what a table value may have
 SCHEMA_MAX_VERSIONS = 1_000  # of one stream; keeps the list of them well under a table value's limit
 SCHEMA_CACHE_DECODERS = 256  # of one reader, for the schemas its events were written with
 BYTE_APPEND_BYTES = 8 * MIB  # one append of a byte stream: what is written up to it is stored as a whole
-BYTE_JOIN_BYTES = 1 * MIB  # smaller pieces that wait are joined up to it
-BYTE_UNDER_WAY_BYTES = 16 * MIB  # sent and not answered, of one byte stream's writer: two of the largest appends
+BYTE_JOIN_BYTES = 1 * MIB  # smaller waiting pieces are joined up to this size
+BYTE_UNDER_WAY_BYTES = 16 * MIB  # sent but unanswered, of one byte stream's writer: two of the largest appends
 STATE_UPDATE_ATTEMPTS = 1_000  # tries of one update of shared state while others are faster
 TABLE_ITERATOR_PAGE = 100  # entries asked for at once from each partition of a key-value table
-SEGMENT_ENDS_KEPT = 20_000  # sealed segments whose ends one planner remembers, some 300 bytes each
+SEGMENT_ENDS_KEPT = 20_000  # sealed segments whose ends one planner remembers, about 300 bytes each
 BOOKMARK_NOTE_MAX_CHARS = 4_096
 BOOKMARK_MAX_TAGS = 128
 READ_AHEAD_OF_ALL_BYTES = 64 * MIB  # what one reader keeps, over all its segments
-READ_JOINED_BYTES = 64 * KIB  # small blocks that wait are given together, up to this
-SKIPPED_DAMAGES_KEPT = 1_000  # the last ones that a reader which skips damage knows of; all are logged
+READ_JOINED_BYTES = 64 * KIB  # small waiting blocks are handed out together, up to this
+SKIPPED_DAMAGES_KEPT = 1_000  # the latest that a reader which skips damage remembers; all are logged
 READER_GROUP_CHECKPOINTS = 8  # complete ones that a group remembers: each holds all segments' positions
 
 
 def override(limits: dict[str, Any], text: str) -> None:
-    """Set limits from `name=value,...`; ValueError for one that doesn't exist, or a value that is no number above 0.
+    """Set limits from `name=value,...`; ValueError for one that doesn't exist, or a value that isn't a number above 0.
 
     >>> limits = {"QUEUE_MAX_BYTES": 10, "CHUNK_FLUSH_AGE_S": 10.0}
     >>> override(limits, "chunk_flush_age_s=0.5,queue_max_bytes=7")
@@ -269,4 +271,4 @@ def override(limits: dict[str, Any], text: str) -> None:
         limits[name] = number
 
 
-override(globals(), os.environ.get("NADI_LIMITS", ""))  # here, before any module takes a limit over
+override(globals(), os.environ.get("NADI_LIMITS", ""))  # here, before any module imports a limit

@@ -28,11 +28,11 @@ INDEX_SUFFIX = "#index"
 TABLE_SUFFIX = "_kvtable"
 SEGMENT_NUMBER_MAX = 0x7FFF_FFFF  # of segment numbers and of epochs: both are Java ints
 INTERNAL_SCOPE = "_system"
-CLUSTER_SCOPE = "_cluster"  # of names that stand for something a server does as a whole; it holds nothing
+CLUSTER_SCOPE = "_cluster"  # for names of things a server does as a whole; it holds nothing
 READER_GROUP_PREFIX = "_RG"
 MARK_PREFIX = "_MARK"
-REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: from where a revisioned stream is read
-BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no table that a user names begins so
+REVISION_MARK = UUID("7df9a874-246c-c9d6-9397-cdd19ead68c5").bytes  # attribute: where a revisioned stream is read from
+BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no user's table name starts like this
 SCHEMAS_TABLE = "_schemas"  # likewise
 SCRUB = "scrub"
 SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/{SCRUB}/0{EPOCH_DELIMITER}0"
@@ -87,12 +87,12 @@ def transaction_segment_name(parent: str, txn_id: int) -> str:
 
 
 def transient_segment_name(parent: str, writer_id: bytes, random_id: bytes) -> str:
-    """The segment in which a writer's large event comes before it is merged into `parent`; both ids have 16 bytes."""
+    """The segment that receives a writer's large event before it is merged into `parent`; both ids have 16 bytes."""
     return f"{parent}{TRANSIENT_DELIMITER}{writer_id.hex()}.{random_id.hex()}"
 
 
 class SegmentOf(NamedTuple):
-    """What a segment's name says that it belongs to."""
+    """What a segment belongs to, according to its name."""
 
     scope: str
     name: str  # a stream's, or a table's with its suffix
@@ -101,7 +101,7 @@ class SegmentOf(NamedTuple):
 
 
 def segment_of(name: str) -> SegmentOf | None:
-    """Whose segment that is; None for a name that none can have, so nothing may be taken from its first words.
+    """What the segment belongs to; None for a name that no segment can have, so don't infer anything from its start.
 
     >>> segment_of("home/meters/0.#epoch.0#transaction.00000000000000010000000000000002")
     SegmentOf(scope='home', name='meters', in_transaction=True, is_transient=False)

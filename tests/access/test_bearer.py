@@ -155,20 +155,17 @@ def serving(answers: list[str]) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def test_keys_at_an_address_follow_their_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_keys_at_an_address_follow_their_rotation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bearer_module, "BEARER_KEYS_REFRESH_S", 0.0)
     with serving([key_set(RSA_JWK), key_set(EC_JWK)]) as (address, asked):
         keys = BearerKeys(settings(address))
 
-        async def test() -> None:
-            assert (await keys.caller(token(kid="one"))).name == "ann"
-            assert (await keys.caller(token(kid="one"))).name == "ann"
-            assert len(asked) == 1, "a set that has the key is kept"
-            assert (await keys.caller(token(EC, "ES256", kid="two"))).name == "ann"
-            with pytest.raises(NotAuthenticatedError):
-                await keys.caller(token(kid="one"))
-
-        asyncio.run(test())
+        assert (await keys.caller(token(kid="one"))).name == "ann"
+        assert (await keys.caller(token(kid="one"))).name == "ann"
+        assert len(asked) == 1, "a set that has the key is kept"
+        assert (await keys.caller(token(EC, "ES256", kid="two"))).name == "ann"
+        with pytest.raises(NotAuthenticatedError):
+            await keys.caller(token(kid="one"))
 
 
 def test_unknown_keys_do_not_make_it_ask_again_and_again() -> None:
@@ -189,19 +186,16 @@ def test_an_address_that_does_not_answer() -> None:
         ask(BearerKeys(settings(address)), token(kid="one"))
 
 
-def test_the_gate_takes_them(tmp_path: Path) -> None:
+async def test_the_gate_takes_them(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(PEM)
 
-    async def test() -> None:
-        gate = Gate(None, settings(str(tmp_path / "key.pem")))
-        resource = "prn::/scope:home/stream:a"
-        caller = await gate.authorized(f"Bearer {token()}", resource, Permission.READ_UPDATE)
-        assert caller.name == "ann"
-        with pytest.raises(NotAuthenticatedError):
-            await gate.caller("Basic YTpi")
-        gate.close()
-
-    asyncio.run(test())
+    gate = Gate(None, settings(str(tmp_path / "key.pem")))
+    resource = "prn::/scope:home/stream:a"
+    caller = await gate.authorized(f"Bearer {token()}", resource, Permission.READ_UPDATE)
+    assert caller.name == "ann"
+    with pytest.raises(NotAuthenticatedError):
+        await gate.caller("Basic YTpi")
+    gate.close()
 
 
 def test_wrong_settings(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from nadi.access import listener as listening
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.limits import FILES_FOR_STORAGE
 from tests.access.support import certificate
+from tests.support.peers import open_connection
+
+pytestmark = pytest.mark.uvloop
 
 
 class Echo(asyncio.Protocol):
@@ -67,7 +70,7 @@ class Visitor:
 
     @classmethod
     async def come(cls, address: tuple[str, int], local: str = "127.0.0.1") -> Visitor:
-        return cls(*await asyncio.open_connection(*address, local_addr=(local, 0)))
+        return cls(*await open_connection(*address, local_addr=(local, 0)))
 
     async def say(self, words: bytes = b"!") -> bytes:
         """The answer; b"" if it has no place, or lost it."""
@@ -84,85 +87,89 @@ async def until(count: int, listener: Listener) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_who_says_nothing_goes_for_who_comes() -> None:
-    async def main() -> None:
-        async with door(3, 3) as (listener, address):
-            quiet = [await Visitor.come(address) for _ in range(3)]
-            await until(3, listener)
-            comes = await Visitor.come(address)
-            assert await comes.say() == b"plain"
-            assert await quiet[0].say() == b"", "who was quiet longest went"
-            assert await quiet[1].say() == b"plain"
-            assert (len(listener.guests), listener.ended, listener.refused) == (3, 1, 0)
-
-    uvloop.run(main())
+async def test_who_says_nothing_goes_for_who_comes() -> None:
+    async with door(3, 3) as (listener, address):
+        quiet = [await Visitor.come(address) for _ in range(3)]
+        await until(3, listener)
+        comes = await Visitor.come(address)
+        assert await comes.say() == b"plain"
+        assert await quiet[0].say() == b"", "who was quiet longest went"
+        assert await quiet[1].say() == b"plain"
+        assert (len(listener.guests), listener.ended, listener.refused) == (3, 1, 0)
 
 
-def test_who_has_settled_stays_and_who_leaves_makes_place() -> None:
-    async def main() -> None:
-        async with door(2, 2) as (listener, address):
-            here = [await Visitor.come(address) for _ in range(2)]
-            assert [await one.say() for one in here] == [b"plain"] * 2
-            assert await (await Visitor.come(address)).say() == b""
-            assert [await one.say() for one in here] == [b"plain"] * 2
-            here.pop().writer.close()
-            await until(1, listener)
-            assert await (await Visitor.come(address)).say() == b"plain"
-            assert (listener.refused, listener.ended) == (1, 0)
-
-    uvloop.run(main())
+async def test_who_has_settled_stays_and_who_leaves_makes_place() -> None:
+    async with door(2, 2) as (listener, address):
+        here = [await Visitor.come(address) for _ in range(2)]
+        assert [await one.say() for one in here] == [b"plain"] * 2
+        assert await (await Visitor.come(address)).say() == b""
+        assert [await one.say() for one in here] == [b"plain"] * 2
+        here.pop().writer.close()
+        await until(1, listener)
+        assert await (await Visitor.come(address)).say() == b"plain"
+        assert (listener.refused, listener.ended) == (1, 0)
 
 
-def test_one_address_does_not_take_the_places_of_others() -> None:
-    async def main() -> None:
-        async with door(10, 2) as (listener, address):
-            crowd = [await Visitor.come(address) for _ in range(2)]
-            assert [await one.say() for one in crowd] == [b"plain"] * 2
-            assert await (await Visitor.come(address)).say() == b""
-            other = await Visitor.come(address, "127.0.0.2")
-            assert await other.say() == b"plain"
-            waits = await Visitor.come(address, "127.0.0.3")  # and who waits elsewhere does not go for the crowd
-            await until(4, listener)
-            assert await (await Visitor.come(address)).say() == b""
-            assert await waits.say() == b"plain"
+async def test_who_goes_before_he_is_let_in_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many are accepted in one turn, and most must go in it for those behind them."""
+    accepted: list[socket.socket] = []
+    admit = Listener._admit
 
-    uvloop.run(main())
+    def noted(self: Listener, one: socket.socket, address: str) -> None:
+        accepted.append(one)
+        admit(self, one, address)
 
-
-def test_extra_places_are_for_short_questions() -> None:
-    async def main() -> None:
-        async with door(2, 2, extra=1) as (listener, address):
-            here = [await Visitor.come(address) for _ in range(2)]
-            assert [await one.say() for one in here] == [b"plain"] * 2
-            first = await Visitor.come(address)
-            assert await first.say(b"?") == b"extra"
-            second = await Visitor.come(address)
-            assert await second.say(b"?") == b"extra"  # in the place of the first
-            assert await first.say(b"?") == b""
-            assert len(listener.guests) == 3
-
-    uvloop.run(main())
+    monkeypatch.setattr(Listener, "_admit", noted)
+    async with door(1, 1) as (listener, address):
+        crowd = [socket.create_connection(address) for _ in range(5)]
+        async with asyncio.timeout(10):
+            while listener.ended < 4 or any(one.fileno() != -1 for one in accepted[:-1]):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        for one in crowd:
+            one.close()
 
 
-def test_half_a_handshake_has_a_place_and_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_address_does_not_take_the_places_of_others() -> None:
+    async with door(10, 2) as (listener, address):
+        crowd = [await Visitor.come(address) for _ in range(2)]
+        assert [await one.say() for one in crowd] == [b"plain"] * 2
+        assert await (await Visitor.come(address)).say() == b""
+        other = await Visitor.come(address, "127.0.0.2")
+        assert await other.say() == b"plain"
+        waits = await Visitor.come(address, "127.0.0.3")  # and who waits elsewhere does not go for the crowd
+        await until(4, listener)
+        assert await (await Visitor.come(address)).say() == b""
+        assert await waits.say() == b"plain"
+
+
+async def test_extra_places_are_for_short_questions() -> None:
+    async with door(2, 2, extra=1) as (listener, address):
+        here = [await Visitor.come(address) for _ in range(2)]
+        assert [await one.say() for one in here] == [b"plain"] * 2
+        first = await Visitor.come(address)
+        assert await first.say(b"?") == b"extra"
+        second = await Visitor.come(address)
+        assert await second.say(b"?") == b"extra"  # in the place of the first
+        assert await first.say(b"?") == b""
+        assert len(listener.guests) == 3
+
+
+async def test_half_a_handshake_has_a_place_and_a_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "TLS_HANDSHAKE_S", 0.3)
     files = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.certificate, files.key)
     trusting = ssl.create_default_context(cafile=str(files.authority))
 
-    async def main() -> None:
-        async with door(2, 2, tls=context) as (listener, address):
-            halves = [await Visitor.come(address) for _ in range(2)]
-            await until(2, listener)
-            whole = Visitor(*await asyncio.open_connection(*address, ssl=trusting, server_hostname="localhost"))
-            assert await whole.say() == b"plain"
-            assert await asyncio.wait_for(halves[0].reader.read(), 10) == b"", "it went for one who came"
-            assert await asyncio.wait_for(halves[1].reader.read(), 10) == b"", "it was too slow"
-            await until(1, listener)
-            assert await whole.say() == b"plain"
-
-    uvloop.run(main())
+    async with door(2, 2, tls=context) as (listener, address):
+        halves = [await Visitor.come(address) for _ in range(2)]
+        await until(2, listener)
+        whole = Visitor(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
+        assert await whole.say() == b"plain"
+        assert await asyncio.wait_for(halves[0].reader.read(), 10) == b"", "it went for one who came"
+        assert await asyncio.wait_for(halves[1].reader.read(), 10) == b"", "it was too slow"
+        await until(1, listener)
+        assert await whole.say() == b"plain"
 
 
 @pytest.mark.parametrize("first_bytes", [0, 3, 100])
@@ -194,7 +201,7 @@ def test_few_handshakes_begin_in_a_turn(tmp_path: Path, first_bytes: int) -> Non
                 answered = sum(_is_answered(one) for one in crowd) if len(turns) % 50 == 0 else answered
             longest = max(turns)
             assert longest < 0.01, f"a turn took {longest * 1e3:.0f} ms of processor time"
-            whole = Visitor(*await asyncio.open_connection(*address, ssl=trusting, server_hostname="localhost"))
+            whole = Visitor(*await open_connection(*address, ssl=trusting, server_hostname="localhost"))
             assert await whole.say() == b"plain"
             for one in crowd:
                 one.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from nadi.access.names import RIGHTS, Kind, kind_of
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.client import aio
+from nadi.client.manager.streams import stores_of
 from nadi.controller.access import RULES
 from nadi.wire import commands as wire
 from nadi.wire.rpc import controller_pb2 as pb
@@ -280,62 +280,56 @@ GROUPS: tuple[set[Any], ...] = (READS, WRITES, {wire.TruncateSegment}, {wire.Sea
 
 
 @pytest.mark.parametrize(("scope", "name"), NAMES)
-def test_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
+async def test_over_the_wire(tmp_path: Path, scope: str, name: str) -> None:
     """With a token for the name, whoever had given it; and with one for any other name, nothing."""
 
-    async def main() -> None:
-        key = TokenKey(b"k" * 64)
-        others = [key.issue(scope, other, UPDATE) for _, other in NAMES if other != name]
-        others += [key.issue("home" if scope == "_system" else "_system", name, UPDATE)]
-        async with open_store(tmp_path, tokens=key) as (_, peer):
-            parts = {"": promise(scope, name).wire} | (PARTS if name == "s" and scope == "home" else {})
-            for part, needs in parts.items():
-                segment = f"{scope}/{name}/0.#epoch.0{part}"
-                for given in (READ, UPDATE):
-                    for command in commands(key.issue(scope, name, given), segment, segment):
-                        kind = type(command)
-                        if kind in MERGES | {wire.UpdateSegmentPolicy}:
-                            continue  # merges are looked at below
-                        if kind is wire.CreateTransientSegment:  # of streams and their transactions alone
-                            is_parent = (scope, name) == ("home", "s") and "#transient" not in part
-                            refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
-                            assert refused is not (is_parent and given is UPDATE), command
-                            continue
-                        (need,) = [need for need, group in zip(needs, GROUPS, strict=True) if kind in group]
-                        reply = await peer.ask(command)
-                        refused = isinstance(reply, wire.AuthTokenCheckFailed)
-                        assert refused is (need is None or given < need), (segment, given, command, reply)
-                policy = wire.UpdateSegmentPolicy(7, segment, 0, 0, key.issue(scope, name, UPDATE))
-                assert isinstance(await peer.ask(policy), wire.AuthTokenCheckFailed)
-                for token in others:
-                    for command in commands(token, segment, segment):
-                        assert isinstance(await peer.ask(command), wire.AuthTokenCheckFailed), command
-
-    asyncio.run(main())
+    key = TokenKey(b"k" * 64)
+    others = [key.issue(scope, other, UPDATE) for _, other in NAMES if other != name]
+    others += [key.issue("home" if scope == "_system" else "_system", name, UPDATE)]
+    async with open_store(tmp_path, tokens=key) as (_, peer):
+        parts = {"": promise(scope, name).wire} | (PARTS if name == "s" and scope == "home" else {})
+        for part, needs in parts.items():
+            segment = f"{scope}/{name}/0.#epoch.0{part}"
+            for given in (READ, UPDATE):
+                for command in commands(key.issue(scope, name, given), segment, segment):
+                    kind = type(command)
+                    if kind in MERGES | {wire.UpdateSegmentPolicy}:
+                        continue  # merges are looked at below
+                    if kind is wire.CreateTransientSegment:  # of streams and their transactions alone
+                        is_parent = (scope, name) == ("home", "s") and "#transient" not in part
+                        refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
+                        assert refused is not (is_parent and given is UPDATE), command
+                        continue
+                    (need,) = [need for need, group in zip(needs, GROUPS, strict=True) if kind in group]
+                    reply = await peer.ask(command)
+                    refused = isinstance(reply, wire.AuthTokenCheckFailed)
+                    assert refused is (need is None or given < need), (segment, given, command, reply)
+            policy = wire.UpdateSegmentPolicy(7, segment, 0, 0, key.issue(scope, name, UPDATE))
+            assert isinstance(await peer.ask(policy), wire.AuthTokenCheckFailed)
+            for token in others:
+                for command in commands(token, segment, segment):
+                    assert isinstance(await peer.ask(command), wire.AuthTokenCheckFailed), command
 
 
 @pytest.mark.parametrize(("scope", "name"), NAMES)
-def test_what_may_be_merged(tmp_path: Path, scope: str, name: str) -> None:
+async def test_what_may_be_merged(tmp_path: Path, scope: str, name: str) -> None:
     """Large events into their stream, and nothing else into nothing else."""
 
-    async def main() -> None:
-        key = TokenKey(b"k" * 64)
-        target = f"{scope}/{name}/0.#epoch.0"
-        async with open_store(tmp_path, tokens=key) as (_, peer):
-            transient, transaction = f"#transient.{_ID}.{_ID}", f"#transaction.{_ID}"
-            mergeable = (transient, transaction + transient)
-            for part in (*mergeable, transaction, "", ".#epoch.1", "#transient.1", transient + transient):
-                for given in (READ, UPDATE):
-                    token = key.issue(scope, name, given)
-                    for command in (
-                        wire.MergeSegments(7, target, target + part, token),
-                        wire.MergeSegmentsBatch(7, target, (target + part,), token),
-                    ):
-                        refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
-                        may = (scope, name, given) == ("home", "s", UPDATE) and part in mergeable
-                        assert refused is not may, command
-
-    asyncio.run(main())
+    key = TokenKey(b"k" * 64)
+    target = f"{scope}/{name}/0.#epoch.0"
+    async with open_store(tmp_path, tokens=key) as (_, peer):
+        transient, transaction = f"#transient.{_ID}.{_ID}", f"#transaction.{_ID}"
+        mergeable = (transient, transaction + transient)
+        for part in (*mergeable, transaction, "", ".#epoch.1", "#transient.1", transient + transient):
+            for given in (READ, UPDATE):
+                token = key.issue(scope, name, given)
+                for command in (
+                    wire.MergeSegments(7, target, target + part, token),
+                    wire.MergeSegmentsBatch(7, target, (target + part,), token),
+                ):
+                    refused = isinstance(await peer.ask(command), wire.AuthTokenCheckFailed)
+                    may = (scope, name, given) == ("home", "s", UPDATE) and part in mergeable
+                    assert refused is not may, command
 
 
 HAND_MADE = (  # none of them is a segment's name
@@ -352,37 +346,29 @@ HAND_MADE = (  # none of them is a segment's name
 )  # fmt: skip
 
 
-def test_hand_made_names_over_the_wire(tmp_path: Path) -> None:
+async def test_hand_made_names_over_the_wire(tmp_path: Path) -> None:
     """Every command, with every token that a name's first words could earn: all of it is for the server alone."""
 
-    async def main() -> None:
-        key = TokenKey(b"k" * 64)
-        async with open_store(tmp_path, tokens=key) as (_, peer):
-            for segment in HAND_MADE:
-                scope, name = segment.split("/")[:2]
-                for given in (READ, UPDATE):
-                    token = key.issue(
-                        scope, name, given, "s", "s_kvtable", "_RGg", "_RGg_kvtable", "_bookmarks_kvtable"
-                    )
-                    for command in commands(token, segment, segment):
-                        reply = await peer.ask(command)
-                        assert isinstance(reply, wire.AuthTokenCheckFailed), (command, reply)
-
-    asyncio.run(main())
+    key = TokenKey(b"k" * 64)
+    async with open_store(tmp_path, tokens=key) as (_, peer):
+        for segment in HAND_MADE:
+            scope, name = segment.split("/")[:2]
+            for given in (READ, UPDATE):
+                token = key.issue(scope, name, given, "s", "s_kvtable", "_RGg", "_RGg_kvtable", "_bookmarks_kvtable")
+                for command in commands(token, segment, segment):
+                    reply = await peer.ask(command)
+                    assert isinstance(reply, wire.AuthTokenCheckFailed), (command, reply)
 
 
-def test_clients_make_tables_of_one_segment(tmp_path: Path) -> None:
-    async def main() -> None:
-        key = TokenKey(b"k" * 64)
-        async with open_store(tmp_path, tokens=key) as (_, peer):
-            for name in ("_RGg_kvtable", "_bookmarks_kvtable", "_schemas_kvtable", "s_kvtable"):
-                token = key.issue("home", name, UPDATE)
-                for number in ("0.#epoch.0", "1.#epoch.0", "0.#epoch.1", "0"):
-                    segment = f"home/{name}/{number}"
-                    reply = await peer.ask(wire.CreateTableSegment(7, segment, token))
-                    assert isinstance(reply, wire.SegmentCreated) is (number == "0.#epoch.0"), (segment, reply)
-
-    asyncio.run(main())
+async def test_clients_make_tables_of_one_segment(tmp_path: Path) -> None:
+    key = TokenKey(b"k" * 64)
+    async with open_store(tmp_path, tokens=key) as (_, peer):
+        for name in ("_RGg_kvtable", "_bookmarks_kvtable", "_schemas_kvtable", "s_kvtable"):
+            token = key.issue("home", name, UPDATE)
+            for number in ("0.#epoch.0", "1.#epoch.0", "0.#epoch.1", "0"):
+                segment = f"home/{name}/{number}"
+                reply = await peer.ask(wire.CreateTableSegment(7, segment, token))
+                assert isinstance(reply, wire.SegmentCreated) is (number == "0.#epoch.0"), (segment, reply)
 
 
 # --- REST ------------------------------------------------------------------------------------------
@@ -445,7 +431,7 @@ def test_the_systems_scope_over_rest(tmp_path: Path) -> None:
 # --- a whole server --------------------------------------------------------------------------------
 
 
-def test_a_reader_can_not_harm_the_watermarks_of_a_stream(tmp_path: Path) -> None:
+async def test_a_reader_can_not_harm_the_watermarks_of_a_stream(tmp_path: Path) -> None:
     grants = {"root": "prn::*,READ_UPDATE", "reader": "prn::/scope:home/stream:meters,READ"}
     segment = "home/_MARKmeters/0.#epoch.0"
 
@@ -454,7 +440,7 @@ def test_a_reader_can_not_harm_the_watermarks_of_a_stream(tmp_path: Path) -> Non
             await root.create_scope("home")
             await root.create_stream("home", "meters", 1)
             async with aio.StreamManager(uri, credentials=user("reader")) as reader:
-                token = await reader.controller.delegation_token("home", "_MARKmeters", write=True)
+                token = await stores_of(reader).controller.delegation_token("home", "_MARKmeters", write=True)
             peer = await connect(store)
             for command in commands(token, segment, segment):
                 if not isinstance(command, wire.ReadSegment):  # which may wait for the first one
@@ -467,4 +453,4 @@ def test_a_reader_can_not_harm_the_watermarks_of_a_stream(tmp_path: Path) -> Non
 
     with guarded(tmp_path) as server:
         users_file(tmp_path / "settings", grants)
-        asyncio.run(main(server.controller_uri, server.store_address))
+        await main(server.controller_uri, server.store_address)

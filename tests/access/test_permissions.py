@@ -68,7 +68,7 @@ def test_the_greatest_holds_and_none_beats_all() -> None:
 
 @pytest.mark.parametrize("text", ["prn::/", "prn::/,WRITE", "scope:a,READ", ",READ", "prn::/,read"])
 def test_what_is_no_grant(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match="no grant"):
+    with pytest.raises(InvalidArgumentError, match="not a valid grant"):
         Permissions.parse(text)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -22,32 +21,26 @@ def command(table: str, token: str = "") -> wire.UpdateTableToFreeRoom:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_no_connection_brings_it_where_nobody_is_asked_who_he_is(tmp_path: Path, table: str) -> None:
-    async def main() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            peer.send(command(table))
-            with pytest.raises(ConnectionResetError):
-                await peer.receive()
-            look = wire.ReadTable(8, table, "", (TableKey(b"k"),))
-            other = await connect(store.address)
-            assert isinstance(await other.ask(look), wire.NoSuchSegment)
-            other.close()
-            assert isinstance(await store.exchange(command(table)), wire.TableEntriesUpdated), "the controller may"
-
-    asyncio.run(main())
+async def test_no_connection_brings_it_where_nobody_is_asked_who_he_is(tmp_path: Path, table: str) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        peer.send(command(table))
+        with pytest.raises(ConnectionResetError):
+            await peer.receive()
+        look = wire.ReadTable(8, table, "", (TableKey(b"k"),))
+        other = await connect(store.address)
+        assert isinstance(await other.ask(look), wire.NoSuchSegment)
+        other.close()
+        assert isinstance(await store.exchange(command(table)), wire.TableEntriesUpdated), "the controller may"
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_no_token_but_the_servers_own_is_for_it(tmp_path: Path, table: str) -> None:
-    async def main() -> None:
-        key = TokenKey(b"k" * 64)
-        async with open_store(tmp_path, tokens=key) as (store, peer):
-            scope, name, _ = table.split("/", 2)
-            mine = key.issue(scope, name, Permission.READ_UPDATE)
-            assert isinstance(await store.exchange(command(table, mine)), wire.AuthTokenCheckFailed)
-            assert isinstance(await store.exchange(command(table, key.master())), wire.TableEntriesUpdated)
-            peer.send(command(table, key.master()))  # nor by the network
-            with pytest.raises(ConnectionResetError):
-                await peer.receive()
-
-    asyncio.run(main())
+async def test_no_token_but_the_servers_own_is_for_it(tmp_path: Path, table: str) -> None:
+    key = TokenKey(b"k" * 64)
+    async with open_store(tmp_path, tokens=key) as (store, peer):
+        scope, name, _ = table.split("/", 2)
+        mine = key.issue(scope, name, Permission.READ_UPDATE)
+        assert isinstance(await store.exchange(command(table, mine)), wire.AuthTokenCheckFailed)
+        assert isinstance(await store.exchange(command(table, key.master())), wire.TableEntriesUpdated)
+        peer.send(command(table, key.master()))  # nor by the network
+        with pytest.raises(ConnectionResetError):
+            await peer.receive()

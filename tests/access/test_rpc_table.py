@@ -17,8 +17,8 @@ from nadi.access.gate import Gate
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.controller.access import RULES, ControllerAccess
-from nadi.controller.engine.workflows import BACKGROUND
-from nadi.controller.grpc.service import SERVER_OPTIONS, add_controller
+from nadi.controller.engine.tasks import BACKGROUND
+from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS, path

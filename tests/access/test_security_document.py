@@ -12,6 +12,7 @@ import pytest
 
 import nadi
 from nadi.client import KeyValueTableConfiguration, aio
+from nadi.client.manager.streams import stores_of
 from nadi.errors import PermissionDeniedError
 from nadi.spark.intents import TABLE, SinkRecord
 from nadi.standalone import EmbeddedServer
@@ -174,9 +175,9 @@ def test_what_java_asks_for_to_use_a_table(server: tuple[EmbeddedServer, Path]) 
 
     async def ask(name: str) -> bool:
         async with aio.StreamManager(running.controller_uri, credentials=user(name)) as manager:
-            await manager.controller.segment_endpoint("home/K_kvtable/0.#epoch.0")
+            await stores_of(manager).controller.segment_endpoint("home/K_kvtable/0.#epoch.0")
             try:
-                await manager.controller.delegation_token("home", "K", write=True)
+                await stores_of(manager).controller.delegation_token("home", "K", write=True)
             except PermissionDeniedError:
                 return False
             return True

@@ -273,7 +273,7 @@ def test_the_door_inside_the_process_checks_as_well(tmp_path: Path) -> None:
 
 
 def test_tokens_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.segmentstore.doors.access.TOKENS_KEPT", 3)
+    monkeypatch.setattr("nadi.segmentstore.doors.token_check.TOKENS_KEPT", 3)
 
     async def test(world: World) -> None:
         for number in range(10):
@@ -284,11 +284,8 @@ def test_tokens_kept_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with_store(tmp_path, test)
 
 
-def test_without_a_key_nothing_is_checked(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with open_store(tmp_path) as (_, peer):
-            for token in ("", "nonsense"):
-                reply = await peer.ask(wire.GetStreamSegmentInfo(1, SEGMENT, token))
-                assert isinstance(reply, wire.NoSuchSegment)
-
-    asyncio.run(main())
+async def test_without_a_key_nothing_is_checked(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (_, peer):
+        for token in ("", "nonsense"):
+            reply = await peer.ask(wire.GetStreamSegmentInfo(1, SEGMENT, token))
+            assert isinstance(reply, wire.NoSuchSegment)

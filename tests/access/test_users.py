@@ -162,7 +162,7 @@ def test_who_guesses_makes_others_wait_for_no_more_than_a_check(
         flood = [asyncio.create_task(gate.caller(basic("ann", f"guess {n}"), f"10.0.0.1:{n}")) for n in range(200)]
         await asyncio.sleep(0)
         assert (await gate.caller(basic("ann"), "10.0.0.2:7")).name == "ann"
-        assert len(checked) <= 6, "addresses take turns"
+        assert checked.index(PASSWORD) <= 4, "addresses take turns"
         kinds = [type(error) for error in await asyncio.gather(*flood, return_exceptions=True)]
         assert kinds.count(UnavailableError) > 100
         with pytest.raises(UnavailableError, match="logins are crowded"):

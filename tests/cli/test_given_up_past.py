@@ -16,7 +16,7 @@ from nadi.segmentstore.repair.remains import Described
 from nadi.segmentstore.repair.unnamed import of_one_past
 from nadi.segmentstore.tier1.latest import latest
 from nadi.segmentstore.tier2.description import ChunkDescription
-from tests.cli.test_check_and_repair import command
+from tests.cli.test_check_and_repair import command, frames_of
 
 HOLD = "chunk_flush_age_s=9999,chunk_flush_bytes=99999999,checkpoint_interval_s=3600"
 MOVE = "chunk_flush_age_s=0.1,storage_writer_tick_s=0.02,checkpoint_interval_s=3600"
@@ -50,11 +50,6 @@ def chunks_with(folder: Path, data: bytes) -> list[Path]:
 def last_log(folder: Path) -> Path:
     log = folder / "container-0/log"
     return log / f"log-{latest(log, None):016d}.nadi"
-
-
-def frames_of(log: Path) -> list[int]:
-    data = log.read_bytes()
-    return [at for at in range(4096, len(data), 4096) if data[at : at + 4] == b"nad2"]
 
 
 def read(folder: Path) -> list[str]:
@@ -101,16 +96,16 @@ def test_what_tier_2_has_of_a_lost_end_is_had_back(with_a: Path, how: str) -> No
         else:  # some of the chunk's events are in the log too
             os.truncate(log, frames_of(log)[4])
         done = command("repair", with_a, "--yes")
-        number = re.search(r"LOST +frames (\d+) on: the end of the log is gone", done.output)
+        number = re.search(r"LOST +from frame (\d+) on: the end of the log is gone", done.output)
         assert number, done.output
-        assert f"given up: container-0: frames {number[1]} on" in done.output
-        assert "the state has all that it said" not in done.output
-        assert "the state has what it said" not in done.output
+        assert f"given up: container-0: from frame {number[1]} on" in done.output
+        assert "the state has all that was there" not in done.output
+        assert "the state has what was there" not in done.output
         assert "nothing is lost" not in done.output
         again = command("check", with_a)
-        assert f"frames {number[1]} on said was given up by a repair" in again.output
+        assert f"said from frame {number[1]} on was given up by a repair" in again.output
     assert done.exit_code == 1, done.output
-    assert "chunks had what is missing of the log: stream home/s" in done.output
+    assert "recovered from chunks what the log lacks: stream home/s" in done.output
     write(with_a, "B", 20, HOLD)
     assert read(with_a) == tens("A", 60) + tens("B", 20)
 

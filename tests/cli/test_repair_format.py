@@ -94,7 +94,7 @@ def test_what_only_tier_2_has_is_not_forgotten(tmp_path: Path) -> None:
     assert set(container_folders(tmp_path)) == {0, 1, 2}
     told = command("check", str(tmp_path))
     assert "format 2, 3 containers" in told.output
-    assert told.output.count("read and right") == 3
+    assert told.output.count("read and correct") == 3
     with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
         assert "s" in manager.list_scopes()
 
@@ -110,7 +110,7 @@ def test_one_container_that_is_there_is_not_taken_for_all(tmp_path: Path, with_f
     before = set(tmp_path.rglob("*"))
     told = command("repair", "--yes", str(tmp_path))
     assert told.exit_code == 1
-    assert told.output.count("its log and its state are missing with its folder: put it back") == 2
+    assert told.output.count("its folder is missing, with its log and its state: restore it") == 2
     assert "no server can be started" in told.output
     assert set(tmp_path.rglob("*")) == before
 

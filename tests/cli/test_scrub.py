@@ -47,7 +47,7 @@ def test_a_scrub_tells_what_it_found(server: nadi.standalone.EmbeddedServer, mon
     monkeypatch.setenv("pravega_client_auth_username", "root")
     monkeypatch.setenv("pravega_client_auth_password", PASSWORD)
     shell = Shell(server.controller_uri)
-    assert "No pass has come to its end" in shell.run("scrub", "--status").output
+    assert "No pass has finished" in shell.run("scrub", "--status").output
     assert "nothing is damaged" in shell.run("scrub").output
     told = shell.run("scrub", "--status").output
     assert "nothing is damaged" in told

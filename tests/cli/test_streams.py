@@ -47,7 +47,7 @@ def test_scopes_and_streams(shell: Shell) -> None:
     assert shell.run("stream", "create", "home", "clicks", "--segments", "3", "--tag", "web").output == (
         "created stream home/clicks\n"
     )
-    assert "existed" in shell.run("stream", "create", "home", "clicks").output
+    assert "already exists" in shell.run("stream", "create", "home", "clicks").output
     assert shell.json("stream", "list", "home") == [
         {"stream": "clicks", "segments": 3, "sealed": False, "tags": ["web"]}
     ]
@@ -71,7 +71,7 @@ def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.Embe
         writer.write_event(b"two").result(10)
         shell.run("bookmark", "create", "home", "meters", "dusk")
         writer.write_event(b"\xff").result(10)
-    assert "exists already" in shell.run("bookmark", "create", "home", "meters", "noon", code=1).stderr
+    assert "already exists" in shell.run("bookmark", "create", "home", "meters", "noon", code=1).stderr
     listed = shell.run("bookmark", "list", "home").output
     assert listed.index("dusk") < listed.index("noon")
     assert "[red]sun[/red]" in listed, "what users wrote is no markup"
@@ -109,4 +109,4 @@ def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.Embe
 
 
 def test_a_server_that_is_not_there_is_said(shell: Shell) -> None:
-    assert "no controller address" in shell.run("stream", "list", "home", "--controller", "nowhere", code=1).stderr
+    assert "not a controller address" in shell.run("stream", "list", "home", "--controller", "nowhere", code=1).stderr

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from client.fake_server import FakeController, FakeStore  # type: ignore[import-not-found,unused-ignore]
 from nadi.wire.rpc.service import METHODS, SERVICE
+from tests.client.fake_server import FakeController, FakeStore
 
 
 async def main() -> None:

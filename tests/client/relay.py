@@ -12,7 +12,8 @@ from contextlib import asynccontextmanager
 
 from nadi.client.aio import StreamManager
 from nadi.client.control.controller import ControllerClient
-from nadi.client.manager.streams import controller_address
+from nadi.client.control.security import split_uri
+from nadi.client.manager.streams import stores_of
 
 _PIECE_BYTES = 1 << 16
 
@@ -82,9 +83,9 @@ class _Redirected(ControllerClient):
 async def relayed(uri: str, budgets: list[int]) -> AsyncIterator[tuple[StreamManager, Relay]]:
     """A client of the server at `uri` whose connections to the segment store lead through a relay."""
     async with StreamManager(uri) as direct:
-        store = await direct.controller.segment_endpoint("sc/st/0.#epoch.0")
+        store = await stores_of(direct).controller.segment_endpoint("sc/st/0.#epoch.0")
     relay = Relay(store, budgets)
-    controller = _Redirected(controller_address(uri))
+    controller = _Redirected(split_uri(uri)[0])
     controller.relayed = await relay.start()
     try:
         async with StreamManager(controller=controller) as manager:

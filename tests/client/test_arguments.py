@@ -173,9 +173,8 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, StreamManager(server.controller_uri, timeout=5) as manager:
+def world(server: nadi.standalone.EmbeddedServer) -> Iterator[World]:
+    with StreamManager(server.controller_uri, timeout=5) as manager:
         yield World(manager)
 
 

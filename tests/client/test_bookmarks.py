@@ -27,13 +27,6 @@ KEYS = [f"meter {i}" for i in range(40)]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def manager(server: nadi.standalone.EmbeddedServer) -> Iterator[StreamManager]:
     with StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
@@ -100,7 +93,7 @@ def test_a_cut_that_is_none_is_refused(manager: StreamManager) -> None:
         cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset - 1}))
     with pytest.raises(InvalidStreamCutError, match="past its end"):
         cuts.check(StreamCut("home", "refused", {**tail.positions, segment: offset + 9}))
-    with pytest.raises(InvalidStreamCutError, match="says nothing of keys"):
+    with pytest.raises(InvalidStreamCutError, match="cover the keys"):
         cuts.check(StreamCut("home", "refused", {segment: offset}))
     with pytest.raises(InvalidStreamCutError, match="belongs to stream"):
         cuts.check(StreamCut("home", "other", {segment: offset}))
@@ -109,7 +102,7 @@ def test_a_cut_that_is_none_is_refused(manager: StreamManager) -> None:
     with pytest.raises(InvalidArgumentError):
         cuts.after(tail, -1)
     manager.truncate_stream(second)
-    with pytest.raises(TruncatedError, match="truncated away whole"):
+    with pytest.raises(TruncatedError, match="all of segment"):
         cuts.check(head)
     with pytest.raises(TruncatedError):
         cuts.events_between(head, tail)

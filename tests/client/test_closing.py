@@ -86,21 +86,18 @@ def test_a_connection_that_is_given_up_while_it_opens_sends_nothing_more(loop: A
             assert runner.run(give_up_after(turns)) == [], turns
 
 
-def test_who_waits_for_a_token_gets_a_closed_error_unless_cancelled() -> None:
+async def test_who_waits_for_a_token_gets_a_closed_error_unless_cancelled() -> None:
     class Standing(ControllerClient):
         async def delegation_token(self, *_: Any, **__: Any) -> str:
             await asyncio.Event().wait()
             raise AssertionError
 
-    async def run() -> None:
-        tokens = DelegationTokens(Standing("127.0.0.1:1", Security(credentials=Basic("user", "password"))))
-        kept, cancelled = (asyncio.create_task(tokens.token("sc/st/0", wire.ReadSegment)) for _ in range(2))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        tokens.close()
-        with pytest.raises(ClosedError):
-            await asyncio.wait_for(kept, 5)
-
-    asyncio.run(run())
+    tokens = DelegationTokens(Standing("127.0.0.1:1", Security(credentials=Basic("user", "password"))))
+    kept, cancelled = (asyncio.create_task(tokens.token("sc/st/0", wire.ReadSegment)) for _ in range(2))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    tokens.close()
+    with pytest.raises(ClosedError):
+        await asyncio.wait_for(kept, 5)

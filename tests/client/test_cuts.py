@@ -62,8 +62,8 @@ class FakeStream:
     def controller(self) -> FakeStream:
         return self
 
-    async def call(self, _: str, kind: type[wire.GetStreamSegmentInfo], *, segment: str) -> wire.StreamSegmentInfo:
-        number = parse_segment_name(segment)[2]
+    async def ask(self, request: wire.GetStreamSegmentInfo, answer: object, timeout_s: object) -> object:
+        segment, number = request.segment, parse_segment_name(request.segment)[2]
         sealed = number in self.history.sealed_in
         return wire.StreamSegmentInfo(0, segment, True, sealed, False, 0, self.lengths[number], 0)
 

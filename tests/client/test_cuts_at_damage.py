@@ -31,18 +31,18 @@ def event(number: int) -> bytes:
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with a chunk of which two blocks are damaged."""
     folder = tmp_path_factory.mktemp("damaged") / "data"
-    with nadi.embedded(folder, containers=1) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("s")
-        manager.create_stream("s", "t", 1)
-        with manager.create_writer("s", "t") as writer:
-            writer.write_batch([event(number) for number in range(EVENTS)], "key")
 
     async def move_all() -> None:
         async with open_store(folder, 1) as (store, _):
             await move(store)
 
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(StorageWriter, "start", lambda _: None)
+        patches.setattr(StorageWriter, "start", lambda _: None)  # one chunk, moved at one moment: below
+        with nadi.embedded(folder, containers=1) as server, StreamManager(server.controller_uri) as manager:
+            manager.create_scope("s")
+            manager.create_stream("s", "t", 1)
+            with manager.create_writer("s", "t") as writer:
+                writer.write_batch([event(number) for number in range(EVENTS)], "key")
         uvloop.run(move_all())
     chunks = [path for path in folder.glob("tier2/container-0/*/*") if path.is_file()]
     (chunk,) = [path for path in chunks if path.stat().st_size > 8 * MIB]

@@ -152,15 +152,12 @@ def test_shared_state_is_not_made_of_a_part_of_its_records(manager: StreamManage
         manager.shared_map("sc", "state", value_type=str)
 
 
-def test_a_boundary_is_not_guessed_where_its_events_are_lost(uri: str) -> None:
-    async def run() -> None:
-        async with aio.StreamManager(uri, timeout=5) as manager:
-            stream = await manager.revisioned_stream("sc", "events")
-            assert await stream.boundary(EVENT_BYTES + 1) == 2 * EVENT_BYTES
-            with pytest.raises(DamagedDataError):
-                await stream.boundary(GAP[0] + 1)
-
-    asyncio.run(run())
+async def test_a_boundary_is_not_guessed_where_its_events_are_lost(uri: str) -> None:
+    async with aio.StreamManager(uri, timeout=5) as manager:
+        stream = await manager.revisioned_stream("sc", "events")
+        assert await stream.boundary(EVENT_BYTES + 1) == 2 * EVENT_BYTES
+        with pytest.raises(DamagedDataError):
+            await stream.boundary(GAP[0] + 1)
 
 
 def test_both_ends_of_a_lost_chunk_are_positions(manager: StreamManager) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,14 +22,6 @@ from nadi.errors import (
     TransactionFailedError,
     TruncatedError,
 )
-
-
-@pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamManager]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("sc")
-        yield manager
 
 
 def numbers_by_key(events: list[bytes]) -> dict[bytes, list[int]]:

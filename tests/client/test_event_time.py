@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from nadi.client import StreamManager, TimeWindow, aio
+from nadi.client.manager.streams import stores_of
 from nadi.client.reading import watermarks
 from nadi.client.serializers import Text
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
@@ -118,14 +119,14 @@ def test_times_that_wait_are_told_by_the_newest_of_them(server: RestartableServe
             name = f"st{next(_names)}"
             await manager.create_stream("sc", name)
             writer = await manager.create_writer("sc", name)
-            send = manager.controller._send
+            send = stores_of(manager).controller._send
 
             async def counting(rpc: str, request: Any, timeout_s: float) -> Any:
                 if rpc == "noteTimestampFromWriter":
                     told.append(request.timestamp)
                 return await send(rpc, request, timeout_s)
 
-            manager.controller._send = counting  # type: ignore[method-assign]
+            stores_of(manager).controller._send = counting  # type: ignore[method-assign]
             acks = []
             for number in range(1_000):
                 writer.write_event(b"%d" % number)
@@ -361,7 +362,7 @@ def test_cuts_for_a_time_before_the_head_are_the_head(manager: StreamManager) ->
 
 
 @pytest.mark.parametrize(("scanned", "entry"), [(100, 200), (1_000, 200), (1 << 18, 1 << 20)])
-def test_a_long_mark_stream_is_searched(
+async def test_a_long_mark_stream_is_searched(
     server: RestartableServer, monkeypatch: pytest.MonkeyPatch, scanned: int, entry: int
 ) -> None:
     monkeypatch.setattr(watermarks, "SCANNED_BYTES", scanned)
@@ -369,32 +370,29 @@ def test_a_long_mark_stream_is_searched(
     rng = random.Random(scanned)
     name = f"st{next(_names)}"
 
-    async def main() -> None:
-        async with aio.StreamManager(server.controller_uri) as manager:
-            await manager.create_stream("sc", name)
-            marks = await open_revisioned_stream(manager.stores, "sc", f"_MARK{name}")
-            stored, end = [Watermark(0, 3, (SegmentPosition(0, 0.0, 1.0, 0),))], 0
-            for offset in range(1, 60):
-                last = stored[-1]
-                lower = last.lower + rng.randint(1, 4)
-                upper = max(last.upper, lower) + rng.randint(0, 4)
-                stored.append(Watermark(lower, upper, (SegmentPosition(0, 0.0, 1.0, offset),)))
-            for one in stored:
-                end = await marks.append(encode_watermark(one), end)
-            for timestamp in range(-1, stored[-1].upper + 2):
-                after = [one for one in stored if one.lower >= timestamp]
-                found = await watermarks.cut_after(manager.stores, "sc", name, timestamp)
-                assert found == (StreamCut("sc", name, after[0].positions()) if after else None)
-                before = [one for one in stored if one.upper < timestamp]
-                passed = [one for one in stored if before and one.upper < before[-1].lower]
-                found = await watermarks.cut_before(manager.stores, "sc", name, timestamp)
-                assert found == (StreamCut("sc", name, passed[-2].positions()) if len(passed) > 1 else None)
-            for number, one in enumerate(stored):
-                following = stored[number + 1].upper if number < 59 else None
-                windows = watermarks.TimeWindows(manager.stores, "sc", name)
-                assert await windows.at({0: number}) == TimeWindow(one.lower, following)
-
-    asyncio.run(main())
+    async with aio.StreamManager(server.controller_uri) as manager:
+        await manager.create_stream("sc", name)
+        marks = await open_revisioned_stream(stores_of(manager), "sc", f"_MARK{name}")
+        stored, end = [Watermark(0, 3, (SegmentPosition(0, 0.0, 1.0, 0),))], 0
+        for offset in range(1, 60):
+            last = stored[-1]
+            lower = last.lower + rng.randint(1, 4)
+            upper = max(last.upper, lower) + rng.randint(0, 4)
+            stored.append(Watermark(lower, upper, (SegmentPosition(0, 0.0, 1.0, offset),)))
+        for one in stored:
+            end = await marks.append(encode_watermark(one), end)
+        for timestamp in range(-1, stored[-1].upper + 2):
+            after = [one for one in stored if one.lower >= timestamp]
+            found = await watermarks.cut_after(stores_of(manager), "sc", name, timestamp)
+            assert found == (StreamCut("sc", name, after[0].positions()) if after else None)
+            before = [one for one in stored if one.upper < timestamp]
+            passed = [one for one in stored if before and one.upper < before[-1].lower]
+            found = await watermarks.cut_before(stores_of(manager), "sc", name, timestamp)
+            assert found == (StreamCut("sc", name, passed[-2].positions()) if len(passed) > 1 else None)
+        for number, one in enumerate(stored):
+            following = stored[number + 1].upper if number < 59 else None
+            windows = watermarks.TimeWindows(stores_of(manager), "sc", name)
+            assert await windows.at({0: number}) == TimeWindow(one.lower, following)
 
 
 def _trimmed(manager: StreamManager, stream: str) -> bool:

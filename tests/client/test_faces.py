@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Iterator
 
@@ -9,33 +10,14 @@ import pytest
 
 import nadi.client as blocking
 from nadi.client import aio
+from nadi.client.blocking.face import Face, same
+from nadi.client.blocking.loop_thread import LoopThread
+from nadi.client.serializers import Json
 
 # What the asyncio face alone has: files are another interface; a plain call waits for room by itself where threads are.
 OTHER_FORM = {"ByteStreamReader", "ByteStreamWriter"}
 WAIT_FOR_ROOM = {"ready", "write", "write_many"}
-INSIDE = {  # what the parts of the client call of each other
-    "adopt",
-    "block_in_hand",
-    "end_event_streams",
-    "end_structures",
-    "is_closed",
-    "lend_to",
-    "look",
-    "narrowed",
-    "next_ready",
-    "nothing_for",
-    "on_sealed",
-    "pending_acks",
-    "schedule",
-    "segment_ids",
-    "settle",
-    "slices",
-    "spawn",
-    "stop",
-    "time_window_at",
-    "unacknowledged",
-}
-PLAIN = {"name", "scope", "stream"}  # of themselves
+PLAIN = {"name", "scope", "stream", "segment", "segment_id"}  # of themselves
 RECORDS = {"revisioned_stream"}  # what shared state is made of
 FILES = {"create_byte_writer"}  # a file's methods can't take a time-out, so it is given when one is opened
 
@@ -53,15 +35,79 @@ def methods(kind: type) -> Iterator[tuple[str, object]]:
 
 @pytest.mark.parametrize("name", [n for n in shared_classes() if n not in OTHER_FORM])
 def test_both_faces_can_do_the_same(name: str) -> None:
+    """And nothing else: what the parts of the client ask of each other is no method of a class that users have."""
     here, there = dict(methods(getattr(blocking, name))), dict(methods(getattr(aio, name)))
-    missing = there.keys() - here.keys() - WAIT_FOR_ROOM - INSIDE - RECORDS
-    if name == "StreamManager":
-        missing |= {"slices", "table"} - here.keys()
-    assert not missing
+    assert there.keys() - PLAIN - WAIT_FOR_ROOM - RECORDS == here.keys() - PLAIN
     for method in here.keys() & there.keys() - FILES:
         one, other = here[method], there[method]
+        assert inspect.getdoc(one) == inspect.getdoc(other), method
         if inspect.isfunction(one) and inspect.isfunction(other):
             assert arguments(one) == arguments(other), method
+
+
+@pytest.mark.parametrize("name", [n for n in shared_classes() if n not in OTHER_FORM])
+def test_both_faces_are_described_alike(name: str) -> None:
+    assert inspect.getdoc(getattr(blocking, name)) == inspect.getdoc(getattr(aio, name))
+
+
+def test_what_is_waited_for_shows_what_is_given() -> None:
+    def given(method: object) -> str:
+        returned = inspect.signature(method).return_annotation  # type: ignore[arg-type]
+        return returned if isinstance(returned, str) else repr(returned)
+
+    assert given(blocking.StreamManager.stream_info) == "StreamInfo"
+    assert given(blocking.StreamManager.create_writer) == "EventWriter | ValueWriter[T]"
+    assert given(blocking.StreamManager.schemas) == "Schemas"
+    assert given(blocking.KeyValueTable.pages) == "Iterator[list[TableEntry]]"
+    assert given(blocking.ReaderGroup.notifications) == "Iterator[GroupSize]"
+    assert given(blocking.StreamManager.read_segment_range) == "Iterator[EventBlock]"
+    assert given(blocking.SharedCounter.add) == "int"
+    coroutines = [
+        f"{name}.{method}"
+        for name in shared_classes()
+        for method, function in methods(getattr(blocking, name))
+        if inspect.iscoroutinefunction(function) or given_async(function)
+    ]
+    assert not coroutines
+
+
+def test_no_part_of_the_client_is_an_attribute_of_what_users_have(manager: blocking.StreamManager) -> None:
+    for stream in ("st", "map"):
+        manager.create_stream("sc", stream)
+    manager.reader_group_manager("sc").create_reader_group("g", "st")
+    group = manager.reader_group_manager("sc").get_reader_group("g")
+    transactions = manager.create_transaction_writer("sc", "st")
+    typed = manager.create_writer("sc", "st", serializer=Json(int))
+    faces: list[Face[object]] = [manager, manager.cuts("sc", "st"), manager.table("sc", "t"), group]
+    faces += [manager.create_writer("sc", "st"), transactions, transactions.begin_txn(), typed]
+    faces += [manager.create_reader("sc", "st"), group.create_reader("r"), manager.shared_map("sc", "map")]
+    faces += [manager.create_byte_writer("sc", "map"), manager.create_byte_reader("sc", "map")]
+    for face in faces:
+        for thing in (face, face._core):
+            own = {name for name in vars(thing) if not name.startswith("_")}
+            assert own <= PLAIN | dict(methods(type(thing))).keys(), thing
+
+
+def test_a_call_in_the_callers_thread_is_the_asyncio_objects_own() -> None:
+    class Core:
+        def after(self, number: int) -> int:
+            return number + 1
+
+    class Own(Face[Core]):
+        after = same(Core.after)
+
+    core, thread = Core(), LoopThread("test")
+    try:
+        face = Own(thread, core)
+        assert Own.after(face, 1) == 2
+        assert face.after == core.after
+        assert face.after(number=2) == 3
+    finally:
+        thread.close(asyncio.sleep(0))
+
+
+def given_async(function: object) -> bool:
+    return inspect.isfunction(function) and "Async" in str(inspect.signature(function).return_annotation)
 
 
 def arguments(function: object) -> list[tuple[str, object, object]]:
@@ -100,7 +146,7 @@ def test_whatever_a_user_calls_says_what_it_does(face: object) -> None:
     for name in face.__all__:  # type: ignore[attr-defined]
         kind = getattr(face, name)
         if inspect.isclass(kind):
-            own = [m for n, m in methods(kind) if n not in INSIDE | PLAIN]
+            own = [m for n, m in methods(kind) if n not in PLAIN]
             silent += [f"{name}: {method}" for method in own if not inspect.getdoc(method)]
             silent += [] if kind.__doc__ else [name]
     assert not silent

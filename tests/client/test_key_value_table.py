@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-import nadi
 from nadi.client import (
     Insert,
     KeyValueTable,
@@ -33,10 +31,8 @@ from nadi.model.keyspace import primary_key_position
 
 
 @pytest.fixture(scope="module")
-def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamManager]:
-    folder: Path = tmp_path_factory.mktemp("data")
-    with nadi.embedded(folder) as server, StreamManager(server.controller_uri) as manager:
-        manager.create_scope("sc")
+def manager(uri: str) -> Iterator[StreamManager]:
+    with StreamManager(uri) as manager:
         yield manager
 
 

@@ -24,14 +24,11 @@ def test_the_trouble_met_is_named() -> None:
         asyncio.run(wait_in_vain(TimeLimit(0.01, lambda: "nothing came")))
 
 
-def test_only_its_own_end_is_its_error() -> None:
-    async def run() -> None:
-        for error in (RequestTimeoutError("one further in"), TimeoutError("of a socket"), asyncio.CancelledError()):
-            with pytest.raises(type(error)) as raised:
-                async with TimeLimit(30, lambda: "nothing came"):
-                    raise error
-            assert raised.value is error
-        async with TimeLimit(None, lambda: "nothing came"):
-            await asyncio.sleep(0)
-
-    asyncio.run(run())
+async def test_only_its_own_end_is_its_error() -> None:
+    for error in (RequestTimeoutError("one further in"), TimeoutError("of a socket"), asyncio.CancelledError()):
+        with pytest.raises(type(error)) as raised:
+            async with TimeLimit(30, lambda: "nothing came"):
+                raise error
+        assert raised.value is error
+    async with TimeLimit(None, lambda: "nothing came"):
+        await asyncio.sleep(0)

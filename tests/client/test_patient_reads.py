@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nadi.client.bytestream.byte_stream import open_byte_reader
+from nadi.client.manager.streams import stores_of
 from nadi.client.serializers.plain import Text
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import DamagedDataError, InvalidArgumentError, ProtocolError, RequestTimeoutError
@@ -53,17 +54,17 @@ async def by_range(w: World) -> object:
 
 
 async def by_bytes(w: World) -> object:
-    reader = await open_byte_reader(w.manager.stores, "sc", "st", start=0, follow=False, timeout=None)
+    reader = await open_byte_reader(stores_of(w.manager), "sc", "st", start=0, follow=False, timeout=None)
     return await reader.read(100)
 
 
 async def by_following_bytes(w: World) -> object:
-    reader = await open_byte_reader(w.manager.stores, "sc", "st", start=0, follow=True, timeout=None)
+    reader = await open_byte_reader(stores_of(w.manager), "sc", "st", start=0, follow=True, timeout=None)
     return await reader.read(100)
 
 
 async def by_records(w: World) -> object:
-    stream = await open_revisioned_stream(w.manager.stores, "sc", "st")
+    stream = await open_revisioned_stream(stores_of(w.manager), "sc", "st")
     return [record async for record in stream.read(0, 100)]
 
 
@@ -74,28 +75,22 @@ Read = Callable[[World], Awaitable[object]]
 
 @every_reader
 @pytest.mark.parametrize("trouble", ["refuses_reads", "ignores_reads"])
-def test_a_store_that_never_answers_a_read_is_given_up_in_time(read: Read, trouble: str) -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w)
-            setattr(w.store, trouble, True)
-            with pytest.raises(RequestTimeoutError, match=r"0\.3 s"):
-                await asyncio.wait_for(read(w), SOON_S)
-
-    asyncio.run(run())
+async def test_a_store_that_never_answers_a_read_is_given_up_in_time(read: Read, trouble: str) -> None:
+    async with world(1) as w:
+        await filled(w)
+        setattr(w.store, trouble, True)
+        with pytest.raises(RequestTimeoutError, match=r"0\.3 s"):
+            await asyncio.wait_for(read(w), SOON_S)
 
 
 @every_reader
-def test_damage_is_told_with_its_place(read: Read) -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w)
-            w.store.damage = [(0, 40)]
-            with pytest.raises(DamagedDataError, match="it rusted") as told:
-                await asyncio.wait_for(read(w), SOON_S)
-            assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, 0, 40)
-
-    asyncio.run(run())
+async def test_damage_is_told_with_its_place(read: Read) -> None:
+    async with world(1) as w:
+        await filled(w)
+        w.store.damage = [(0, 40)]
+        with pytest.raises(DamagedDataError, match="it rusted") as told:
+            await asyncio.wait_for(read(w), SOON_S)
+        assert (told.value.segment, told.value.offset, told.value.end_offset) == (SEGMENT, 0, 40)
 
 
 async def take_all(reader: Any, given: list[bytes]) -> None:
@@ -113,149 +108,126 @@ async def rest_of(reader: Any) -> list[bytes]:
 
 
 @pytest.mark.parametrize("trouble", ["refuses_reads", "ignores_reads"])
-def test_a_reader_goes_on_where_it_was_given_up(trouble: str) -> None:
-    async def run() -> None:
-        async with world(1, Chaos(largest_read=30)) as w:
-            await filled(w)
-            reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 20}))
-            setattr(w.store, trouble, True)
-            w.store.drop_all()
-            given: list[bytes] = []
-            with pytest.raises(RequestTimeoutError):
-                await take_all(reader, given)  # what was read before the trouble
-            with pytest.raises(RequestTimeoutError):  # told again, after another wait
-                await asyncio.wait_for(reader.next_block(), SOON_S)
-            assert reader.position().positions == {0: 20 + EVENT_BYTES * len(given)}
-            setattr(w.store, trouble, False)
-            w.store.drop_all()
-            assert given + await rest_of(reader) == EVENTS[2:]
-
-    asyncio.run(run())
+async def test_a_reader_goes_on_where_it_was_given_up(trouble: str) -> None:
+    async with world(1, Chaos(largest_read=30)) as w:
+        await filled(w)
+        reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 20}))
+        setattr(w.store, trouble, True)
+        w.store.drop_all()
+        given: list[bytes] = []
+        with pytest.raises(RequestTimeoutError):
+            await take_all(reader, given)  # what was read before the trouble
+        with pytest.raises(RequestTimeoutError):  # told again, after another wait
+            await asyncio.wait_for(reader.next_block(), SOON_S)
+        assert reader.position().positions == {0: 20 + EVENT_BYTES * len(given)}
+        setattr(w.store, trouble, False)
+        w.store.drop_all()
+        assert given + await rest_of(reader) == EVENTS[2:]
 
 
-def test_of_many_segments_one_tells_that_the_store_is_away() -> None:
-    async def run() -> None:
-        async with world(8) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_batch(EVENTS, [str(number) for number in range(10)])
-            w.controller.timeout_s = TIMEOUT_S
-            reader = await w.manager.create_reader("sc", "st")
-            w.store.refuses_reads = True
-            w.store.drop_all()
-            told = 0
-            found: list[bytes] = []
-            while len(found) < len(EVENTS):
-                try:
-                    block = await asyncio.wait_for(reader.next_block(), SOON_S)
-                    assert block is not None
-                    found += block[1].events()
-                except RequestTimeoutError:
-                    told += 1
-                    w.store.refuses_reads = False
-            assert sorted(found) == EVENTS
-            assert told <= 2  # not one for each segment
-
-    asyncio.run(run())
+async def test_of_many_segments_one_tells_that_the_store_is_away() -> None:
+    async with world(8) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_batch(EVENTS, [str(number) for number in range(10)])
+        w.store.refuses_reads = True
+        w.controller.timeout_s = TIMEOUT_S
+        reader = await w.manager.create_reader("sc", "st")
+        async with asyncio.timeout(SOON_S):
+            while any(source.error is None for source in reader._inputs.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        w.store.refuses_reads = False
+        w.controller.timeout_s = 5.0
+        with pytest.raises(RequestTimeoutError):
+            await reader.next_block()
+        found: list[bytes] = []
+        while len(found) < len(EVENTS):
+            block = await asyncio.wait_for(reader.next_block(), SOON_S)
+            assert block is not None
+            found += block[1].events()
+        assert sorted(found) == EVENTS
 
 
-def test_a_store_that_was_away_for_less_is_not_noticed() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w, timeout_s=5.0)
-            w.store.refuses_reads = True
-            reading = asyncio.create_task(by_blocks(w))
-            await asyncio.sleep(0.2)
-            assert w.store.reads > 3
-            w.store.refuses_reads = False
-            assert await asyncio.wait_for(reading, SOON_S) is not None
-
-    asyncio.run(run())
+async def test_a_store_that_was_away_for_less_is_not_noticed() -> None:
+    async with world(1) as w:
+        await filled(w, timeout_s=5.0)
+        w.store.refuses_reads = True
+        reading = asyncio.create_task(by_blocks(w))
+        await asyncio.sleep(0.2)
+        assert w.store.reads > 3
+        w.store.refuses_reads = False
+        assert await asyncio.wait_for(reading, SOON_S) is not None
 
 
-def test_at_the_tail_nothing_is_owed() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w, timeout_s=0.1)
-            reader = await w.manager.create_reader("sc", "st")
-            assert await rest_of(reader) == EVENTS
-            waiting = asyncio.create_task(reader.next_block())
-            await asyncio.sleep(0.4)
-            assert not waiting.done()
-            w.controller.timeout_s = 5.0
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_event(b"at last", "k")
-            found = await asyncio.wait_for(waiting, SOON_S)
-            assert found is not None
-            assert found[1].events() == [b"at last"]
-
-    asyncio.run(run())
+async def waits_for(w: World, reader: Any, event: bytes) -> None:
+    """Longer than the client does for its server."""
+    waiting = asyncio.create_task(reader.next_block())
+    assert w.controller.timeout_s == 0.1
+    await asyncio.sleep(0.4)
+    assert not waiting.done()
+    w.controller.timeout_s = 5.0
+    writer = await w.manager.create_writer("sc", "st")
+    await writer.write_event(event, "k")
+    found = await asyncio.wait_for(waiting, SOON_S)
+    assert found is not None
+    assert found[1].events() == [event]
 
 
-def test_a_read_that_was_taken_at_the_tail_starts_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_at_the_tail_nothing_is_owed() -> None:
+    async with world(1) as w:
+        await filled(w, timeout_s=0.1)
+        reader = await w.manager.create_reader("sc", "st")
+        assert await rest_of(reader) == EVENTS
+        await waits_for(w, reader, b"at last")
+
+
+async def test_a_read_that_was_taken_at_the_tail_starts_the_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.client.segments.segment_input._TAKEN_S", 0.05)
 
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w, timeout_s=0.2)
-            reader = await w.manager.create_reader("sc", "st")
-            assert await rest_of(reader) == EVENTS
-            waiting = asyncio.create_task(reader.next_block())
-            for _ in range(5):
-                await asyncio.sleep(0.1)
-                w.store.drop_all()
-            assert not waiting.done()
-            w.store.refuses_reads = True
+    async with world(1) as w:
+        await filled(w, timeout_s=0.2)
+        reader = await w.manager.create_reader("sc", "st")
+        assert await rest_of(reader) == EVENTS
+        waiting = asyncio.create_task(reader.next_block())
+        for _ in range(5):
+            await asyncio.sleep(0.1)
             w.store.drop_all()
-            with pytest.raises(RequestTimeoutError):
-                await asyncio.wait_for(waiting, SOON_S)
-
-    asyncio.run(run())
-
-
-def test_an_end_that_the_segment_has_not_reached_is_waited_for() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w, timeout_s=0.1)
-            cut = StreamCut("sc", "st", {0: 110})
-            reader = await w.manager.create_reader("sc", "st", end=cut)
-            assert await rest_of(reader) == EVENTS
-            waiting = asyncio.create_task(reader.next_block())
-            await asyncio.sleep(0.4)
-            assert not waiting.done()
-            w.controller.timeout_s = 5.0
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_event(b"xx", "k")
-            found = await asyncio.wait_for(waiting, SOON_S)
-            assert found is not None
-            assert found[1].events() == [b"xx"]
-            assert await asyncio.wait_for(reader.next_block(), SOON_S) is None
-
-    asyncio.run(run())
+        assert not waiting.done()
+        w.store.refuses_reads = True
+        w.store.drop_all()
+        with pytest.raises(RequestTimeoutError):
+            await asyncio.wait_for(waiting, SOON_S)
 
 
-def test_damage_is_told_once_and_reading_goes_on_behind_it() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w)
-            w.store.damage = [(25, 40), (70, 80)]  # the first begins within an event
-            reader = await w.manager.create_reader("sc", "st", end=StreamCut("sc", "st", {0: 100}))
-            given: list[bytes] = []
-            gaps: list[tuple[int, int]] = []
-            for _ in range(20):
-                try:
-                    found = await asyncio.wait_for(reader.next_block(), SOON_S)
-                except DamagedDataError as gap:
-                    gaps.append((gap.offset, gap.end_offset))
-                    continue
-                if found is None:
-                    break
-                given += found[1].events()
-            assert gaps == [(20, 40), (70, 80)]
-            assert given == [event for number, event in enumerate(EVENTS) if number not in (2, 3, 7)]
-            assert reader.position().positions == {0: 100}
-            assert reader.skipped == []
+async def test_an_end_that_the_segment_has_not_reached_is_waited_for() -> None:
+    async with world(1) as w:
+        await filled(w, timeout_s=0.1)
+        cut = StreamCut("sc", "st", {0: 110})
+        reader = await w.manager.create_reader("sc", "st", end=cut)
+        assert await rest_of(reader) == EVENTS
+        await waits_for(w, reader, b"xx")
+        assert await asyncio.wait_for(reader.next_block(), SOON_S) is None
 
-    asyncio.run(run())
+
+async def test_damage_is_told_once_and_reading_goes_on_behind_it() -> None:
+    async with world(1) as w:
+        await filled(w)
+        w.store.damage = [(25, 40), (70, 80)]  # the first begins within an event
+        reader = await w.manager.create_reader("sc", "st", end=StreamCut("sc", "st", {0: 100}))
+        given: list[bytes] = []
+        gaps: list[tuple[int, int]] = []
+        for _ in range(20):
+            try:
+                found = await asyncio.wait_for(reader.next_block(), SOON_S)
+            except DamagedDataError as gap:
+                gaps.append((gap.offset, gap.end_offset))
+                continue
+            if found is None:
+                break
+            given += found[1].events()
+        assert gaps == [(20, 40), (70, 80)]
+        assert given == [event for number, event in enumerate(EVENTS) if number not in (2, 3, 7)]
+        assert reader.position().positions == {0: 100}
+        assert reader.skipped == []
 
 
 def test_damage_is_skipped_on_demand_and_noted(caplog: pytest.LogCaptureFixture) -> None:
@@ -284,39 +256,33 @@ def test_damage_is_skipped_on_demand_and_noted(caplog: pytest.LogCaptureFixture)
     assert sum("it rusted" in line for line in caplog.messages) == 9
 
 
-def test_damage_that_ends_before_what_was_asked_for_is_no_way_on() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w)
-            w.store.damage = [(0, 40)]
-            reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 40}))
-            assert await rest_of(reader) == EVENTS[4:]
-            w.store.lies = True
-            lied_to = await w.manager.create_reader("sc", "st", on_damage="skip")
-            with pytest.raises(ProtocolError):
-                await asyncio.wait_for(lied_to.next_block(), SOON_S)
-
-    asyncio.run(run())
+async def test_damage_that_ends_before_what_was_asked_for_is_no_way_on() -> None:
+    async with world(1) as w:
+        await filled(w)
+        w.store.damage = [(0, 40)]
+        reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 40}))
+        assert await rest_of(reader) == EVENTS[4:]
+        w.store.lies = True
+        lied_to = await w.manager.create_reader("sc", "st", on_damage="skip")
+        with pytest.raises(ProtocolError):
+            await asyncio.wait_for(lied_to.next_block(), SOON_S)
 
 
 @pytest.mark.parametrize("damage", [(18, 19), (19, 20), (15, 30), (13, 20)])
-def test_damage_that_ends_within_an_event_is_skipped_to_the_events_end(damage: tuple[int, int]) -> None:
+async def test_damage_that_ends_within_an_event_is_skipped_to_the_events_end(damage: tuple[int, int]) -> None:
     """As in a large event, of several appends: the server goes on at the next of these."""
 
-    async def run() -> None:
-        async with world(1) as w:
-            await filled(w)
-            w.store.damage = [damage]
-            last = 3 if damage[1] == 30 else 2
-            reader = await w.manager.create_reader("sc", "st", on_damage="skip")
-            found: list[bytes] = []
-            while len(found) < len(EVENTS) + 1 - last:
-                block = await asyncio.wait_for(reader.next_block(), SOON_S)
-                assert block is not None
-                found += list(block[1])
-            assert found == [EVENTS[0], *EVENTS[last:]]
-            assert [(gap.offset, gap.end_offset) for gap in reader.skipped] == [(10, 10 * last)]
-            blocks = w.manager.read_segment_range(SEGMENT, 0, 100, on_damage="skip")
-            assert [event async for block in blocks for event in block] == found
-
-    asyncio.run(run())
+    async with world(1) as w:
+        await filled(w)
+        w.store.damage = [damage]
+        last = 3 if damage[1] == 30 else 2
+        reader = await w.manager.create_reader("sc", "st", on_damage="skip")
+        found: list[bytes] = []
+        while len(found) < len(EVENTS) + 1 - last:
+            block = await asyncio.wait_for(reader.next_block(), SOON_S)
+            assert block is not None
+            found += list(block[1])
+        assert found == [EVENTS[0], *EVENTS[last:]]
+        assert [(gap.offset, gap.end_offset) for gap in reader.skipped] == [(10, 10 * last)]
+        blocks = w.manager.read_segment_range(SEGMENT, 0, 100, on_damage="skip")
+        assert [event async for block in blocks for event in block] == found

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nadi.client.manager.streams import stores_of
 from nadi.client.shared.revisioned_stream import open_revisioned_stream
 from nadi.errors import (
     InvalidArgumentError,
@@ -81,7 +82,7 @@ async def large_event(w: World) -> Any:
 
 
 async def record(w: World) -> Any:
-    stream = await open_revisioned_stream(w.manager.stores, "sc", "st")
+    stream = await open_revisioned_stream(stores_of(w.manager), "sc", "st")
 
     async def write() -> None:
         await stream.append(b"record", 0)
@@ -100,47 +101,38 @@ EVERY = [*BYTES, event, large_event, record, shared_state]
 
 @pytest.mark.parametrize("write", EVERY, ids=lambda write: write.__name__)
 @pytest.mark.parametrize("trouble", ["refuses_writers", "refuses_appends", "silent"])
-def test_a_store_that_never_stores_is_given_up_in_time(write: Write, trouble: str) -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            begun = await write(w)
-            w.controller.timeout_s = TIMEOUT_S
-            setattr(w.store, trouble, True)
-            with pytest.raises(NadiError) as told:
-                await asyncio.wait_for(begun(), SOON_S)
-            assert isinstance(told.value, RequestTimeoutError), repr(told.value)
-            assert f"{TIMEOUT_S} s" in str(told.value)
-
-    asyncio.run(run())
+async def test_a_store_that_never_stores_is_given_up_in_time(write: Write, trouble: str) -> None:
+    async with world(1) as w:
+        begun = await write(w)
+        w.controller.timeout_s = TIMEOUT_S
+        setattr(w.store, trouble, True)
+        with pytest.raises(NadiError) as told:
+            await asyncio.wait_for(begun(), SOON_S)
+        assert isinstance(told.value, RequestTimeoutError), repr(told.value)
+        assert f"{TIMEOUT_S} s" in str(told.value)
 
 
 @pytest.mark.parametrize("write", [*BYTES, event, record, shared_state], ids=lambda write: write.__name__)
-def test_a_store_without_room_is_told_by_type(write: Write) -> None:
+async def test_a_store_without_room_is_told_by_type(write: Write) -> None:
     """Streams of events and bytes wait for room as long as `ack_timeout` says; a change of shared state does not."""
 
-    async def run() -> None:
-        async with world(1) as w:
-            begun = await write(w)
+    async with world(1) as w:
+        begun = await write(w)
+        w.store.full = True
+        with pytest.raises(StorageFullError, match="no room for the log"):
+            await asyncio.wait_for(begun(), SOON_S)
+
+
+async def test_shared_state_goes_on_once_there_is_room() -> None:
+    async with world(1) as w:
+        counter = await w.manager.shared_counter("sc", "st")
+        for _ in range(2):
             w.store.full = True
-            with pytest.raises(StorageFullError, match="the disk is full"):
-                await asyncio.wait_for(begun(), SOON_S)
-
-    asyncio.run(run())
-
-
-def test_shared_state_goes_on_once_there_is_room() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            counter = await w.manager.shared_counter("sc", "st")
-            for _ in range(2):
-                w.store.full = True
-                with pytest.raises(StorageFullError):
-                    await asyncio.wait_for(counter.add(), SOON_S)
-                w.store.full = False
+            with pytest.raises(StorageFullError):
                 await asyncio.wait_for(counter.add(), SOON_S)
-            assert counter.value == 2
-
-    asyncio.run(run())
+            w.store.full = False
+            await asyncio.wait_for(counter.add(), SOON_S)
+        assert counter.value == 2
 
 
 @pytest.mark.parametrize("write", BYTES, ids=lambda write: write.__name__)
@@ -153,60 +145,51 @@ def test_a_segment_that_is_sealed_or_deleted_meanwhile_is_told(write: Write) -> 
                 await asyncio.wait_for(begun(), SOON_S)
 
     asyncio.run(run(StreamSealedError, lambda w: w.store.seal(SEGMENT)))
-    asyncio.run(run(SegmentNotFoundError, lambda w: w.store.segments.pop(SEGMENT)))
+    asyncio.run(run(SegmentNotFoundError, lambda w: w.store.delete(SEGMENT)))
 
 
-def test_a_writer_of_bytes_that_gave_up_stays_so_and_another_goes_on() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
-            await writer.write(b"one")
-            await writer.flush()
-            w.store.refuses_appends = True
-            await writer.write(b"two")
-            with pytest.raises(RequestTimeoutError, match=r"none of 3 bytes.*open a new writer"):
-                await asyncio.wait_for(writer.flush(), SOON_S)
-            w.store.refuses_appends = False
-            with pytest.raises(RequestTimeoutError):
-                await writer.write(b"three")
-            with pytest.raises(RequestTimeoutError):
-                await writer.close()
-            other = await w.manager.create_byte_writer("sc", "st")
-            assert other.tell() == 3
-            await other.write(b"three")
-            await other.close()
-            assert bytes(w.store.segments[SEGMENT].data) == b"onethree"
-
-    asyncio.run(run())
+async def test_a_writer_of_bytes_that_gave_up_stays_so_and_another_goes_on() -> None:
+    async with world(1) as w:
+        writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=TIMEOUT_S)
+        await writer.write(b"one")
+        await writer.flush()
+        w.store.refuses_appends = True
+        await writer.write(b"two")
+        with pytest.raises(RequestTimeoutError, match=r"none of 3 bytes.*open a new writer"):
+            await asyncio.wait_for(writer.flush(), SOON_S)
+        w.store.refuses_appends = False
+        with pytest.raises(RequestTimeoutError):
+            await writer.write(b"three")
+        with pytest.raises(RequestTimeoutError):
+            await writer.close()
+        other = await w.manager.create_byte_writer("sc", "st")
+        assert other.tell() == 3
+        await other.write(b"three")
+        await other.close()
+        assert bytes(w.store.segments[SEGMENT].data) == b"onethree"
 
 
-def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
+async def test_a_store_that_is_slow_but_stores_is_waited_for() -> None:
     """Longer than the writer's time in all, and never so long without anything stored."""
 
-    async def run() -> None:
-        async with world(1) as w:
-            writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=0.6)
-            started = asyncio.get_running_loop().time()
-            for _ in range(3):
-                w.store.silent = True
-                await writer.write(b"bytes")
-                flushed = asyncio.create_task(writer.flush())
-                await asyncio.sleep(0.25)
-                assert not flushed.done()
-                w.store.silent = False
-                w.store.drop_all()
-                await asyncio.wait_for(flushed, SOON_S)
-            assert asyncio.get_running_loop().time() - started > 0.6
-            assert bytes(w.store.segments[SEGMENT].data) == 3 * b"bytes"
-
-    asyncio.run(run())
+    async with world(1) as w:
+        writer = await w.manager.create_byte_writer("sc", "st", ack_timeout=0.6)
+        started = asyncio.get_running_loop().time()
+        for _ in range(3):
+            w.store.silent = True
+            await writer.write(b"bytes")
+            flushed = asyncio.create_task(writer.flush())
+            await asyncio.sleep(0.25)
+            assert not flushed.done()
+            w.store.silent = False
+            w.store.drop_all()
+            await asyncio.wait_for(flushed, SOON_S)
+        assert asyncio.get_running_loop().time() - started > 0.6
+        assert bytes(w.store.segments[SEGMENT].data) == 3 * b"bytes"
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
-def test_a_writer_of_bytes_has_some_time(seconds: float) -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            with pytest.raises(InvalidArgumentError, match=r"more than 0 s|ack_timeout is a number of seconds"):
-                await w.manager.create_byte_writer("sc", "st", ack_timeout=seconds)
-
-    asyncio.run(run())
+async def test_a_writer_of_bytes_has_some_time(seconds: float) -> None:
+    async with world(1) as w:
+        with pytest.raises(InvalidArgumentError, match=r"more than 0 s|ack_timeout is a number of seconds"):
+            await w.manager.create_byte_writer("sc", "st", ack_timeout=seconds)

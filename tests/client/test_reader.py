@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nadi.client.aio import SliceReader
+from nadi.client.manager.streams import stores_of
 from nadi.client.reading import read_ahead
 from nadi.client.segments.assemble import EventAssembler
 from nadi.errors import (
@@ -90,255 +91,226 @@ async def drain(reader: SliceReader, timeout: float = 5) -> list[bytes]:
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
-def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
-    async def run() -> None:
-        async with world(2, Chaos(seed, largest_read=200)) as w:
-            choice = random.Random(seed)
-            writer = await w.manager.create_writer("sc", "st")
-            counts = dict.fromkeys((f"key{i}" for i in range(10)), 0)
+async def test_order_over_scaling_and_every_position_resumes(seed: int) -> None:
+    async with world(2, Chaos(seed, largest_read=200)) as w:
+        choice = random.Random(seed)
+        writer = await w.manager.create_writer("sc", "st")
+        counts = dict.fromkeys((f"key{i}" for i in range(10)), 0)
 
-            async def write(count: int) -> None:
-                for _ in range(count):
-                    key = choice.choice(list(counts))
-                    writer.write_event(f"{key}:{counts[key]}".encode(), key)
-                    counts[key] += 1
-                await writer.flush(5)
+        async def write(count: int) -> None:
+            for _ in range(count):
+                key = choice.choice(list(counts))
+                writer.write_event(f"{key}:{counts[key]}".encode(), key)
+                counts[key] += 1
+            await writer.flush(5)
 
-            cuts = [(await w.manager.stream_info("sc", "st")).head]
-            written = [0]
-            for _ in range(6):
-                await write(choice.randint(0, 60))
-                rescale_somehow(w, choice)
-                await write(choice.randint(0, 60))
-                cuts.append((await w.manager.stream_info("sc", "st")).tail)
-                written.append(sum(counts.values()))
-            expected = {key.encode(): list(range(n)) for key, n in counts.items() if n}
+        cuts = [(await w.manager.stream_info("sc", "st")).head]
+        written = [0]
+        for _ in range(6):
+            await write(choice.randint(0, 60))
+            rescale_somehow(w, choice)
+            await write(choice.randint(0, 60))
+            cuts.append((await w.manager.stream_info("sc", "st")).tail)
+            written.append(sum(counts.values()))
+        expected = {key.encode(): list(range(n)) for key, n in counts.items() if n}
 
-            whole = await w.manager.create_reader("sc", "st", start=cuts[0], end=cuts[-1])
-            events = await drain(whole)
-            assert in_order(events) == expected
-            assert whole.position() == cuts[-1]
+        whole = await w.manager.create_reader("sc", "st", start=cuts[0], end=cuts[-1])
+        events = await drain(whole)
+        assert in_order(events) == expected
+        assert whole.position() == cuts[-1]
 
-            pieces: list[bytes] = []
-            for (low, high), (first, last) in zip(pairwise(cuts), pairwise(written), strict=True):
-                part = await drain(await w.manager.create_reader("sc", "st", start=low, end=high))
-                assert len(part) == last - first
-                pieces += part
-            assert in_order(pieces) == expected
+        pieces: list[bytes] = []
+        for (low, high), (first, last) in zip(pairwise(cuts), pairwise(written), strict=True):
+            part = await drain(await w.manager.create_reader("sc", "st", start=low, end=high))
+            assert len(part) == last - first
+            pieces += part
+        assert in_order(pieces) == expected
 
-            # a reader that stops anywhere, under dropped connections, and goes on from its position
-            resumed: list[bytes] = []
-            position = cuts[0]
-            while position != cuts[-1]:
-                reader = await w.manager.create_reader("sc", "st", start=position, end=cuts[-1])
-                for _ in range(choice.randint(1, 5)):
-                    found = await reader.next_block(5)
-                    if found is not None:
-                        resumed += list(found[1])
-                    if choice.random() < 0.2:
-                        w.store.drop_all()
-                position = reader.position()
-                assert StreamCut.from_text(position.as_text()) == position
-                reader.close()
-            assert in_order(resumed) == expected
-
-    asyncio.run(run())
+        # a reader that stops anywhere, under dropped connections, and goes on from its position
+        resumed: list[bytes] = []
+        position = cuts[0]
+        while position != cuts[-1]:
+            reader = await w.manager.create_reader("sc", "st", start=position, end=cuts[-1])
+            for _ in range(choice.randint(1, 5)):
+                found = await reader.next_block(5)
+                if found is not None:
+                    resumed += list(found[1])
+                if choice.random() < 0.2:
+                    w.store.drop_all()
+            position = reader.position()
+            assert StreamCut.from_text(position.as_text()) == position
+            reader.close()
+        assert in_order(resumed) == expected
 
 
 @pytest.mark.parametrize("most_bytes", [0, 300, 1 << 16])
-def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_ahead, "READ_JOINED_BYTES", most_bytes)
     written = [f"k:{number}".encode() for number in range(50)]
 
-    async def run() -> None:
-        async with world(1, Chaos(1, largest_read=60)) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            for event in written:
-                await writer.write_event(event, "k")
-            end = (await w.manager.stream_info("sc", "st")).tail
-            reader = await w.manager.create_reader("sc", "st", end=end)
-            ahead = next(iter(reader._inputs.values())).ahead
-            for _ in range(500):
-                if ahead.reached == end.positions[0]:
-                    break
-                await asyncio.sleep(0.01)
-            assert len(ahead.blocks) > 10
-            sizes: list[int] = []
-            events: list[bytes] = []
-            positions: list[int] = []
-            while (found := await reader.next_block(5)) is not None:
-                _, block = found
-                assert block.offset == (positions[-1] if positions else 0)
-                positions.append(reader.position().positions[0])
-                assert positions[-1] == block.offset + block.size_bytes
-                sizes.append(block.size_bytes)
-                events += list(block)
-            assert events == written
-            assert ahead._size_bytes == 0
-            if most_bytes == 0:
-                assert max(sizes) <= 60
-            elif most_bytes == 300:
-                assert 200 < max(sizes) <= 300
-            else:
-                assert len(sizes) == 1
-
-    asyncio.run(run())
+    async with world(1, Chaos(1, largest_read=60)) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        for event in written:
+            await writer.write_event(event, "k")
+        end = (await w.manager.stream_info("sc", "st")).tail
+        reader = await w.manager.create_reader("sc", "st", end=end)
+        ahead = next(iter(reader._inputs.values())).ahead
+        for _ in range(500):
+            if ahead.reached == end.positions[0]:
+                break
+            await asyncio.sleep(0.01)
+        assert len(ahead.blocks) > 10
+        sizes: list[int] = []
+        events: list[bytes] = []
+        positions: list[int] = []
+        while (found := await reader.next_block(5)) is not None:
+            _, block = found
+            assert block.offset == (positions[-1] if positions else 0)
+            positions.append(reader.position().positions[0])
+            assert positions[-1] == block.offset + block.size_bytes
+            sizes.append(block.size_bytes)
+            events += list(block)
+        assert events == written
+        assert ahead._size_bytes == 0
+        if most_bytes == 0:
+            assert max(sizes) <= 60
+        elif most_bytes == 300:
+            assert 200 < max(sizes) <= 300
+        else:
+            assert len(sizes) == 1
 
 
-def test_blocks_on_both_sides_of_a_gap_stay_apart() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            ahead = read_ahead.ReadAhead(w.manager.stores, "sc/st/0.#epoch.0", purpose="test", news=lambda: None)
-            data = memoryview(frame_events([b"a", b"b"]))
-            blocks = [whole_events(data, offset)[0] for offset in (0, 18, 100, 118)]  # 36 to 100 was truncated away
-            ahead.blocks.extend(blocks)
-            assert [(block.offset, block.size_bytes) for block in (ahead.take(), ahead.take())] == [(0, 36), (100, 36)]
-            assert ahead.peek() is None
-
-    asyncio.run(run())
+async def test_blocks_on_both_sides_of_a_gap_stay_apart() -> None:
+    async with world(1) as w:
+        ahead = read_ahead.ReadAhead(stores_of(w.manager), "sc/st/0.#epoch.0", purpose="test", news=lambda: None)
+        data = memoryview(frame_events([b"a", b"b"]))
+        blocks = [whole_events(data, offset)[0] for offset in (0, 18, 100, 118)]  # 36 to 100 was truncated away
+        ahead.blocks.extend(blocks)
+        assert [(block.offset, block.size_bytes) for block in (ahead.take(), ahead.take())] == [(0, 36), (100, 36)]
+        assert ahead.peek() is None
 
 
-def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            reader = await w.manager.create_reader("sc", "st")
-            with pytest.raises(RequestTimeoutError):
-                await reader.next_block(0.02)
-            events: list[bytes] = []
+async def test_the_tail_is_followed_until_the_stream_is_sealed() -> None:
+    async with world(1) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        reader = await w.manager.create_reader("sc", "st")
+        with pytest.raises(RequestTimeoutError):
+            await reader.next_block(0.02)
+        events: list[bytes] = []
 
-            async def read() -> None:
-                async for _, block in reader:
-                    events.extend(block)
+        async def read() -> None:
+            async for _, block in reader:
+                events.extend(block)
 
-            reading = asyncio.create_task(read())
-            for i in range(20):
-                await writer.write_event(f"k:{i}".encode(), "k")
-                if i == 5:
-                    w.store.drop_all()
-                if i == 10:
-                    w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
-            w.controller.seal_all("sc", "st")
-            await asyncio.wait_for(reading, 5)
-            assert in_order(events) == {b"k": list(range(20))}
-            info = await w.manager.stream_info("sc", "st")
-            assert info.is_sealed
-            assert reader.position() == info.tail
-
-    asyncio.run(run())
+        reading = asyncio.create_task(read())
+        for i in range(20):
+            await writer.write_event(f"k:{i}".encode(), "k")
+            if i == 5:
+                w.store.drop_all()
+            if i == 10:
+                w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
+        w.controller.seal_all("sc", "st")
+        await asyncio.wait_for(reading, 5)
+        assert in_order(events) == {b"k": list(range(20))}
+        info = await w.manager.stream_info("sc", "st")
+        assert info.is_sealed
+        assert reader.position() == info.tail
 
 
-def test_events_carry_their_place() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_batch([b"a", b"bb"], "k")
-            tail = (await w.manager.stream_info("sc", "st")).tail
-            events = [e async for e in w.manager.read_events("sc", "st", end=tail)]
-            assert [(e.data, e.segment_id, e.offset) for e in events] == [(b"a", 0, 0), (b"bb", 0, 9)]
-            assert [e async for e in w.manager.read_batches("sc", "st", end=tail)] == [[b"a", b"bb"]]
-
-    asyncio.run(run())
+async def test_events_carry_their_place() -> None:
+    async with world(1) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_batch([b"a", b"bb"], "k")
+        tail = (await w.manager.stream_info("sc", "st")).tail
+        events = [e async for e in w.manager.read_events("sc", "st", end=tail)]
+        assert [(e.data, e.segment_id, e.offset) for e in events] == [(b"a", 0, 0), (b"bb", 0, 9)]
+        assert [e async for e in w.manager.read_batches("sc", "st", end=tail)] == [[b"a", b"bb"]]
 
 
 @pytest.mark.parametrize("largest_read", [100, 5000, 1 << 21])
-def test_a_range_of_one_segment(largest_read: int) -> None:
-    async def run() -> None:
-        async with world(1, Chaos(largest_read=largest_read)) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            events = [b"%05d" % i * (i % 7) for i in range(2000)]
-            await writer.write_batch(events, "k")
-            end = (await w.manager.stream_info("sc", "st")).tail.positions[0]
-            middle = len(frame_events(events[:1000]))
-            for low, high, part in ((0, end, events), (middle, end, events[1000:]), (0, middle, events[:1000])):
-                found = [e async for b in w.manager.read_segment_range("sc/st/0.#epoch.0", low, high) for e in b]
-                assert found == part
-
-    asyncio.run(run())
+async def test_a_range_of_one_segment(largest_read: int) -> None:
+    async with world(1, Chaos(largest_read=largest_read)) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        events = [b"%05d" % i * (i % 7) for i in range(2000)]
+        await writer.write_batch(events, "k")
+        end = (await w.manager.stream_info("sc", "st")).tail.positions[0]
+        middle = len(frame_events(events[:1000]))
+        for low, high, part in ((0, end, events), (middle, end, events[1000:]), (0, middle, events[:1000])):
+            found = [e async for b in w.manager.read_segment_range("sc/st/0.#epoch.0", low, high) for e in b]
+            assert found == part
 
 
-def test_truncated_data_and_foreign_cuts_are_named() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_batch([b"a", b"b"], "k")
-            w.store.truncate("sc/st/0.#epoch.0", 9)
-            reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0}))
-            with pytest.raises(TruncatedError) as caught:
+async def test_truncated_data_and_foreign_cuts_are_named() -> None:
+    async with world(1) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_batch([b"a", b"b"], "k")
+        w.store.truncate("sc/st/0.#epoch.0", 9)
+        reader = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0}))
+        with pytest.raises(TruncatedError) as caught:
+            await reader.next_block(5)
+        assert (caught.value.offset, caught.value.start_offset) == (0, 9)
+        found = await reader.next_block(5)  # told once
+        assert found is not None
+        assert list(found[1]) == [b"b"]
+        ended = await w.manager.create_reader(
+            "sc", "st", start=StreamCut("sc", "st", {0: 0}), end=StreamCut("sc", "st", {0: 9})
+        )
+        with pytest.raises(TruncatedError):
+            await ended.next_block(5)
+        assert await ended.next_block(5) is None
+        wrong: Any
+        for wrong in ("k", [5]):
+            with pytest.raises(InvalidArgumentError):
+                await w.manager.create_reader("sc", "st", routing_keys=wrong)
+        wrong = "head"
+        with pytest.raises(InvalidStreamCutError):
+            await w.manager.create_reader("sc", "st", start=wrong)
+        for cut in (StreamCut("sc", "other", {0: 0}), StreamCut("sc", "st", {77: 0})):
+            with pytest.raises(InvalidStreamCutError):
+                await w.manager.create_reader("sc", "st", start=cut)
+        early, late = StreamCut("sc", "st", {0: 9}), StreamCut("sc", "st", {0: 18})
+        with pytest.raises(InvalidStreamCutError):
+            await w.manager.create_reader("sc", "st", start=late, end=early)
+
+
+async def test_a_start_past_the_end_is_named() -> None:
+    async with world(2) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_batch([b"%d" % i for i in range(10)], [str(i) for i in range(10)])
+        end = len(w.store.segments["sc/st/1.#epoch.0"].data)
+        before = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end}))
+        assert await before.next_block(5)
+        past = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end + 1}))
+        given: list[int] = []
+        told: list[tuple[str, int, int]] = []
+        while not given or len(told) < 2:  # told as often as it is asked, and beside what there is
+            try:
+                found = await past.next_block(5)
+                assert found is not None
+                given.append(found[0])
+            except PastEndError as error:
+                told.append((error.segment, error.offset, error.length))
+                await asyncio.sleep(0)
+        assert set(given) == {0}
+        assert set(told) == {("sc/st/1.#epoch.0", end + 1, end)}
+
+
+async def test_a_stream_that_was_deleted_before_it_was_read_is_named() -> None:
+    async with world(1) as w:
+        reader = await w.manager.create_reader("sc", "st")
+        w.store.delete("sc/st/0.#epoch.0")
+        del w.controller.streams["sc", "st"]
+        for _ in range(2):
+            with pytest.raises(StreamNotFoundError):
                 await reader.next_block(5)
-            assert (caught.value.offset, caught.value.start_offset) == (0, 9)
-            found = await reader.next_block(5)  # told once
-            assert found is not None
-            assert list(found[1]) == [b"b"]
-            ended = await w.manager.create_reader(
-                "sc", "st", start=StreamCut("sc", "st", {0: 0}), end=StreamCut("sc", "st", {0: 9})
-            )
-            with pytest.raises(TruncatedError):
-                await ended.next_block(5)
-            assert await ended.next_block(5) is None
-            wrong: Any
-            for wrong in ("k", [5]):
-                with pytest.raises(InvalidArgumentError):
-                    await w.manager.create_reader("sc", "st", routing_keys=wrong)
-            wrong = "head"
-            with pytest.raises(InvalidStreamCutError):
-                await w.manager.create_reader("sc", "st", start=wrong)
-            for cut in (StreamCut("sc", "other", {0: 0}), StreamCut("sc", "st", {77: 0})):
-                with pytest.raises(InvalidStreamCutError):
-                    await w.manager.create_reader("sc", "st", start=cut)
-            early, late = StreamCut("sc", "st", {0: 9}), StreamCut("sc", "st", {0: 18})
-            with pytest.raises(InvalidStreamCutError):
-                await w.manager.create_reader("sc", "st", start=late, end=early)
-
-    asyncio.run(run())
 
 
-def test_a_start_past_the_end_is_named() -> None:
-    async def run() -> None:
-        async with world(2) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_batch([b"%d" % i for i in range(10)], [str(i) for i in range(10)])
-            end = len(w.store.segments["sc/st/1.#epoch.0"].data)
-            before = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end}))
-            assert await before.next_block(5)
-            past = await w.manager.create_reader("sc", "st", start=StreamCut("sc", "st", {0: 0, 1: end + 1}))
-            given: list[int] = []
-            told: list[tuple[str, int, int]] = []
-            while not given or len(told) < 2:  # told as often as it is asked, and beside what there is
-                try:
-                    found = await past.next_block(5)
-                    assert found is not None
-                    given.append(found[0])
-                except PastEndError as error:
-                    told.append((error.segment, error.offset, error.length))
-                    await asyncio.sleep(0)
-            assert set(given) == {0}
-            assert set(told) == {("sc/st/1.#epoch.0", end + 1, end)}
-
-    asyncio.run(run())
-
-
-def test_a_stream_that_was_deleted_before_it_was_read_is_named() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            reader = await w.manager.create_reader("sc", "st")
-            del w.store.segments["sc/st/0.#epoch.0"], w.controller.streams["sc", "st"]
-            for _ in range(2):
-                with pytest.raises(StreamNotFoundError):
-                    await reader.next_block(5)
-
-    asyncio.run(run())
-
-
-def test_a_closed_reader_leaves_no_connection() -> None:
-    async def run() -> None:
-        async with world(1) as w:
-            reader = await w.manager.create_reader("sc", "st")
-            with pytest.raises(RequestTimeoutError):
-                await reader.next_block(0.05)
-            before = len(w.store.connections)
-            reader.close()
-            await asyncio.sleep(0.05)
-            assert len(w.store.connections) == before - 1
-
-    asyncio.run(run())
+async def test_a_closed_reader_leaves_no_connection() -> None:
+    async with world(1) as w:
+        reader = await w.manager.create_reader("sc", "st")
+        with pytest.raises(RequestTimeoutError):
+            await reader.next_block(0.05)
+        before = len(w.store.connections)
+        reader.close()
+        await asyncio.sleep(0.05)
+        assert len(w.store.connections) == before - 1

@@ -157,7 +157,7 @@ class _Stores:
         return [SegmentPosition((1 << 32) | 1, 0.0, 0.5, 0), SegmentPosition((1 << 32) | 2, 0.5, 1.0, 0)]
 
 
-def test_a_window_over_segments_that_others_replaced() -> None:
+async def test_a_window_over_segments_that_others_replaced() -> None:
     low, high = (1 << 32) | 1, (1 << 32) | 2
     model = Model()
     model.watermarks = [
@@ -176,10 +176,7 @@ def test_a_window_over_segments_that_others_replaced() -> None:
         (): TimeWindow(None, None),
     }
 
-    async def main() -> None:
+    with patch.object(watermarks, "watermarks", model.read), patch.object(watermarks, "find_start", _at_first):
         for position, window in expected.items():
             windows = TimeWindows(_Stores(), "sc", "st")  # type: ignore[arg-type]
             assert await windows.at(dict(position)) == window
-
-    with patch.object(watermarks, "watermarks", model.read), patch.object(watermarks, "find_start", _at_first):
-        asyncio.run(main())

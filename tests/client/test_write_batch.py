@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nadi
+from nadi.client.manager.streams import stores_of
 from nadi.client.serializers import Text
 from nadi.client.writing.blocks import Blocks, Keys
 from nadi.client.writing.routes import NO_KEY, Routes
-from nadi.client.writing.writer import EventWriter, open_writer
+from nadi.client.writing.sender import EventSender
+from nadi.client.writing.stream_sender import open_sender
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,
@@ -46,7 +48,7 @@ def small_blocks(block_bytes: int = 300, few: int = 3) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nadi.client.writing.blocks.BLOCK_BYTES", block_bytes)
         patch.setattr("nadi.client.writing.framed.SMALL_BYTES", 10)
-        patch.setattr("nadi.client.writing.writer.FEW_EVENTS", few)
+        patch.setattr("nadi.client.writing.sender.FEW_EVENTS", few)
         yield
 
 
@@ -176,8 +178,8 @@ def test_keys_are_looked_up_again_by_another_table(data: st.DataObject, names: l
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: int) -> None:
-    async def run() -> None:
+async def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: int) -> None:
+    with small_blocks():
         async with world(2, Chaos(seed, before=0.1, after=0.1)) as w:
             choice = random.Random(seed)
             writer = await w.manager.create_writer("sc", "st")
@@ -204,69 +206,61 @@ def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: in
             await writer.flush(20)
             assert in_order(w.all_stored()) == {key.encode(): list(range(n)) for key, n in counts.items() if n}
 
-    with small_blocks():
-        asyncio.run(run())
-
 
 @pytest.mark.parametrize("arrow", [False, True])
-def test_a_split_divides_what_was_not_acknowledged(arrow: bool) -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_event(b"a:0", "a")
-            keys = [name for name in "abcdefgh" for _ in range(20)]
-            events = [b"%s:%d" % (key.encode(), 1 + i % 20) for i, key in enumerate(keys)]
-            w.store.silent = True
-            first = writer.write_batch(pa.array(events), pa.array(keys)) if arrow else writer.write_batch(events, keys)
-            alone = writer.write_batch([b"z:%d" % i for i in range(40)], "z")
-            keyless = writer.write_batch([b"-:%d" % i for i in range(40)])
-            await asyncio.sleep(0.02)
-            w.controller.rescale("sc", "st", [0], [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)])
-            w.store.silent = False
-            w.store.drop_all()
-            later = writer.write_batch([b"%s:21" % name.encode() for name in "abcdefgh"], list("abcdefgh"))
-            for ack in (first, alone, keyless, later):
-                await ack
-            assert w.stored(0) == [b"a:0"]
-            stored = in_order(w.all_stored())
-            assert sorted(stored.pop(b"-")) == list(range(40))
-            assert stored.pop(b"z") == list(range(40))
-            expected = {name.encode(): list(range(1, 22)) for name in "abcdefgh"}
-            assert stored == expected | {b"a": list(range(22))}
-
-    asyncio.run(run())
+async def test_a_split_divides_what_was_not_acknowledged(arrow: bool) -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_event(b"a:0", "a")
+        keys = [name for name in "abcdefgh" for _ in range(20)]
+        events = [b"%s:%d" % (key.encode(), 1 + i % 20) for i, key in enumerate(keys)]
+        w.store.silent = True
+        first = writer.write_batch(pa.array(events), pa.array(keys)) if arrow else writer.write_batch(events, keys)
+        alone = writer.write_batch([b"z:%d" % i for i in range(40)], "z")
+        keyless = writer.write_batch([b"-:%d" % i for i in range(40)])
+        await asyncio.sleep(0.02)
+        w.controller.rescale("sc", "st", [0], [(0.0, 0.3), (0.3, 0.6), (0.6, 1.0)])
+        w.store.silent = False
+        w.store.drop_all()
+        later = writer.write_batch([b"%s:21" % name.encode() for name in "abcdefgh"], list("abcdefgh"))
+        for ack in (first, alone, keyless, later):
+            await ack
+        assert w.stored(0) == [b"a:0"]
+        stored = in_order(w.all_stored())
+        assert sorted(stored.pop(b"-")) == list(range(40))
+        assert stored.pop(b"z") == list(range(40))
+        expected = {name.encode(): list(range(1, 22)) for name in "abcdefgh"}
+        assert stored == expected | {b"a": list(range(22))}
 
 
-def test_threads_keep_the_order_of_their_keys_over_splits(tmp_path: Any) -> None:
+def test_threads_keep_the_order_of_their_keys_over_splits(manager: nadi.StreamManager) -> None:
     """One thread writes batches, another single events, to the same keys, while segments split and merge."""
     names = [f"k{i}" for i in range(8)]
-    with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
-        manager.create_scope("sc")
-        manager.create_stream("sc", "st", 2)
-        with manager.create_writer("sc", "st") as writer:
+    manager.create_stream("sc", "threads", 2)
+    with manager.create_writer("sc", "threads") as writer:
 
-            def in_batches() -> None:
-                for step in range(100):
-                    writer.write_batch(
-                        [b"%s/batch:%d" % (name.encode(), step * 50 + i) for i in range(50) for name in names],
-                        names * 50,
-                    )
+        def in_batches() -> None:
+            for step in range(100):
+                writer.write_batch(
+                    [b"%s/batch:%d" % (name.encode(), step * 50 + i) for i in range(50) for name in names],
+                    names * 50,
+                )
 
-            def singly() -> None:
-                for i in range(4000):
-                    for name in names:
-                        writer.write_event(b"%s/single:%d" % (name.encode(), i), name)
+        def singly() -> None:
+            for i in range(4000):
+                for name in names:
+                    writer.write_event(b"%s/single:%d" % (name.encode(), i), name)
 
-            threads = [threading.Thread(target=in_batches), threading.Thread(target=singly)]
-            for thread in threads:
-                thread.start()
-            manager.scale_stream("sc", "st", [0], [(0.0, 0.2), (0.2, 0.5)])
-            current = sorted(manager.current_segments("sc", "st"), key=lambda piece: piece.low)
-            manager.scale_stream("sc", "st", [piece.segment_id for piece in current], [(0.0, 0.4), (0.4, 1.0)])
-            for thread in threads:
-                thread.join()
-        end = manager.stream_info("sc", "st").tail
-        stored = in_order([event for events in manager.read_batches("sc", "st", end=end) for event in events])
+        threads = [threading.Thread(target=in_batches), threading.Thread(target=singly)]
+        for thread in threads:
+            thread.start()
+        manager.scale_stream("sc", "threads", [0], [(0.0, 0.2), (0.2, 0.5)])
+        current = sorted(manager.current_segments("sc", "threads"), key=lambda piece: piece.low)
+        manager.scale_stream("sc", "threads", [piece.segment_id for piece in current], [(0.0, 0.4), (0.4, 1.0)])
+        for thread in threads:
+            thread.join()
+    end = manager.stream_info("sc", "threads").tail
+    stored = in_order([event for events in manager.read_batches("sc", "threads", end=end) for event in events])
     expected = {f"{name}/batch".encode(): list(range(5000)) for name in names}
     assert stored == expected | {f"{name}/single".encode(): list(range(4000)) for name in names}
 
@@ -287,13 +281,13 @@ def test_threads_keep_the_order_of_their_keys_over_splits(tmp_path: Any) -> None
         (pa.array([b"a"] * 50), pa.array(["k"] * 51), "51 routing keys for 50 events"),
         ([b"a"] * 50, 5, "routing keys are a str or one for each event, not int"),
         (None, "k", "events are a list or an array of them, not NoneType"),
-        (pa.table({"reading": [b"a"]}), "k", "choose a column"),
+        (pa.table({"reading": [b"a"]}), "k", "pass a column"),
         (pa.array([b"a", None], pa.binary_view()), "k", "1 of the events are null"),
         (pa.nulls(3), "k", "events are binary, not"),
     ],
 )
-def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: Any, message: str) -> None:
-    async def run() -> None:
+async def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: Any, message: str) -> None:
+    with small_blocks():
         async with world() as w:
             writer = await w.manager.create_writer("sc", "st")
             for write in (writer.write_batch, writer.write_many):
@@ -305,14 +299,11 @@ def test_what_is_wrong_is_refused_before_anything_is_taken(events: Any, keys: An
             await writer.write_event(b"only")
             assert w.stored(0) == [b"only"]
 
-    with small_blocks():
-        asyncio.run(run())
 
-
-def test_an_event_over_the_limit_is_refused_before_anything_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_over_the_limit_is_refused_before_anything_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.client.writing.blocks.MAX_LARGE_EVENT_BYTES", 10_000)
 
-    async def run() -> None:
+    with small_blocks():
         async with world() as w:
             writer = await w.manager.create_writer("sc", "st")
             events = [b"x"] * 50 + [b"x" * 10_001]
@@ -323,177 +314,145 @@ def test_an_event_over_the_limit_is_refused_before_anything_is_taken(monkeypatch
             await writer.flush()
             assert w.stored(0) == []
 
-    with small_blocks():
-        asyncio.run(run())
 
-
-def test_an_iterator_with_more_keys_than_events_is_told() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            with pytest.raises(InvalidArgumentError, match="more routing keys"):
-                writer.write_batch(iter([b"a"]), ["k", "l"])
-            with pytest.raises(InvalidArgumentError, match="1 routing keys for 2 events"):
-                writer.write_batch(iter([b"a", b"b"]), ["k"])
-
-    asyncio.run(run())
+async def test_an_iterator_with_more_keys_than_events_is_told() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        with pytest.raises(InvalidArgumentError, match="more routing keys"):
+            writer.write_batch(iter([b"a"]), ["k", "l"])
+        with pytest.raises(InvalidArgumentError, match="1 routing keys for 2 events"):
+            writer.write_batch(iter([b"a", b"b"]), ["k"])
 
 
 @pytest.mark.parametrize("form", ["list", "large_binary", "iterator"])
-def test_large_events_keep_their_place(form: str) -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            events = [b"a"] * 50 + [b"b" * (9 * MIB)] + [b"c"] * 50 + [b"d" * (2 * MIB), b"e" * (9 * MIB), b"f"]
-            given_events: Any = events
-            if form == "large_binary":
-                given_events = pa.array(events, pa.large_binary())
-            elif form == "iterator":
-                given_events = iter(events)
-            await writer.write_many(given_events, ["k"] * len(events))
-            await writer.flush()
-            assert w.stored(0) == events
-
-    asyncio.run(run())
+async def test_large_events_keep_their_place(form: str) -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        events = [b"a"] * 50 + [b"b" * (9 * MIB)] + [b"c"] * 50 + [b"d" * (2 * MIB), b"e" * (9 * MIB), b"f"]
+        given_events: Any = events
+        if form == "large_binary":
+            given_events = pa.array(events, pa.large_binary())
+        elif form == "iterator":
+            given_events = iter(events)
+        await writer.write_many(given_events, ["k"] * len(events))
+        await writer.flush()
+        assert w.stored(0) == events
 
 
-def pending_bytes(writer: EventWriter) -> int:
-    with writer.lock:
-        return sum(batch.size for output in writer._outputs.values() for batch in output.pending())
+def pending_bytes(sender: EventSender) -> int:
+    with sender.lock:
+        return sum(batch.size for output in sender._outputs.values() for batch in output.pending())
 
 
-def test_write_many_waits_for_room() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            w.store.hold = True
-            events = [b"%05d" % i + b"x" * 995 for i in range(50_000)]
-            task = asyncio.create_task(writer.write_many(events, "k"))
-            done, _ = await asyncio.wait([task], timeout=0.5)
-            assert not done
-            assert WRITER_PENDING_BYTES // 2 <= pending_bytes(writer) <= WRITER_PENDING_BYTES // 2 + WRITER_BLOCK_BYTES
-            w.store.hold = False
-            w.store.drop_all()
-            await (await task)
-            assert w.stored(0) == events
-            w.store.silent = True
-            with pytest.raises(UnavailableError, match="write_many"):
-                writer.write_batch(events * 2)
-
-    asyncio.run(run())
+async def test_write_many_waits_for_room() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        w.store.hold = True
+        events = [b"%05d" % i + b"x" * 995 for i in range(50_000)]
+        task = asyncio.create_task(writer.write_many(events, "k"))
+        done, _ = await asyncio.wait([task], timeout=0.5)
+        assert not done
+        pending = pending_bytes(writer._sender)
+        assert WRITER_PENDING_BYTES // 2 <= pending <= WRITER_PENDING_BYTES // 2 + WRITER_BLOCK_BYTES
+        w.store.hold = False
+        w.store.drop_all()
+        await (await task)
+        assert w.stored(0) == events
+        w.store.silent = True
+        with pytest.raises(UnavailableError, match="write_many"):
+            writer.write_batch(events * 2)
 
 
-def test_the_blocking_write_batch_waits_for_room_in_its_thread() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await open_writer(w.manager.stores, "sc", "st", blocking=True)
-            w.store.hold = True
-            events = [b"%05d" % i + b"x" * 995 for i in range(50_000)]
-            task = asyncio.create_task(asyncio.to_thread(writer.write_batch, events, "k"))
-            done, _ = await asyncio.wait([task], timeout=0.5)
-            assert not done
-            assert WRITER_PENDING_BYTES <= pending_bytes(writer) <= WRITER_PENDING_BYTES + WRITER_BLOCK_BYTES
-            w.store.hold = False
-            w.store.drop_all()
-            await (await task)
-            assert w.stored(0) == events
-            await writer.close()
-
-    asyncio.run(run())
+async def test_the_blocking_write_batch_waits_for_room_in_its_thread() -> None:
+    async with world() as w:
+        writer = await open_sender(stores_of(w.manager), "sc", "st", blocking=True)
+        w.store.hold = True
+        events = [b"%05d" % i + b"x" * 995 for i in range(50_000)]
+        task = asyncio.create_task(asyncio.to_thread(writer.write_batch, events, "k"))
+        done, _ = await asyncio.wait([task], timeout=0.5)
+        assert not done
+        assert WRITER_PENDING_BYTES <= pending_bytes(writer) <= WRITER_PENDING_BYTES + WRITER_BLOCK_BYTES
+        w.store.hold = False
+        w.store.drop_all()
+        await (await task)
+        assert w.stored(0) == events
+        await writer.close()
 
 
-def test_a_batch_that_waits_for_room_ends_with_its_writer() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await open_writer(w.manager.stores, "sc", "st", blocking=True, ack_timeout_s=30)
-            w.store.silent = True
-            task = asyncio.create_task(asyncio.to_thread(writer.write_batch, [b"x" * 1000] * 50_000, "k"))
-            async with asyncio.timeout(60):
-                while pending_bytes(writer) < WRITER_PENDING_BYTES:  # noqa: ASYNC110 (nobody is told)
-                    await asyncio.sleep(0.01)
-            writer.stop(ClosedError("closed"))
-            with pytest.raises(ClosedError):
-                await task
-
-    asyncio.run(run())
+async def test_a_batch_that_waits_for_room_ends_with_its_writer() -> None:
+    async with world() as w:
+        writer = await open_sender(stores_of(w.manager), "sc", "st", blocking=True, ack_timeout_s=30)
+        w.store.silent = True
+        task = asyncio.create_task(asyncio.to_thread(writer.write_batch, [b"x" * 1000] * 50_000, "k"))
+        async with asyncio.timeout(60):
+            while pending_bytes(writer) < WRITER_PENDING_BYTES:  # noqa: ASYNC110 (nobody is told)
+                await asyncio.sleep(0.01)
+        writer.stop(ClosedError("closed"))
+        with pytest.raises(ClosedError):
+            await task
 
 
-def test_a_batch_for_a_sealed_stream_fails() -> None:
-    async def run() -> None:
-        async with world(2) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            keys = [f"k{i}" for i in range(100)]
-            w.controller.seal_all("sc", "st")
-            with pytest.raises(StreamSealedError):
-                await writer.write_batch([b"x"] * 100, keys)
-            with pytest.raises(StreamSealedError):
-                writer.write_batch([b"x"] * 100, keys)
-
-    asyncio.run(run())
+async def test_a_batch_for_a_sealed_stream_fails() -> None:
+    async with world(2) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        keys = [f"k{i}" for i in range(100)]
+        w.controller.seal_all("sc", "st")
+        with pytest.raises(StreamSealedError):
+            await writer.write_batch([b"x"] * 100, keys)
+        with pytest.raises(StreamSealedError):
+            writer.write_batch([b"x"] * 100, keys)
 
 
-def test_nothing_is_stored_at_once() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            nothing: Any
-            for nothing in ([], iter([]), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())):
-                ack = writer.write_batch(nothing, [])
-                assert ack.done()
-
-    asyncio.run(run())
+async def test_nothing_is_stored_at_once() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        nothing: Any
+        for nothing in ([], iter([]), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())):
+            ack = writer.write_batch(nothing, [])
+            assert ack.done()
 
 
-def test_a_list_may_change_once_it_was_given() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            w.store.silent = True
-            events, keys = [bytearray(b"a:%d" % i) for i in range(50)], ["a"] * 50
-            ack = writer.write_batch(events, keys)
-            for event in events:
-                event[:] = b"?"
-            keys[:] = ["b"] * 50
-            w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
-            w.store.silent = False
-            w.store.drop_all()
-            await ack
-            assert in_order(w.all_stored()) == {b"a": list(range(50))}
-            assert [] in [w.stored(i) for i in list(w.controller.streams["sc", "st"].epochs[-1])]
-
-    asyncio.run(run())
+async def test_a_list_may_change_once_it_was_given() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        w.store.silent = True
+        events, keys = [bytearray(b"a:%d" % i) for i in range(50)], ["a"] * 50
+        ack = writer.write_batch(events, keys)
+        for event in events:
+            event[:] = b"?"
+        keys[:] = ["b"] * 50
+        w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
+        w.store.silent = False
+        w.store.drop_all()
+        await ack
+        assert in_order(w.all_stored()) == {b"a": list(range(50))}
+        assert [] in [w.stored(i) for i in list(w.controller.streams["sc", "st"].epochs[-1])]
 
 
-def test_bytes_of_another_class_are_taken_for_what_they_hold() -> None:
+async def test_bytes_of_another_class_are_taken_for_what_they_hold() -> None:
     class Odd(bytes):
         def __len__(self) -> int:
             return 1
 
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            writer.write_event(Odd(b"alone"), "a")
-            await writer.write_batch([Odd(b"one of %d" % i) for i in range(50)], "a")
-            assert w.stored(0) == [b"alone", *(b"one of %d" % i for i in range(50))]
-
-    asyncio.run(run())
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        writer.write_event(Odd(b"alone"), "a")
+        await writer.write_batch([Odd(b"one of %d" % i) for i in range(50)], "a")
+        assert w.stored(0) == [b"alone", *(b"one of %d" % i for i in range(50))]
 
 
-def test_values_and_transactions_take_many_too() -> None:
-    async def run() -> None:
-        async with world(2) as w:
-            words = [f"{i} слово" for i in range(5_000)]
-            keys = [f"key{i % 7}" for i in range(5_000)]
-            values = await w.manager.create_writer("sc", "st", serializer=Text())
-            await (await values.write_many(words, keys))
-            assert sorted(w.all_stored()) == sorted(word.encode() for word in words)
-            transactions = await w.manager.create_transaction_writer("sc", "st")
-            async with await transactions.begin_txn() as txn:
-                await txn.write_many([b"bytes"] * 5_000, keys)
-            assert w.all_stored().count(b"bytes") == 5_000
-            of_values = await w.manager.create_transaction_writer("sc", "st", serializer=Text())
-            async with await of_values.begin_txn() as txn_of_values:
-                await txn_of_values.write_many(words, keys)
-            assert len(w.all_stored()) == 15_000
-
-    asyncio.run(run())
+async def test_values_and_transactions_take_many_too() -> None:
+    async with world(2) as w:
+        words = [f"{i} слово" for i in range(5_000)]
+        keys = [f"key{i % 7}" for i in range(5_000)]
+        values = await w.manager.create_writer("sc", "st", serializer=Text())
+        await (await values.write_many(words, keys))
+        assert sorted(w.all_stored()) == sorted(word.encode() for word in words)
+        transactions = await w.manager.create_transaction_writer("sc", "st")
+        async with await transactions.begin_txn() as txn:
+            await txn.write_many([b"bytes"] * 5_000, keys)
+        assert w.all_stored().count(b"bytes") == 5_000
+        of_values = await w.manager.create_transaction_writer("sc", "st", serializer=Text())
+        async with await of_values.begin_txn() as txn_of_values:
+            await txn_of_values.write_many(words, keys)
+        assert len(w.all_stored()) == 15_000

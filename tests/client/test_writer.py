@@ -11,6 +11,8 @@ from uuid import UUID
 import pytest
 
 from nadi.client.aio import Transaction
+from nadi.client.manager.streams import stores_of
+from nadi.client.writing.transactions import let_go
 from nadi.errors import (
     ClosedError,
     EventTooLargeError,
@@ -38,74 +40,62 @@ def in_order(events: list[bytes]) -> dict[bytes, list[int]]:
     return found
 
 
-def test_events_are_stored_in_order_and_share_an_ack() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            first, second = writer.write_event(b"a", "k"), writer.write_event(b"b", "k")
-            assert first is second
-            await first
-            assert first.done()
-            await writer.write_batch([b"c", b"d"], "k")
-            await writer.write_batch([b"e", b""], ["k", None])
-            assert w.stored(0) == [b"a", b"b", b"c", b"d", b"e", b""]
-
-    asyncio.run(run())
+async def test_events_are_stored_in_order_and_share_an_ack() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        first, second = writer.write_event(b"a", "k"), writer.write_event(b"b", "k")
+        assert first is second
+        await first
+        assert first.done()
+        await writer.write_batch([b"c", b"d"], "k")
+        await writer.write_batch([b"e", b""], ["k", None])
+        assert w.stored(0) == [b"a", b"b", b"c", b"d", b"e", b""]
 
 
-def test_a_key_goes_to_the_segment_of_its_range() -> None:
-    async def run() -> None:
-        async with world(4) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            for i in range(200):
-                writer.write_event(str(i).encode(), str(i))
-            await writer.flush()
-            for i in range(4):
-                events = w.stored(i)
-                assert events
-                assert all(i / 4 <= key_position(event.decode()) <= (i + 1) / 4 for event in events)
-
-    asyncio.run(run())
+async def test_a_key_goes_to_the_segment_of_its_range() -> None:
+    async with world(4) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        for i in range(200):
+            writer.write_event(str(i).encode(), str(i))
+        await writer.flush()
+        for i in range(4):
+            events = w.stored(i)
+            assert events
+            assert all(i / 4 <= key_position(event.decode()) <= (i + 1) / 4 for event in events)
 
 
-def test_while_appends_are_in_flight_the_next_batch_grows() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            for i in range(50_000):
-                writer.write_event(b"x" * 100, f"k{i % 10}")
-            await writer.flush()
-            appends = w.store.segments["sc/st/0.#epoch.0"].appends
-            assert sum(appends) == 50_000 * 108
-            assert len(appends) < 10
-
-    asyncio.run(run())
+async def test_while_appends_are_in_flight_the_next_batch_grows() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        for i in range(50_000):
+            writer.write_event(b"x" * 100, f"k{i % 10}")
+        await writer.flush()
+        appends = w.store.appends["sc/st/0.#epoch.0"]
+        assert sum(appends) == 50_000 * 108
+        assert len(appends) < 10
 
 
 @pytest.mark.parametrize("seed", range(1, 9))
-def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: int) -> None:
-    async def run() -> None:
-        chaos = Chaos(seed, before=0.1, after=0.1)
-        async with world(2, chaos) as w:
-            choice = random.Random(seed)
-            writer = await w.manager.create_writer("sc", "st")
-            counts = dict.fromkeys((f"key{i}" for i in range(20)), 0)
-            for step in range(300):
-                for _ in range(choice.randint(1, 30)):
-                    key = choice.choice(list(counts))
-                    writer.write_event(f"{key}:{counts[key]}".encode(), key)
-                    counts[key] += 1
-                if step % 60 == 30:
-                    rescale_somehow(w, choice)
-                if choice.random() < 0.5:
-                    await asyncio.sleep(choice.choice([0, 0, 0.002]))
-                if choice.random() < 0.03:
-                    w.store.drop_all()
-            await writer.flush(10)
-            stored = in_order(w.all_stored())
-            assert stored == {key.encode(): list(range(n)) for key, n in counts.items() if n}
-
-    asyncio.run(run())
+async def test_exactly_once_and_in_order_under_random_disconnects_and_scaling(seed: int) -> None:
+    chaos = Chaos(seed, before=0.1, after=0.1)
+    async with world(2, chaos) as w:
+        choice = random.Random(seed)
+        writer = await w.manager.create_writer("sc", "st")
+        counts = dict.fromkeys((f"key{i}" for i in range(20)), 0)
+        for step in range(300):
+            for _ in range(choice.randint(1, 30)):
+                key = choice.choice(list(counts))
+                writer.write_event(f"{key}:{counts[key]}".encode(), key)
+                counts[key] += 1
+            if step % 60 == 30:
+                rescale_somehow(w, choice)
+            if choice.random() < 0.5:
+                await asyncio.sleep(choice.choice([0, 0, 0.002]))
+            if choice.random() < 0.03:
+                w.store.drop_all()
+        await writer.flush(10)
+        stored = in_order(w.all_stored())
+        assert stored == {key.encode(): list(range(n)) for key, n in counts.items() if n}
 
 
 def rescale_somehow(w: World, choice: random.Random) -> None:
@@ -121,64 +111,55 @@ def rescale_somehow(w: World, choice: random.Random) -> None:
         w.controller.rescale("sc", "st", [i], [(low, middle), (middle, high)])
 
 
-def test_a_split_sends_unacknowledged_events_to_the_successors_first() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_event(b"a:0", "a")
-            w.store.silent = True  # the next events wait unacknowledged
-            writer.write_event(b"a:1", "a")
-            await asyncio.sleep(0.02)
-            writer.write_event(b"b:0", "b")
-            w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
-            w.store.silent = False
-            w.store.drop_all()
-            acks = [writer.write_event(b"a:2", "a"), writer.write_event(b"b:1", "b")]
-            for ack in acks:
-                await ack
-            assert w.stored(0) == [b"a:0"]
-            assert in_order(w.all_stored()) == {b"a": [0, 1, 2], b"b": [0, 1]}
-
-    asyncio.run(run())
-
-
-def test_a_stored_append_whose_ack_was_lost_is_not_repeated_after_a_seal() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            w.store.hold = True
-            ack = writer.write_event(b"a:0", "a")
-            async with asyncio.timeout(60):
-                while not w.all_stored():  # noqa: ASYNC110 (the fake store tells nobody)
-                    await asyncio.sleep(0.01)
-            w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
-            w.store.hold = False
-            w.store.drop_all()
+async def test_a_split_sends_unacknowledged_events_to_the_successors_first() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_event(b"a:0", "a")
+        w.store.silent = True  # the next events wait unacknowledged
+        writer.write_event(b"a:1", "a")
+        await asyncio.sleep(0.02)
+        writer.write_event(b"b:0", "b")
+        w.controller.rescale("sc", "st", [0], [(0.0, 0.5), (0.5, 1.0)])
+        w.store.silent = False
+        w.store.drop_all()
+        acks = [writer.write_event(b"a:2", "a"), writer.write_event(b"b:1", "b")]
+        for ack in acks:
             await ack
-            await writer.write_event(b"a:1", "a")
-            assert in_order(w.all_stored()) == {b"a": [0, 1]}
-            assert w.stored(segment_id(1, 1)) == [b"a:1"]
-
-    asyncio.run(run())
+        assert w.stored(0) == [b"a:0"]
+        assert in_order(w.all_stored()) == {b"a": [0, 1, 2], b"b": [0, 1]}
 
 
-def test_a_sealed_stream_fails_pending_and_later_events() -> None:
-    async def run() -> None:
-        async with world(2) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_event(b"x", "k")
-            w.controller.seal_all("sc", "st")
-            ack = writer.write_event(b"y", "k")
-            with pytest.raises(StreamSealedError):
-                await ack
-            with pytest.raises(StreamSealedError):
-                writer.write_event(b"z", "k")
-            with pytest.raises(StreamSealedError):
-                await writer.flush()
-            with pytest.raises(StreamSealedError):
-                await w.manager.create_writer("sc", "st")
+async def test_a_stored_append_whose_ack_was_lost_is_not_repeated_after_a_seal() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        w.store.hold = True
+        ack = writer.write_event(b"a:0", "a")
+        async with asyncio.timeout(60):
+            while not w.all_stored():  # noqa: ASYNC110 (the fake store tells nobody)
+                await asyncio.sleep(0.01)
+        w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
+        w.store.hold = False
+        w.store.drop_all()
+        await ack
+        await writer.write_event(b"a:1", "a")
+        assert in_order(w.all_stored()) == {b"a": [0, 1]}
+        assert w.stored(segment_id(1, 1)) == [b"a:1"]
 
-    asyncio.run(run())
+
+async def test_a_sealed_stream_fails_pending_and_later_events() -> None:
+    async with world(2) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_event(b"x", "k")
+        w.controller.seal_all("sc", "st")
+        ack = writer.write_event(b"y", "k")
+        with pytest.raises(StreamSealedError):
+            await ack
+        with pytest.raises(StreamSealedError):
+            writer.write_event(b"z", "k")
+        with pytest.raises(StreamSealedError):
+            await writer.flush()
+        with pytest.raises(StreamSealedError):
+            await w.manager.create_writer("sc", "st")
 
 
 def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCaptureFixture) -> None:
@@ -205,125 +186,104 @@ def test_a_full_store_is_waited_for_then_the_ack_fails(caplog: pytest.LogCapture
     assert len([r for r in caplog.records if "no room" in r.message]) == 2
 
 
-def test_a_silent_store_fails_the_ack_in_time_and_waits_end() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st", ack_timeout=0.3)
-            w.store.silent = True
-            ack = writer.write_event(b"a", "k")
-            with pytest.raises(RequestTimeoutError):
-                await writer.flush(0.05)
-            with pytest.raises(RequestTimeoutError):
-                await ack
-
-    asyncio.run(run())
+async def test_a_silent_store_fails_the_ack_in_time_and_waits_end() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st", ack_timeout=0.3)
+        w.store.silent = True
+        ack = writer.write_event(b"a", "k")
+        with pytest.raises(RequestTimeoutError):
+            await writer.flush(0.05)
+        with pytest.raises(RequestTimeoutError):
+            await ack
 
 
-def test_memory_is_bounded() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st", ack_timeout=30)
-            w.store.silent = True
-            with pytest.raises(UnavailableError, match="ready"):
-                writer.write_batch([b"x" * 1_000_000] * 100, "k")
-            waiting = asyncio.create_task(writer.ready())
-            await asyncio.sleep(0.05)
-            assert not waiting.done()
-            await w.manager.close()
-            await waiting
-
-    asyncio.run(run())
+async def test_memory_is_bounded() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st", ack_timeout=30)
+        w.store.silent = True
+        with pytest.raises(UnavailableError, match="ready"):
+            writer.write_batch([b"x" * 1_000_000] * 100, "k")
+        waiting = asyncio.create_task(writer.ready())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await w.manager.close()
+        await waiting
 
 
-def test_bad_input_is_refused() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            with pytest.raises(InvalidArgumentError):
-                writer.write_event("text")  # type: ignore[arg-type]
-            with pytest.raises(InvalidArgumentError):
-                writer.write_event(b"x", 5)  # type: ignore[arg-type]
-            await writer.write_event(bytearray(b"y"))  # type: ignore[arg-type]
-            await writer.write_event(b"z" * (8 * 1024 * 1024))
-            await writer.close()
-            with pytest.raises(ClosedError):
-                writer.write_event(b"x")
-            assert len(w.stored(0)) == 2
-
-    asyncio.run(run())
+async def test_bad_input_is_refused() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        with pytest.raises(InvalidArgumentError):
+            writer.write_event("text")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgumentError):
+            writer.write_event(b"x", 5)  # type: ignore[arg-type]
+        await writer.write_event(bytearray(b"y"))  # type: ignore[arg-type]
+        await writer.write_event(b"z" * (8 * 1024 * 1024))
+        await writer.close()
+        with pytest.raises(ClosedError):
+            writer.write_event(b"x")
+        assert len(w.stored(0)) == 2
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_large_events_keep_their_place_exactly_once(seed: int) -> None:
-    async def run() -> None:
-        async with world(1, Chaos(seed, before=0.25, after=0.25) if seed else None) as w:
-            writer = await w.manager.create_writer("sc", "st")
-            events = [b"a", b"b" * (9 << 20), b"c", b"d" * (17 << 20), b"e", b"f"]
-            for i, event in enumerate(events):
-                if i == 3:
-                    w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
-                await writer.write(event, "k")
-            await writer.flush(20)
-            assert [event[:1] for event in w.all_stored()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
-            assert [len(event) for event in w.all_stored()] == [len(event) for event in events]
-
-    asyncio.run(run())
+async def test_large_events_keep_their_place_exactly_once(seed: int) -> None:
+    async with world(1, Chaos(seed, before=0.25, after=0.25) if seed else None) as w:
+        writer = await w.manager.create_writer("sc", "st")
+        events = [b"a", b"b" * (9 << 20), b"c", b"d" * (17 << 20), b"e", b"f"]
+        for i, event in enumerate(events):
+            if i == 3:
+                w.controller.rescale("sc", "st", [0], [(0.0, 1.0)])
+            await writer.write(event, "k")
+        await writer.flush(20)
+        assert [event[:1] for event in w.all_stored()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+        assert [len(event) for event in w.all_stored()] == [len(event) for event in events]
 
 
-def test_an_event_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.client.writing.writer.MAX_LARGE_EVENT_BYTES", 10_000)
+async def test_an_event_over_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.client.writing.sender.MAX_LARGE_EVENT_BYTES", 10_000)
 
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            with pytest.raises(EventTooLargeError):
-                writer.write_event(b"x" * 10_001)
-
-    asyncio.run(run())
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        with pytest.raises(EventTooLargeError):
+            writer.write_event(b"x" * 10_001)
 
 
-def test_the_store_may_be_away_for_a_while() -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_writer("sc", "st")
-            await writer.write_event(b"a", "k")
-            await w.store.stop()
-            ack = writer.write_event(b"b", "k")
-            await asyncio.sleep(0.1)
-            assert not ack.done()
-            await w.store.start()
-            await ack
-            assert w.stored(0) == [b"a", b"b"]
-
-    asyncio.run(run())
+async def test_the_store_may_be_away_for_a_while() -> None:
+    async with world() as w:
+        writer = await w.manager.create_writer("sc", "st")
+        await writer.write_event(b"a", "k")
+        await w.store.stop()
+        ack = writer.write_event(b"b", "k")
+        await asyncio.sleep(0.1)
+        assert not ack.done()
+        await w.store.start()
+        await ack
+        assert w.stored(0) == [b"a", b"b"]
 
 
-def test_a_transaction_is_seen_after_its_commit_alone() -> None:
-    async def run() -> None:
-        async with world(2) as w:
-            writer = await w.manager.create_transaction_writer("sc", "st")
-            async with await writer.begin_txn() as txn:
-                txn.write_event(b"a", "a")
-                txn.write_event(b"b", "b")
-                await txn.flush()
-                assert w.all_stored() == []
-                assert await txn.status() == "OPEN"
-            assert sorted(w.all_stored()) == [b"a", b"b"]
-            begun = await writer.begin_txn()
-            begun.write_event(b"c")
-            await begun.flush()
-            begun.stop()
-            resumed = await writer.get_txn(begun.txn_id)
-            resumed.write_event(b"d")
-            await resumed.commit(wait=True)
-            assert sorted(w.all_stored()) == [b"a", b"b", b"c", b"d"]
-            txn = await writer.begin_txn()
-            with pytest.raises(InvalidArgumentError):
-                await fail_within(txn)
-            assert await txn.status() == "ABORTED"
-            assert len(w.all_stored()) == 4
-
-    asyncio.run(run())
+async def test_a_transaction_is_seen_after_its_commit_alone() -> None:
+    async with world(2) as w:
+        writer = await w.manager.create_transaction_writer("sc", "st")
+        async with await writer.begin_txn() as txn:
+            txn.write_event(b"a", "a")
+            txn.write_event(b"b", "b")
+            await txn.flush()
+            assert w.all_stored() == []
+            assert await txn.status() == "OPEN"
+        assert sorted(w.all_stored()) == [b"a", b"b"]
+        begun = await writer.begin_txn()
+        begun.write_event(b"c")
+        await begun.flush()
+        let_go(begun)
+        resumed = await writer.get_txn(begun.txn_id)
+        resumed.write_event(b"d")
+        await resumed.commit(wait=True)
+        assert sorted(w.all_stored()) == [b"a", b"b", b"c", b"d"]
+        txn = await writer.begin_txn()
+        with pytest.raises(InvalidArgumentError):
+            await fail_within(txn)
+        assert await txn.status() == "ABORTED"
+        assert len(w.all_stored()) == 4
 
 
 async def fail_within(txn: Transaction) -> None:
@@ -332,94 +292,85 @@ async def fail_within(txn: Transaction) -> None:
         txn.write_event(5)  # type: ignore[arg-type]
 
 
-def test_each_transaction_has_a_lease_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with world() as w:
-            leases: list[int] = []
-            create, ping = w.manager.controller.create_transaction, w.manager.controller.ping_transaction
+async def test_each_transaction_has_a_lease_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        leases: list[int] = []
+        controller = stores_of(w.manager).controller
+        create, ping = controller.create_transaction, controller.ping_transaction
 
-            async def noted_create(scope: str, stream: str, lease_ms: int) -> Any:
-                leases.append(lease_ms)
-                return await create(scope, stream, lease_ms)
+        async def noted_create(scope: str, stream: str, lease_ms: int) -> Any:
+            leases.append(lease_ms)
+            return await create(scope, stream, lease_ms)
 
-            async def noted_ping(scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
-                leases.append(lease_ms)
-                await ping(scope, stream, txn_id, lease_ms)
+        async def noted_ping(scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
+            leases.append(lease_ms)
+            await ping(scope, stream, txn_id, lease_ms)
 
-            monkeypatch.setattr(w.manager.controller, "create_transaction", noted_create)
-            monkeypatch.setattr(w.manager.controller, "ping_transaction", noted_ping)
-            writer = await w.manager.create_transaction_writer("sc", "st", lease_ms=30_000)
-            short = await writer.begin_txn(lease_ms=10_000)
-            usual = await writer.begin_txn()
-            for txn in (short, usual):
-                await txn.ping()
-                await txn.abort()
-            assert leases == [10_000, 30_000, 10_000, 30_000]
-
-    asyncio.run(run())
+        monkeypatch.setattr(stores_of(w.manager).controller, "create_transaction", noted_create)
+        monkeypatch.setattr(stores_of(w.manager).controller, "ping_transaction", noted_ping)
+        writer = await w.manager.create_transaction_writer("sc", "st", lease_ms=30_000)
+        short = await writer.begin_txn(lease_ms=10_000)
+        usual = await writer.begin_txn()
+        for txn in (short, usual):
+            await txn.ping()
+            await txn.abort()
+        assert leases == [10_000, 30_000, 10_000, 30_000]
 
 
-def test_a_transaction_taken_up_gets_a_whole_lease_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with world() as w:
-            extended = asyncio.get_running_loop().create_future()
+async def test_a_transaction_taken_up_gets_a_whole_lease_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        extended = asyncio.get_running_loop().create_future()
 
-            async def noted_ping(scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
-                extended.set_result((txn_id, lease_ms))
+        async def noted_ping(scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
+            extended.set_result((txn_id, lease_ms))
 
-            first = await w.manager.create_transaction_writer("sc", "st", lease_ms=10_000)
-            txn = await first.begin_txn()
-            await first.close()
-            monkeypatch.setattr(w.manager.controller, "ping_transaction", noted_ping)
-            second = await w.manager.create_transaction_writer("sc", "st", lease_ms=60_000)
-            await second.get_txn(txn.txn_id)
-            assert await asyncio.wait_for(extended, 5) == (txn.txn_id, 60_000)
-
-    asyncio.run(run())
+        first = await w.manager.create_transaction_writer("sc", "st", lease_ms=10_000)
+        txn = await first.begin_txn()
+        await first.close()
+        monkeypatch.setattr(stores_of(w.manager).controller, "ping_transaction", noted_ping)
+        second = await w.manager.create_transaction_writer("sc", "st", lease_ms=60_000)
+        await second.get_txn(txn.txn_id)
+        assert await asyncio.wait_for(extended, 5) == (txn.txn_id, 60_000)
 
 
-def test_a_commit_and_an_abort_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_transaction_writer("sc", "st")
-            txn = await writer.begin_txn()
-            await txn.write_event(b"1")
+async def test_a_commit_and_an_abort_take_no_longer_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+        writer = await w.manager.create_transaction_writer("sc", "st")
+        txn = await writer.begin_txn()
+        await txn.write_event(b"1")
 
-            async def silent(*_: object) -> None:
-                await asyncio.Event().wait()
+        async def silent(*_: object) -> None:
+            await asyncio.Event().wait()
 
-            with monkeypatch.context() as away:
-                away.setattr(w.manager.controller, "commit_transaction", silent)
-                away.setattr(w.manager.controller, "abort_transaction", silent)
-                with pytest.raises(RequestTimeoutError, match="as far as is known"):
-                    await txn.commit(timeout=0.05)
-                with pytest.raises(RequestTimeoutError, match="as far as is known"):
-                    await txn.abort(timeout=0.05)
-            await txn.commit(wait=True)
-            assert w.all_stored() == [b"1"]
-
-    asyncio.run(run())
+        with monkeypatch.context() as away:
+            away.setattr(stores_of(w.manager).controller, "commit_transaction", silent)
+            away.setattr(stores_of(w.manager).controller, "abort_transaction", silent)
+            with pytest.raises(RequestTimeoutError, match="as far as is known"):
+                await txn.commit(timeout=0.05)
+            with pytest.raises(RequestTimeoutError, match="as far as is known"):
+                await txn.abort(timeout=0.05)
+        await txn.commit(wait=True)
+        assert w.all_stored() == [b"1"]
 
 
-def test_a_block_that_fails_ends_by_its_own_error_while_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_transaction_writer("sc", "st")
-            txn = await writer.begin_txn()
+async def test_a_block_that_fails_ends_by_its_own_error_while_the_server_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as w:
+        writer = await w.manager.create_transaction_writer("sc", "st")
+        txn = await writer.begin_txn()
 
-            async def silent(*_: object) -> None:
-                await asyncio.Event().wait()
+        async def silent(*_: object) -> None:
+            await asyncio.Event().wait()
 
-            monkeypatch.setattr(w.manager.controller, "abort_transaction", silent)
-            monkeypatch.setattr("nadi.client.writing.transactions._GIVING_UP_TIMEOUT_S", 0.05)
-            with pytest.raises(TypeError) as raised:
-                await asyncio.wait_for(fail_in_a_block(txn), 5)
-            assert "could not be aborted" in raised.value.__notes__[0]
-            assert not writer.open_transactions  # nobody keeps it alive
-            with pytest.raises(InvalidArgumentError):
-                await w.manager.create_writer("sc", "st", ack_timeout=0)
-
-    asyncio.run(run())
+        monkeypatch.setattr(stores_of(w.manager).controller, "abort_transaction", silent)
+        monkeypatch.setattr("nadi.client.writing.transactions._GIVING_UP_TIMEOUT_S", 0.05)
+        with pytest.raises(TypeError) as raised:
+            await asyncio.wait_for(fail_in_a_block(txn), 5)
+        assert "could not be aborted" in raised.value.__notes__[0]
+        assert not writer._open_transactions  # nobody keeps it alive
+        with pytest.raises(InvalidArgumentError):
+            await w.manager.create_writer("sc", "st", ack_timeout=0)
 
 
 async def fail_in_a_block(txn: Transaction) -> None:
@@ -427,57 +378,47 @@ async def fail_in_a_block(txn: Transaction) -> None:
         raise TypeError("an error of the block's own")
 
 
-def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
+async def test_a_transaction_that_was_aborted_elsewhere_fails() -> None:
     from nadi.errors import TransactionFailedError
 
-    async def run() -> None:
-        async with world() as w:
-            writer = await w.manager.create_transaction_writer("sc", "st")
-            txn = await writer.begin_txn()
-            await txn.write_event(b"a")
-            await w.controller.abort_transaction("sc", "st", txn.txn_id)
-            with pytest.raises(TransactionFailedError):
-                await txn.write_event(b"b")
-            with pytest.raises(TransactionFailedError):
-                await txn.commit()
-
-    asyncio.run(run())
+    async with world() as w:
+        writer = await w.manager.create_transaction_writer("sc", "st")
+        txn = await writer.begin_txn()
+        await txn.write_event(b"a")
+        await w.controller.abort_transaction("sc", "st", txn.txn_id)
+        with pytest.raises(TransactionFailedError):
+            await txn.write_event(b"b")
+        with pytest.raises(TransactionFailedError):
+            await txn.commit()
 
 
-def test_a_request_that_cannot_be_sent_leaves_nothing_of_it_on_the_connection() -> None:
-    async def run() -> None:
-        async with world() as w:
-            segment = "sc/st/0.#epoch.0"
-            connection = await w.manager.stores.connection(segment)
-            wrong: Any = "text"
-            with pytest.raises(TypeError, match="bytes-like"):
-                await connection.call(
-                    wire.UpdateTableEntries, 5, segment=segment, token="", entries=(TableEntry(b"k", 0, wrong),)
-                )
-            assert (await w.manager.segment_info(segment)).write_offset == 0  # not taken for the rest of that frame
-            assert connection.is_open
-
-    asyncio.run(run())
+async def test_a_request_that_cannot_be_sent_leaves_nothing_of_it_on_the_connection() -> None:
+    async with world() as w:
+        segment = "sc/st/0.#epoch.0"
+        connection = await stores_of(w.manager).connection(segment)
+        wrong: Any = "text"
+        update = wire.UpdateTableEntries(0, segment, "", (TableEntry(b"k", 0, wrong),))
+        with pytest.raises(TypeError, match="bytes-like"):
+            await connection.ask(update, wire.TableEntriesUpdated, timeout_s=5)
+        assert (await w.manager.segment_info(segment)).write_offset == 0  # not taken for the rest of that frame
+        assert connection.is_open
 
 
-def test_table_conditions() -> None:
+async def test_table_conditions() -> None:
     from nadi.client.aio import ABSENT
     from nadi.errors import ConditionFailedError
 
-    async def run() -> None:
-        async with world() as w:
-            table = w.manager.table("sc", "intent")
-            assert await table.create()
-            assert not await table.create()
-            assert await table.get(b"k") is None
-            version = await table.put(b"k", b"v", ABSENT)
-            with pytest.raises(ConditionFailedError):
-                await table.put(b"k", b"w", ABSENT)
-            await table.put(b"k", b"w", version)
-            found = await table.get(b"k")
-            assert found is not None
-            assert found.value == b"w"
-            await table.remove(b"k")
-            assert await table.get(b"k") is None
-
-    asyncio.run(run())
+    async with world() as w:
+        table = w.manager.table("sc", "intent")
+        assert await table.create()
+        assert not await table.create()
+        assert await table.get(b"k") is None
+        version = await table.put(b"k", b"v", ABSENT)
+        with pytest.raises(ConditionFailedError):
+            await table.put(b"k", b"w", ABSENT)
+        await table.put(b"k", b"w", version)
+        found = await table.get(b"k")
+        assert found is not None
+        assert found.value == b"w"
+        await table.remove(b"k")
+        assert await table.get(b"k") is None

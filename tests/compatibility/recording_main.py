@@ -25,7 +25,7 @@ import msgspec
 import uvloop
 
 import nadi.standalone.server
-from nadi.controller.grpc.service import add_controller, rpc_server
+from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.server import Server

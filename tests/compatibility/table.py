@@ -61,7 +61,7 @@ COMMAND_NOTES = {
     "AppendBlock": "Java; the others send a whole append as AppendBlockEnd",
     "ConditionalAppend": "Java, for the state of its reader groups; the controller, for watermarks",
     "ConditionalBlockEnd": "its `after_event_number` is nadi's own: its byte streams send several at once",
-    "WrongHost": "never sent: there is one segment store",
+    "WrongHost": "of a store that does not have the segment; `nadi up` has all",
     "AuthTokenCheckFailed": "sent where authentication is on",
     "LocateOffset": "Java from version 17 of the protocol, after 0.13.0",
     "LocateMoment": "nadi's own, asked by its controller: where a segment stood at a moment",

@@ -15,7 +15,7 @@ from nadi.errors import ClosedError, CorruptLogError, NotFoundError
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import log_file_name
 from nadi.segmentstore.tier1.log import DurableLog, LogAddress
-from nadi.segmentstore.tier1.memory import MemoryLog, MemoryStorage
+from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 
 FILE_BYTES = 64 * 1024
 
@@ -245,6 +245,31 @@ def test_what_is_not_needed_to_start_may_be_damaged(open_log: Opener, place: int
                 assert await log.read_at(addresses[5], 0, 6) == b"head 6"
                 with pytest.raises(CorruptLogError):
                     await log.read_at(addresses[16], 0, 6)
+
+    run(test)
+
+
+def test_what_a_replay_would_miss_is_seen_while_the_log_is_written(open_log: Opener) -> None:
+    async def heads(log: DurableLog, after_sequence: int) -> tuple[int, int]:
+        """Up to which frame was looked at, and how many damages were found."""
+        sequence = damages = 0
+        async for read in log.read_heads(after_sequence):
+            sequence, damages = read.sequence, damages + len(read.damages)
+        return sequence, damages
+
+    async def test() -> None:
+        async with opened(open_log) as (log, _):
+            addresses = [(await log.append([b"head %d" % n, bytes([n]) * 9_000])).address for n in range(1, 21)]
+            assert await heads(log, 0) == (21, 0)
+            open_log.flip(addresses[8], 5_000)
+            assert await heads(log, 0) == (21, 0)  # which is told to who reads the data
+            open_log.flip(addresses[8], 2)
+            open_log.flip(addresses[3], 2)
+            assert await heads(log, 0) == (21, 2)
+            assert await heads(log, 4) == (21, 1)
+            assert (await heads(log, 9))[1] == 0
+            log.truncate(20)
+            assert await heads(log, 19) == (21, 0)
 
     run(test)
 

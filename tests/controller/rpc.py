@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from nadi.controller.grpc.service import SERVER_OPTIONS, add_controller
+from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.standalone.server import Server
 from nadi.wire.rpc.service import METHODS, path
 

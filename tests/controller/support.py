@@ -10,16 +10,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from nadi.controller.controller import Controller
-from nadi.controller.state.clock import Clock
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config
+from nadi.runtime import Runtime
 
 from .fake_store import FakeStore
 
 STREAM = StreamName("home", "meters")
 
 
-class FakeClock(Clock):
+class FakeClock(Runtime):
     """Time that moves only when told to; sleepers wake in order. The wall clock can be `set` by itself."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
@@ -30,6 +30,9 @@ class FakeClock(Clock):
 
     def now_ms(self) -> int:
         return self._wall + self._now
+
+    def monotonic(self) -> float:
+        return self._now / 1000
 
     def monotonic_ms(self) -> int:
         return self._now
@@ -65,17 +68,17 @@ async def settle(rounds: int = 100) -> None:
         await asyncio.sleep(0)
 
 
-def new_controller(store: FakeStore, clock: Clock | None = None) -> Controller:
+def new_controller(store: FakeStore, clock: Runtime | None = None) -> Controller:
     return Controller(
         store.exchange,
         clock=clock,
-        store_endpoint=("127.0.0.1", 12345),
+        endpoint_of=lambda segment: ("127.0.0.1", 12345),
         rpc_endpoint=("127.0.0.1", 9090),
     )
 
 
 @asynccontextmanager
-async def running(store: FakeStore, clock: Clock | None = None) -> AsyncIterator[Controller]:
+async def running(store: FakeStore, clock: Runtime | None = None) -> AsyncIterator[Controller]:
     controller = new_controller(store, clock)
     await controller.start()
     try:

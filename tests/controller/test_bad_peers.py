@@ -14,11 +14,11 @@ import grpc
 import pytest
 
 import nadi
-from nadi.access.turns import Turns
+from nadi.access.loop_turns import LoopTurns
 from nadi.client import StreamManager
-from nadi.controller.grpc import room, service
+from nadi.controller.grpc import room, server, service
 from nadi.controller.grpc.room import Room
-from nadi.controller.grpc.service import add_controller, rpc_server
+from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_STARTS_A_TURN, RPC_WORK_TIMES
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import path
@@ -49,77 +49,68 @@ async def code_of(call: Any) -> Any:
     return grpc.StatusCode.OK
 
 
-def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "RPC_MESSAGE_TIMEOUT_S", 0.3)
+async def test_a_call_whose_request_does_not_come_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RPC_MESSAGE_TIMEOUT_S", 0.3)
 
     async def never() -> AsyncIterator[bytes]:
         await asyncio.sleep(60)
         yield b""
 
-    async def main() -> None:
-        async with served() as address, grpc.aio.insecure_channel(address) as channel:
-            async with asyncio.timeout(10):
-                assert await code_of(channel.stream_unary(path("createScope"))(never())) is grpc.StatusCode.UNAVAILABLE
-            scope = pb.ScopeInfo(scope="s").SerializeToString()
+    async with served() as address, grpc.aio.insecure_channel(address) as channel:
+        async with asyncio.timeout(10):
+            assert await code_of(channel.stream_unary(path("createScope"))(never())) is grpc.StatusCode.UNAVAILABLE
+        scope = pb.ScopeInfo(scope="s").SerializeToString()
+        assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
+
+
+async def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RPC_MESSAGE_HURRIED_S", 0.2)
+    monkeypatch.setattr(server, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+
+    async def never() -> AsyncIterator[bytes]:
+        await asyncio.sleep(60)
+        yield b""
+
+    async with served() as address, grpc.aio.insecure_channel(address) as channel:
+        silent = [asyncio.create_task(code_of(channel.stream_unary(path("createScope"))(never()))) for _ in "ab"]
+        await asyncio.sleep(0.7)
+        assert not any(task.done() for task in silent), "they hold up nobody"
+        scope = pb.ScopeInfo(scope="s").SerializeToString()
+        async with asyncio.timeout(5):
             assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
+            done, _ = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
+        assert {task.result() for task in done} == {grpc.StatusCode.UNAVAILABLE}
+        for task in silent:
+            task.cancel()
 
-    asyncio.run(main())
 
+async def test_silent_calls_of_one_address_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RPC_AT_ONCE", 20)
+    monkeypatch.setattr(server, "RPC_REFUSED_AT_ONCE", 100, raising=False)
 
-def test_silent_calls_have_less_time_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "RPC_MESSAGE_HURRIED_S", 0.2)
-    monkeypatch.setattr(service, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
-
-    async def never() -> AsyncIterator[bytes]:
-        await asyncio.sleep(60)
-        yield b""
-
-    async def main() -> None:
-        async with served() as address, grpc.aio.insecure_channel(address) as channel:
-            silent = [asyncio.create_task(code_of(channel.stream_unary(path("createScope"))(never()))) for _ in "ab"]
-            await asyncio.sleep(0.7)
-            assert not any(task.done() for task in silent), "they hold up nobody"
+    async with served() as address:
+        port = int(address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
+        fields = {
+            ":path": path("createScope"),
+            ":authority": "x",
+            "content-type": "application/grpc",
+            "te": "trailers",
+        }
+        head = b"\x83\x86" + b"".join(
+            bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+            for name, value in fields.items()
+        )
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _http2_frame(4, 0, b""))
+        writer.write(b"".join(_http2_frame(1, 2 * n + 1, head) for n in range(90)))
+        refused = b""
+        while b"grpc-status" not in refused:
+            refused += await asyncio.wait_for(reader.read(1 << 16), 10)
+        async with grpc.aio.insecure_channel(address) as channel:
             scope = pb.ScopeInfo(scope="s").SerializeToString()
-            async with asyncio.timeout(5):
-                assert await code_of(channel.unary_unary(path("createScope"))(scope)) is grpc.StatusCode.OK
-                done, _ = await asyncio.wait(silent, return_when=asyncio.FIRST_COMPLETED)
-            assert {task.result() for task in done} == {grpc.StatusCode.UNAVAILABLE}
-            for task in silent:
-                task.cancel()
-
-    asyncio.run(main())
-
-
-def test_silent_calls_of_one_address_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "RPC_AT_ONCE", 20)
-    monkeypatch.setattr(service, "RPC_REFUSED_AT_ONCE", 100, raising=False)
-
-    async def main() -> None:
-        async with served() as address:
-            port = int(address.rpartition(":")[2])
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0))
-            fields = {
-                ":path": path("createScope"),
-                ":authority": "x",
-                "content-type": "application/grpc",
-                "te": "trailers",
-            }
-            head = b"\x83\x86" + b"".join(
-                bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-                for name, value in fields.items()
-            )
-            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _http2_frame(4, 0, b""))
-            writer.write(b"".join(_http2_frame(1, 2 * n + 1, head) for n in range(90)))
-            refused = b""
-            while b"grpc-status" not in refused:
-                refused += await asyncio.wait_for(reader.read(1 << 16), 10)
-            async with grpc.aio.insecure_channel(address) as channel:
-                scope = pb.ScopeInfo(scope="s").SerializeToString()
-                call = channel.unary_unary(path("createScope"))(scope, timeout=5)
-                assert await code_of(call) is grpc.StatusCode.OK
-            writer.close()
-
-    asyncio.run(main())
+            call = channel.unary_unary(path("createScope"))(scope, timeout=5)
+            assert await code_of(call) is grpc.StatusCode.OK
+        writer.close()
 
 
 def _http2_frame(kind: int, stream: int, payload: bytes) -> bytes:
@@ -127,22 +118,19 @@ def _http2_frame(kind: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
-def test_a_call_that_is_too_large_is_refused() -> None:
-    async def main() -> None:
-        async with served() as address, grpc.aio.insecure_channel(address) as channel:
-            call = channel.unary_unary(path("createScope"))
-            assert await code_of(call(bytes(RPC_MESSAGE_MAX_BYTES + 1))) is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert await code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100))) is grpc.StatusCode.INVALID_ARGUMENT
-
-    asyncio.run(main())
+async def test_a_call_that_is_too_large_is_refused() -> None:
+    async with served() as address, grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(path("createScope"))
+        assert await code_of(call(bytes(RPC_MESSAGE_MAX_BYTES + 1))) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100))) is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others wait outside, or are refused in the end; those of less than 8 KiB that are here hold up nobody."""
-    monkeypatch.setattr(service, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
+    monkeypatch.setattr(server, "RPC_RECEIVING_BYTES", 4 * RPC_MESSAGE_MAX_BYTES)
     monkeypatch.setattr(room, "RPC_ROOM_TIMEOUT_S", 0.5)
     read, most, go = 0, 0, asyncio.Event()
-    received = service._received
+    received = server._received
 
     async def counted(requests: AsyncIterator[bytes], waited_for: Room) -> bytes:
         nonlocal read, most
@@ -155,28 +143,25 @@ def test_only_so_many_requests_are_read_at_a_time(monkeypatch: pytest.MonkeyPatc
         finally:
             read -= 1
 
-    monkeypatch.setattr(service, "_received", counted)
+    monkeypatch.setattr(server, "_received", counted)
 
-    async def main() -> None:
-        async with served() as address, grpc.aio.insecure_channel(address) as channel:
-            call = channel.unary_unary(path("createScope"))
-            calls = [asyncio.create_task(code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100)))) for _ in range(10)]
-            async with asyncio.timeout(20):
-                while sum(task.done() for task in calls) < 8:  # noqa: ASYNC110 - they are refused elsewhere
-                    await asyncio.sleep(0.01)
-                go.set()
-                codes = [await task for task in calls]
-            assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
-            assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) == 2, "half of the places are for one address"
-            assert most == 2
-            scope = pb.ScopeInfo(scope="s").SerializeToString()
-            assert await code_of(call(scope)) is grpc.StatusCode.OK
-
-    asyncio.run(main())
+    async with served() as address, grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(path("createScope"))
+        calls = [asyncio.create_task(code_of(call(bytes(RPC_MESSAGE_MAX_BYTES - 100)))) for _ in range(10)]
+        async with asyncio.timeout(20):
+            while sum(task.done() for task in calls) < 8:  # noqa: ASYNC110 - they are refused elsewhere
+                await asyncio.sleep(0.01)
+            go.set()
+            codes = [await task for task in calls]
+        assert codes.count(grpc.StatusCode.UNAVAILABLE) == 8
+        assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) == 2, "half of the places are for one address"
+        assert most == 2
+        scope = pb.ScopeInfo(scope="s").SerializeToString()
+        assert await code_of(call(scope)) is grpc.StatusCode.OK
 
 
-def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
+async def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "RPC_WORK_BYTES", 4 * RPC_WORK_TIMES * 100_000)
     working, most, finish = 0, 0, asyncio.Event()
 
     async def check_scope_exists(self: Any, request: Any) -> Any:
@@ -190,80 +175,68 @@ def test_only_so_many_large_requests_are_worked_on_at_a_time(monkeypatch: pytest
 
     monkeypatch.setattr(service.Service, "check_scope_exists", check_scope_exists)
 
-    async def main() -> None:
-        async with served() as address, grpc.aio.insecure_channel(address) as channel:
-            call = channel.unary_unary(path("checkScopeExists"))
-            large = pb.ScopeInfo(scope="x" * 99_000).SerializeToString()
-            calls = [asyncio.create_task(code_of(call(large))) for _ in range(10)]
-            async with asyncio.timeout(20):
-                while working < 2:  # noqa: ASYNC110 - it is counted elsewhere
-                    await asyncio.sleep(0.01)
-                small = pb.ScopeInfo(scope="s").SerializeToString()
-                assert await code_of(call(small)) is grpc.StatusCode.OK, "it does not wait for them"
-                assert most <= 3
-                finish.set()
-                assert {await task for task in calls} == {grpc.StatusCode.OK}
-
-    asyncio.run(main())
+    async with served() as address, grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(path("checkScopeExists"))
+        large = pb.ScopeInfo(scope="x" * 99_000).SerializeToString()
+        calls = [asyncio.create_task(code_of(call(large))) for _ in range(10)]
+        async with asyncio.timeout(20):
+            while working < 2:  # noqa: ASYNC110 - it is counted elsewhere
+                await asyncio.sleep(0.01)
+            small = pb.ScopeInfo(scope="s").SerializeToString()
+            assert await code_of(call(small)) is grpc.StatusCode.OK, "it does not wait for them"
+            assert most <= 3
+            finish.set()
+            assert {await task for task in calls} == {grpc.StatusCode.OK}
 
 
-def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
-    async def main() -> None:
-        turns, order = Turns(RPC_STARTS_A_TURN), list[str]()
+async def test_a_few_calls_begin_in_a_turn_from_all_peers_in_rotation() -> None:
+    turns, order = LoopTurns(RPC_STARTS_A_TURN), list[str]()
 
-        async def call(peer: str) -> None:
-            await turns.mine(peer)
-            order.append(peer)
+    async def call(peer: str) -> None:
+        await turns.mine(peer)
+        order.append(peer)
 
-        flood = [asyncio.create_task(call("flood")) for _ in range(500)]
+    flood = [asyncio.create_task(call("flood")) for _ in range(500)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    before = len(order)
+    good = asyncio.create_task(call("good"))
+    await asyncio.wait_for(good, 5)
+    assert len(order) - before <= 4 * RPC_STARTS_A_TURN, "it did not wait for those that were there before"
+    seen = [len(order)]
+    while len(order) < 501:
         await asyncio.sleep(0)
+        seen.append(len(order))
+    assert max(b - a for a, b in itertools.pairwise(seen)) <= RPC_STARTS_A_TURN
+    flood[0].cancel()
+    await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_work_that_asks_for_another_turn_waits_for_it() -> None:
+    turns, done = LoopTurns(2), list[int]()
+
+    def work() -> bool:
+        done.append(1)
+        if len(done) < 100:
+            turns.ask("peer", work)
+        return True
+
+    turns.ask("peer", work)
+    seen = [len(done)]
+    while len(done) < 100:
         await asyncio.sleep(0)
-        before = len(order)
-        good = asyncio.create_task(call("good"))
-        await asyncio.wait_for(good, 5)
-        assert len(order) - before <= 4 * RPC_STARTS_A_TURN, "it did not wait for those that were there before"
-        seen = [len(order)]
-        while len(order) < 501:
-            await asyncio.sleep(0)
-            seen.append(len(order))
-        assert max(b - a for a, b in itertools.pairwise(seen)) <= RPC_STARTS_A_TURN
-        flood[0].cancel()
-        await asyncio.gather(*flood, return_exceptions=True)
-
-    asyncio.run(main())
+        seen.append(len(done))
+    assert max(b - a for a, b in itertools.pairwise([0, *seen])) <= 2
 
 
-def test_work_that_asks_for_another_turn_waits_for_it() -> None:
-    async def main() -> None:
-        turns, done = Turns(2), list[int]()
-
-        def work() -> bool:
-            done.append(1)
-            if len(done) < 100:
-                turns.ask("peer", work)
-            return True
-
-        turns.ask("peer", work)
-        seen = [len(done)]
-        while len(done) < 100:
-            await asyncio.sleep(0)
-            seen.append(len(done))
-        assert max(b - a for a, b in itertools.pairwise([0, *seen])) <= 2
-
-    asyncio.run(main())
-
-
-def test_calls_that_are_given_up_leave_their_turns_to_others() -> None:
-    async def main() -> None:
-        turns = Turns(1)
-        waiting = [asyncio.create_task(turns.mine(f"peer {n}")) for n in range(10)]
-        await asyncio.sleep(0)
-        for task in waiting[1:9]:
-            task.cancel()
-        await asyncio.wait_for(waiting[9], 5)
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(main())
+async def test_calls_that_are_given_up_leave_their_turns_to_others() -> None:
+    turns = LoopTurns(1)
+    waiting = [asyncio.create_task(turns.mine(f"peer {n}")) for n in range(10)]
+    await asyncio.sleep(0)
+    for task in waiting[1:9]:
+        task.cancel()
+    await asyncio.wait_for(waiting[9], 5)
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def test_connections_have_a_limit_and_calls_go_on(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from nadi.controller.state.store import ANY_VERSION
 from nadi.controller.workflows.transactions import ExecutionTimeExceededError
 from nadi.errors import TransactionNotFoundError
 from nadi.limits import TXN_COMPLETED_TABLES, TXN_GRACE_MS, TXN_LEASE_MAX_MS, TXN_MAX_EXECUTION_MS, WATERMARK_PERIOD_S
+from nadi.wire import commands as wire
+from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
 
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, new_controller, running, until, with_stream
@@ -42,104 +44,89 @@ async def finished(controller: Controller) -> int:
 
 
 @STEPS
-def test_a_lease_lasts_as_long_as_it_says(step_ms: int) -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, _, clock):
-            left, kept = [(await controller.create_transaction(STREAM, LEASE_MS)).txn_id for _ in range(2)]
-            await clock.advance(LEASE_MS // 2)
-            clock.set(step_ms)
-            await controller.ping_transaction(STREAM, kept, LEASE_MS)
-            await clock.advance(LEASE_MS // 2 - 1_000)
-            assert await controller.transaction_state(STREAM, left) is TxnState.OPEN
-            await clock.advance(1_000 + TXN_GRACE_MS + 1_000)
-            await state(controller, left, TxnState.ABORTED)
-            await controller.commit_transaction(STREAM, kept)
-            await state(controller, kept, TxnState.COMMITTED)
-
-    asyncio.run(main())
+async def test_a_lease_lasts_as_long_as_it_says(step_ms: int) -> None:
+    async with with_stream(1) as (controller, _, clock):
+        left, kept = [(await controller.create_transaction(STREAM, LEASE_MS)).txn_id for _ in range(2)]
+        await clock.advance(LEASE_MS // 2)
+        clock.set(step_ms)
+        await controller.ping_transaction(STREAM, kept, LEASE_MS)
+        await clock.advance(LEASE_MS // 2 - 1_000)
+        assert await controller.transaction_state(STREAM, left) is TxnState.OPEN
+        await clock.advance(1_000 + TXN_GRACE_MS + 1_000)
+        await state(controller, left, TxnState.ABORTED)
+        await controller.commit_transaction(STREAM, kept)
+        await state(controller, kept, TxnState.COMMITTED)
 
 
 @STEPS
-def test_a_start_gives_a_whole_lease_and_no_more(step_ms: int) -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            left, kept = [(await controller.create_transaction(STREAM, LEASE_MS)).txn_id for _ in range(2)]
+async def test_a_start_gives_a_whole_lease_and_no_more(step_ms: int) -> None:
+    async with with_stream(1) as (controller, store, clock):
+        left, kept = [(await controller.create_transaction(STREAM, LEASE_MS)).txn_id for _ in range(2)]
+        await clock.advance(LEASE_MS - 1_000)
+        await controller.stop()
+        clock = FakeClock(clock.now_ms() + step_ms)
+        async with running(store, clock) as again:
             await clock.advance(LEASE_MS - 1_000)
-            await controller.stop()
-            clock = FakeClock(clock.now_ms() + step_ms)
-            async with running(store, clock) as again:
-                await clock.advance(LEASE_MS - 1_000)
-                assert await again.transaction_state(STREAM, left) is TxnState.OPEN
-                assert await again.ping_transaction(STREAM, kept, LEASE_MS) is TxnState.OPEN
-                await clock.advance(1_000 + TXN_GRACE_MS + 1_000)
-                await state(again, left, TxnState.ABORTED)
-                assert await again.transaction_state(STREAM, kept) is TxnState.OPEN
-
-    asyncio.run(main())
+            assert await again.transaction_state(STREAM, left) is TxnState.OPEN
+            assert await again.ping_transaction(STREAM, kept, LEASE_MS) is TxnState.OPEN
+            await clock.advance(1_000 + TXN_GRACE_MS + 1_000)
+            await state(again, left, TxnState.ABORTED)
+            assert await again.transaction_state(STREAM, kept) is TxnState.OPEN
 
 
 @STEPS
-def test_the_longest_time_counts_while_servers_run(step_ms: int) -> None:
+async def test_the_longest_time_counts_while_servers_run(step_ms: int) -> None:
     """Pinged for twelve days before a restart, a transaction may go on for the eighteen that are left."""
 
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            begun = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+    async with with_stream(1) as (controller, store, clock):
+        begun = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+        for _ in range(2):
+            clock.jump(6 * DAY_MS)
+            await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
+            clock.set(step_ms)
+        await controller.stop()
+        clock = FakeClock(clock.now_ms() + step_ms)
+        async with running(store, clock) as again:
+            assert TXN_MAX_EXECUTION_MS == 30 * DAY_MS
             for _ in range(2):
                 clock.jump(6 * DAY_MS)
-                await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
-                clock.set(step_ms)
-            await controller.stop()
-            clock = FakeClock(clock.now_ms() + step_ms)
-            async with running(store, clock) as again:
-                assert TXN_MAX_EXECUTION_MS == 30 * DAY_MS
-                for _ in range(2):
-                    clock.jump(6 * DAY_MS)
-                    await again.ping_transaction(STREAM, begun.txn_id, 6 * DAY_MS)
-                with pytest.raises(ExecutionTimeExceededError):
-                    await again.ping_transaction(STREAM, begun.txn_id, 6 * DAY_MS + 1)
-
-    asyncio.run(main())
+                await again.ping_transaction(STREAM, begun.txn_id, 6 * DAY_MS)
+            with pytest.raises(ExecutionTimeExceededError):
+                await again.ping_transaction(STREAM, begun.txn_id, 6 * DAY_MS + 1)
 
 
-def test_many_pings_leave_one_deadline_each() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, _, clock):
-            begun = [await controller.create_transaction(STREAM, LEASE_MS) for _ in range(3)]
-            for _ in range(50):
-                await clock.advance(LEASE_MS // 2)
-                for txn_id, _ in begun:
-                    assert await controller.ping_transaction(STREAM, txn_id, LEASE_MS) is TxnState.OPEN
-            assert len(controller.transactions._deadlines) == len(begun)
-
-    asyncio.run(main())
+async def test_many_pings_leave_one_deadline_each() -> None:
+    async with with_stream(1) as (controller, _, clock):
+        begun = [await controller.create_transaction(STREAM, LEASE_MS) for _ in range(3)]
+        for _ in range(50):
+            await clock.advance(LEASE_MS // 2)
+            for txn_id, _ in begun:
+                assert await controller.ping_transaction(STREAM, txn_id, LEASE_MS) is TxnState.OPEN
+        assert len(controller.transactions._leases._deadlines) == len(begun)
 
 
 # --- what is known of finished ones ----------------------------------------------------------------
 
 
 @STEPS
-def test_finished_ones_are_known_after_a_step(step_ms: int) -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            first = await finished(controller)
-            clock.set(step_ms)
-            second = await finished(controller)
-            for again in range(2):
-                for txn_id in (first, second):
-                    assert await controller.transaction_state(STREAM, txn_id) is TxnState.COMMITTED
-                    await controller.commit_transaction(STREAM, txn_id)  # as after a reply that was lost
-                found = await controller.transactions.completed(STREAM)
-                assert [txn_id for txn_id, _ in found] == [second, first], "the newest first"
-                if not again:
-                    await controller.stop()
-                    controller = await restarted(store, clock.now_ms() + step_ms)
-            third = await finished(controller)
+async def test_finished_ones_are_known_after_a_step(step_ms: int) -> None:
+    async with with_stream(1) as (controller, store, clock):
+        first = await finished(controller)
+        clock.set(step_ms)
+        second = await finished(controller)
+        for again in range(2):
+            for txn_id in (first, second):
+                assert await controller.transaction_state(STREAM, txn_id) is TxnState.COMMITTED
+                await controller.commit_transaction(STREAM, txn_id)  # as after a reply that was lost
             found = await controller.transactions.completed(STREAM)
-            assert [txn_id for txn_id, _ in found] == [third, second, first]
-            await controller.stop()
-
-    asyncio.run(main())
+            assert [txn_id for txn_id, _ in found] == [second, first], "the newest first"
+            if not again:
+                await controller.stop()
+                controller = await restarted(store, clock.now_ms() + step_ms)
+        third = await finished(controller)
+        found = await controller.transactions.completed(STREAM)
+        assert [txn_id for txn_id, _ in found] == [third, second, first]
+        await controller.stop()
 
 
 async def restarted(store: FakeStore, now_ms: int) -> Controller:
@@ -148,21 +135,18 @@ async def restarted(store: FakeStore, now_ms: int) -> Controller:
     return controller
 
 
-def test_a_start_with_a_wrong_clock_forgets_nothing_of_the_last_day() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            await finished(controller)
-            clock.jump(DAY_MS - 1_000)
-            last = await finished(controller)
-            clock.jump(2_000)
-            await finished(controller)  # in the next day's table
-            await controller.stop()
-            controller = await restarted(store, clock.now_ms() + 60 * DAY_MS)
-            await finished(controller)
-            assert await controller.transaction_state(STREAM, last) is TxnState.COMMITTED
-            await controller.stop()
-
-    asyncio.run(main())
+async def test_a_start_with_a_wrong_clock_forgets_nothing_of_the_last_day() -> None:
+    async with with_stream(1) as (controller, store, clock):
+        await finished(controller)
+        clock.jump(DAY_MS - 1_000)
+        last = await finished(controller)
+        clock.jump(2_000)
+        await finished(controller)  # in the next day's table
+        await controller.stop()
+        controller = await restarted(store, clock.now_ms() + 60 * DAY_MS)
+        await finished(controller)
+        assert await controller.transaction_state(STREAM, last) is TxnState.COMMITTED
+        await controller.stop()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -192,86 +176,59 @@ def test_days_later_they_are_forgotten_and_their_tables_gone(restarts: bool) -> 
     asyncio.run(main())
 
 
-def test_the_tables_that_former_versions_made_are_read_and_dropped() -> None:
+async def test_the_tables_that_former_versions_made_are_read_and_dropped() -> None:
     """They were numbered by the days since 1970, and the oldest was noted."""
 
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            begun = await finished(controller)
-            for name in [name for name in store.tables if "/completed/" in name]:
-                store.tables["_system/_tables/completed/19675"] = store.tables.pop(name)
-            numbers = store.tables["_system/_tables/numbers"].entries
-            for key in (b"completed/newest", b"completed/opened"):
-                del numbers[key]
-            await controller.metadata.numbers.put("completed", Number(19_674), ANY_VERSION)
-            await controller.stop()
-            controller = await restarted(store, clock.now_ms())
-            await finished(controller)
-            assert await controller.transaction_state(STREAM, begun) is TxnState.COMMITTED
-            assert "_system/_tables/completed/19675" in store.tables
-            await controller.stop()
+    async with with_stream(1) as (controller, store, clock):
+        begun = await finished(controller)
+        for name in [name for name in store.tables if "/completed/" in name]:
+            former = "_system/_tables/completed/19675"
+            store.answer(wire.CreateTableSegment(1, former, ""))
+            entries = [TableEntry(key, NO_VERSION, value) for key, (_, value) in store.tables[name].entries.items()]
+            store.answer(wire.UpdateTableEntries(1, former, "", tuple(entries)))
+            store.answer(wire.DeleteTableSegment(1, name, False, ""))
+        newer = [TableKey(key, NO_VERSION) for key in (b"completed/newest", b"completed/opened")]
+        store.answer(wire.RemoveTableKeys(1, "_system/_tables/numbers", "", tuple(newer)))
+        await controller.metadata.numbers.put("completed", Number(19_674), ANY_VERSION)
+        await controller.stop()
+        controller = await restarted(store, clock.now_ms())
+        await finished(controller)
+        assert await controller.transaction_state(STREAM, begun) is TxnState.COMMITTED
+        assert "_system/_tables/completed/19675" in store.tables
+        await controller.stop()
 
-    asyncio.run(main())
 
-
-def test_a_new_stream_lists_none_of_its_predecessors() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, _, clock):
-            await finished(controller)
-            config = (await controller.stream(STREAM)).config
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
-            clock.set(-DAY_MS)
-            await controller.create_stream(STREAM, config)
-            assert await controller.transactions.completed(STREAM) == []
-            mine = await finished(controller)
-            assert [txn_id for txn_id, _ in await controller.transactions.completed(STREAM)] == [mine]
-
-    asyncio.run(main())
+async def test_a_new_stream_lists_none_of_its_predecessors() -> None:
+    async with with_stream(1) as (controller, _, clock):
+        await finished(controller)
+        config = (await controller.stream(STREAM)).config
+        await controller.seal_stream(STREAM)
+        await controller.delete_stream(STREAM)
+        clock.set(-DAY_MS)
+        await controller.create_stream(STREAM, config)
+        assert await controller.transactions.completed(STREAM) == []
+        mine = await finished(controller)
+        assert [txn_id for txn_id, _ in await controller.transactions.completed(STREAM)] == [mine]
 
 
 # --- watermarks ------------------------------------------------------------------------------------
 
 
 @STEPS
-def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured(step_ms: int) -> None:
-    async def main() -> None:
-        async with with_stream(1, timestamp_aggregation_timeout_ms=60_000) as (controller, store, clock):
+async def test_a_writer_that_stands_still_is_waited_for_as_long_as_configured(step_ms: int) -> None:
+    async with with_stream(1, timestamp_aggregation_timeout_ms=60_000) as (controller, store, clock):
 
-            async def rounds() -> bytes:
-                await controller.watermarks.round()
-                return store.data(MARK)
+        async def rounds() -> bytes:
+            await controller.watermarks.round()
+            return store.data(MARK)
 
-            await controller.note_time(STREAM, "late", 10, {0: 1})
-            await controller.note_time(STREAM, "b", 50, {0: 2})
-            first = await rounds()
-            assert await rounds() == first  # the late one is found standing still
-            clock.set(step_ms)
-            assert await rounds() == first
-            clock.jump(59_000)
-            assert await rounds() == first
-            clock.jump(1_000)
-            assert len(await rounds()) == 2 * len(first)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("lasts_ms", "starts"), [(0, [1, 2, 3, 4]), (7_000, [1, 2, 3, 4]), (25_000, [1, 3.5, 6, 8.5])])
-def test_a_round_starts_every_period_however_long_it_takes(
-    monkeypatch: pytest.MonkeyPatch, lasts_ms: int, starts: list[float]
-) -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, _, clock):
-            begin_ms = clock.monotonic_ms()
-            seen: list[float] = []
-
-            async def slow() -> None:
-                seen.append((clock.monotonic_ms() - begin_ms) / PERIOD_MS)
-                clock.jump(lasts_ms)
-
-            monkeypatch.setattr(controller.watermarks, "round", slow)
-            while len(seen) < len(starts):
-                await clock.advance(100)
-            assert seen == pytest.approx(starts, abs=0.011)
-
-    asyncio.run(main())
+        await controller.note_time(STREAM, "late", 10, {0: 1})
+        await controller.note_time(STREAM, "b", 50, {0: 2})
+        first = await rounds()
+        assert await rounds() == first  # the late one is found standing still
+        clock.set(step_ms)
+        assert await rounds() == first
+        clock.jump(59_000)
+        assert await rounds() == first
+        clock.jump(1_000)
+        assert len(await rounds()) == 2 * len(first)

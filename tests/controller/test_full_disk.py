@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from nadi.controller.controller import Controller
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, TxnState
 from nadi.errors import StorageFullError
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 
+from .fake_store import FakeStore
 from .support import STREAM, settle, with_stream
 
 OTHER = StreamName(STREAM.scope, "other")
@@ -70,6 +72,59 @@ def test_work_that_meets_it_half_way_says_so_and_is_finished_once_there_is_room(
             await clock.advance(1_000)
             assert controller.unfinished["workflows"] == 0
             assert len(await controller.current_segments(OTHER)) == 2, "created, and not sealed"
+
+    run(test)
+
+
+async def stuck(controller: Controller, store: FakeStore) -> None:
+    """A creation waits for room, half-way."""
+
+    async def fill(command: Command) -> None:
+        store.full = store.full or isinstance(command, wire.CreateSegment)
+
+    store.before = fill
+    with pytest.raises(StorageFullError):
+        await controller.create_stream(OTHER, Config(min_segments=2))
+    store.before = None
+
+
+def test_work_that_waits_for_room_takes_none_of_what_is_kept_for_deletions() -> None:
+    async def test() -> None:
+        async with with_stream() as (controller, store, clock):
+            await stuck(controller, store)
+            before = len(store.log)
+            for _ in range(100):
+                await clock.advance(1_000)
+            written = [c for c in store.log[before:] if isinstance(c, wire.UpdateTableToFreeRoom)]
+            assert not written, "its turn is read"
+            assert any(isinstance(c, wire.ReadTable) and c.segment.endswith("/work") for c in store.log[before:])
+            store.full = False
+            await clock.advance(1_000)
+            assert len(await controller.current_segments(OTHER)) == 2
+
+    run(test)
+
+
+def test_unfinished_work_does_not_keep_a_controller_from_starting_where_there_is_no_room_at_all() -> None:
+    async def test() -> None:
+        async with with_stream() as (controller, store, clock):
+            await stuck(controller, store)
+            await controller.stop()
+            store.full, has_room = False, False  # but for this
+
+            async def exchange(command: Command) -> Command:
+                if not has_room and isinstance(command, wire.UpdateTableEntries | wire.UpdateTableToFreeRoom):
+                    return wire.ErrorMessage(command.request_id, command.segment, "no room", wire.STORAGE_FULL)
+                return await store.exchange(command)
+
+            address = ("127.0.0.1", 1)
+            second = Controller(exchange, clock=clock, endpoint_of=lambda _: address, rpc_endpoint=address)
+            await second.start()
+            await clock.advance(10_000)
+            has_room = True
+            await clock.advance(1_000)
+            assert len(await second.current_segments(OTHER)) == 2
+            await second.stop()
 
     run(test)
 

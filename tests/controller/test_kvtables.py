@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nadi.controller.state.metadata import TableName
-from nadi.controller.state.records import SegmentRange, TableConfig
+from nadi.controller.state.records import EpochSegment, TableConfig
 from nadi.model.segments import tiles
 from nadi.standalone.server import Server
 from nadi.wire import commands as wire
@@ -65,7 +65,7 @@ def test_a_table_is_created_with_its_segments_and_echoed(tmp_path: Path) -> None
         assert (read.status, read.config) == (FOUND.SUCCESS, config)
         found = (await call("getCurrentSegmentsKeyValueTable", info())).segmentRanges
         assert all(s.segmentId.streamInfo == pb.StreamInfo(scope="home", stream="prices") for s in found)
-        assert tiles([SegmentRange(s.segmentId.segmentId, s.minKey, s.maxKey) for s in found])
+        assert tiles([EpochSegment(s.segmentId.segmentId, s.minKey, s.maxKey) for s in found])
         assert await numbers(call) == [0, 1, 2]
         assert not (await call("checkStreamExists", pb.StreamInfo(scope="home", stream="prices"))).exists
         for number in range(3):

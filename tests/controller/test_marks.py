@@ -91,63 +91,57 @@ def test_a_deleted_stream_takes_its_marks_along(tmp_path: Path) -> None:
     over_server(tmp_path, test)
 
 
-def test_a_commit_notes_its_time_where_it_was_merged() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _):
+async def test_a_commit_notes_its_time_where_it_was_merged() -> None:
+    async with with_stream(2) as (controller, store, _):
 
-            async def commit(writer: str, time: int | None, sizes: dict[int, int]) -> None:
-                begun = await controller.create_transaction(STREAM, 600_000)
-                for number, size in sizes.items():
-                    store.append(transaction_segment_name(STREAM.segment(number), begun.txn_id), b"x" * size)
-                await controller.commit_transaction(STREAM, begun.txn_id, writer, time)
-
-                async def done() -> bool:
-                    return (await controller.transaction_state(STREAM, begun.txn_id)).name == "COMMITTED"
-
-                await until(done)
-
-            async def stored() -> dict[str, WriterMark]:
-                return {writer: record.value async for writer, record in controller.metadata.marks(STREAM).scan()}
-
-            await commit("a", 50, {0: 10, 1: 1})
-            await commit("b", None, {0: 5})
-            assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
-            await commit("a", 40, {0: 1})  # an earlier time says nothing new; the commit stands
-            await commit("", 99, {0: 1})
-            assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
+        async def commit(writer: str, time: int | None, sizes: dict[int, int]) -> None:
             begun = await controller.create_transaction(STREAM, 600_000)
-            store.append(transaction_segment_name(STREAM.segment(0), begun.txn_id), b"y" * 7)
-            await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
-            await controller.commit_transaction(STREAM, begun.txn_id, "c", 60)
+            for number, size in sizes.items():
+                store.append(transaction_segment_name(STREAM.segment(number), begun.txn_id), b"x" * size)
+            await controller.commit_transaction(STREAM, begun.txn_id, writer, time)
 
-            async def rolled() -> bool:
-                return "c" in await stored()
+            async def done() -> bool:
+                return (await controller.transaction_state(STREAM, begun.txn_id)).name == "COMMITTED"
 
-            await until(rolled)
-            assert (await stored())["c"] == WriterMark(60, {segment_id(0, 2): 7, segment_id(1, 2): 0})
+            await until(done)
 
-    asyncio.run(main())
+        async def stored() -> dict[str, WriterMark]:
+            return {writer: record.value async for writer, record in controller.metadata.marks(STREAM).scan()}
+
+        await commit("a", 50, {0: 10, 1: 1})
+        await commit("b", None, {0: 5})
+        assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
+        await commit("a", 40, {0: 1})  # an earlier time says nothing new; the commit stands
+        await commit("", 99, {0: 1})
+        assert await stored() == {"a": WriterMark(50, {0: 10, 1: 1})}
+        begun = await controller.create_transaction(STREAM, 600_000)
+        store.append(transaction_segment_name(STREAM.segment(0), begun.txn_id), b"y" * 7)
+        await scaled(controller, [0, 1], [(0.0, 0.3), (0.3, 1.0)])
+        await controller.commit_transaction(STREAM, begun.txn_id, "c", 60)
+
+        async def rolled() -> bool:
+            return "c" in await stored()
+
+        await until(rolled)
+        assert (await stored())["c"] == WriterMark(60, {segment_id(0, 2): 7, segment_id(1, 2): 0})
 
 
-def test_a_mark_noted_while_its_stream_is_deleted_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            await controller.seal_stream(STREAM)
-            table, deleted = "_system/_tables/marks/home/meters", asyncio.Event()
+async def test_a_mark_noted_while_its_stream_is_deleted_leaves_nothing_behind() -> None:
+    async with with_stream(1) as (controller, store, _):
+        await controller.seal_stream(STREAM)
+        table, deleted = "_system/_tables/marks/home/meters", asyncio.Event()
 
-            async def delete_before_the_mark_is_stored(command: wire.Command) -> None:
-                if isinstance(command, wire.UpdateTableEntries) and command.segment == table:
-                    store.before = None
-                    await controller.delete_stream(STREAM)
-                    deleted.set()
+        async def delete_before_the_mark_is_stored(command: wire.Command) -> None:
+            if isinstance(command, wire.UpdateTableEntries) and command.segment == table:
+                store.before = None
+                await controller.delete_stream(STREAM)
+                deleted.set()
 
-            store.before = delete_before_the_mark_is_stored
-            with pytest.raises(StreamNotFoundError):
-                await controller.note_time(STREAM, "w", 1, {0: 0})
-            assert deleted.is_set()
-            assert table not in store.tables
-
-    asyncio.run(main())
+        store.before = delete_before_the_mark_is_stored
+        with pytest.raises(StreamNotFoundError):
+            await controller.note_time(STREAM, "w", 1, {0: 0})
+        assert deleted.is_set()
+        assert table not in store.tables
 
 
 def test_the_bucket_mapping_names_this_controller() -> None:

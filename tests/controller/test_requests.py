@@ -17,6 +17,7 @@ from nadi.controller.grpc.requests import parsed
 from nadi.controller.state.history import History, first_epoch
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_MESSAGE_MAX_BYTES, RPC_MESSAGES_A_TURN, RPC_PARTS_MAX, RPC_PORTION_BYTES, RPC_PORTION_PARTS
+from nadi.runtime import REAL
 from nadi.wire.rpc import controller_pb2 as pb
 
 
@@ -145,7 +146,7 @@ def test_what_is_no_message_is_refused(end: bytes) -> None:
     assert asyncio.run(portions(pb.ScopeInfo, raw))
 
 
-def test_large_cuts_are_compared_beside_the_loop() -> None:
+async def test_large_cuts_are_compared_beside_the_loop() -> None:
     """Others have their turns meanwhile, and an epoch that comes meanwhile changes nothing."""
     history = History([first_epoch(1_000, 0)])
     whole = {segment.id: 0 for segment in history.epoch(0)}
@@ -158,24 +159,21 @@ def test_large_cuts_are_compared_beside_the_loop() -> None:
 
     began = asyncio.Event()
 
-    async def main() -> None:
-        turns = 0
+    turns = 0
 
-        async def count() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
 
-        counting = asyncio.create_task(count())
-        assert await comparisons.ask(history, compare)
-        counting.cancel()
-        assert turns > 1
-        assert history.newest == 1
-        small = History([first_epoch(2, 0)])
-        assert await comparisons.ask(small, lambda known: known is small)
-
-    asyncio.run(main())
+    counting = asyncio.create_task(count())
+    assert await comparisons.ask(REAL, history, compare)
+    counting.cancel()
+    assert turns > 1
+    assert history.newest == 1
+    small = History([first_epoch(2, 0)])
+    assert await comparisons.ask(REAL, small, lambda known: known is small)
 
 
 def test_a_reply_of_many_parts_is_made_some_in_a_turn() -> None:

@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2
 
 import nadi.wire.rpc
 from nadi.controller.engine import workflows
-from nadi.controller.grpc.service import SERVER_OPTIONS, add_controller
+from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.wire.commands import Command, CreateSegment
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc.service import METHODS, path
@@ -400,21 +400,18 @@ def _drop_json_names(proto: Any) -> None:
         walk(message)
 
 
-def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None:
+async def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None:
     """UNKNOWN makes the Python client stall for a minute."""
 
-    async def main() -> None:
-        controller = new_controller(FakeStore())
-        await controller.start()
-        server = grpc.aio.server(options=SERVER_OPTIONS)
-        add_controller(server, controller)
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            for rpc in METHODS:
-                code = await code_of(channel.unary_unary(path(rpc))(b"\xd6\x82\x30", timeout=10))
-                assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED), rpc
-        await server.stop(None)
-        await controller.stop()
-
-    asyncio.run(main())
+    controller = new_controller(FakeStore())
+    await controller.start()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_controller(server, controller)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for rpc in METHODS:
+            code = await code_of(channel.unary_unary(path(rpc))(b"\xd6\x82\x30", timeout=10))
+            assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED), rpc
+    await server.stop(None)
+    await controller.stop()

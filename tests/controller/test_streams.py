@@ -33,53 +33,47 @@ from .fake_store import FakeStore
 from .support import STREAM, FakeClock, running, scaled, settle, with_stream
 
 
-def test_a_scope_is_created_listed_and_deleted() -> None:
-    async def main() -> None:
-        async with running(FakeStore(), FakeClock()) as controller:
-            for scope in ("home", "_internal", "a.b-c"):
-                await controller.create_scope(scope)
-            with pytest.raises(AlreadyExistsError):
-                await controller.create_scope("home")
-            with pytest.raises(InvalidNameError):
-                await controller.create_scope("a_b")
-            page, token = await controller.list_scopes("")
-            assert sorted(page) == ["_internal", "_system", "a.b-c", "home"]
-            assert (await controller.list_scopes(token))[0] == []
-            await controller.delete_scope("home")
-            assert not await controller.scope_exists("home")
-            with pytest.raises(ScopeNotFoundError):
-                await controller.delete_scope("home")
+async def test_a_scope_is_created_listed_and_deleted() -> None:
+    async with running(FakeStore(), FakeClock()) as controller:
+        for scope in ("home", "_internal", "a.b-c"):
+            await controller.create_scope(scope)
+        with pytest.raises(AlreadyExistsError):
             await controller.create_scope("home")
-
-    asyncio.run(main())
-
-
-def test_a_stream_is_ready_when_create_returns() -> None:
-    async def main() -> None:
-        async with with_stream(3) as (controller, store, _):
-            segments = await controller.current_segments(STREAM)
-            assert tiles(segments)
-            assert [s.id for s in segments] == [0, 1, 2]
-            assert all(STREAM.segment(s.id) in store.segments for s in segments)
-            assert [s.id for s in await controller.current_segments(STREAM.mark)] == [0]
-            names, token = await controller.list_streams("home", "")
-            assert sorted(names) == ["_MARKmeters", "meters"]
-            assert (await controller.list_streams("home", token))[0] == []
-            with pytest.raises(AlreadyExistsError):
-                await controller.create_stream(STREAM, Config())
-            with pytest.raises(ScopeNotFoundError):
-                await controller.create_stream(StreamName("nowhere", "x"), Config())
-            with pytest.raises(InvalidNameError):
-                await controller.create_stream(StreamName("home", "a_b"), Config())
-            with pytest.raises(InvalidArgumentError):
-                await controller.create_stream(StreamName("home", "x"), Config(min_segments=0))
-            with pytest.raises(NotEmptyError):
-                await controller.delete_scope("home")
-
-    asyncio.run(main())
+        with pytest.raises(InvalidNameError):
+            await controller.create_scope("a_b")
+        page, token = await controller.list_scopes("")
+        assert sorted(page) == ["_internal", "_system", "a.b-c", "home"]
+        assert (await controller.list_scopes(token))[0] == []
+        await controller.delete_scope("home")
+        assert not await controller.scope_exists("home")
+        with pytest.raises(ScopeNotFoundError):
+            await controller.delete_scope("home")
+        await controller.create_scope("home")
 
 
-def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
+async def test_a_stream_is_ready_when_create_returns() -> None:
+    async with with_stream(3) as (controller, store, _):
+        segments = await controller.current_segments(STREAM)
+        assert tiles(segments)
+        assert [s.id for s in segments] == [0, 1, 2]
+        assert all(STREAM.segment(s.id) in store.segments for s in segments)
+        assert [s.id for s in await controller.current_segments(STREAM.mark)] == [0]
+        names, token = await controller.list_streams("home", "")
+        assert sorted(names) == ["_MARKmeters", "meters"]
+        assert (await controller.list_streams("home", token))[0] == []
+        with pytest.raises(AlreadyExistsError):
+            await controller.create_stream(STREAM, Config())
+        with pytest.raises(ScopeNotFoundError):
+            await controller.create_stream(StreamName("nowhere", "x"), Config())
+        with pytest.raises(InvalidNameError):
+            await controller.create_stream(StreamName("home", "a_b"), Config())
+        with pytest.raises(InvalidArgumentError):
+            await controller.create_stream(StreamName("home", "x"), Config(min_segments=0))
+        with pytest.raises(NotEmptyError):
+            await controller.delete_scope("home")
+
+
+async def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
     class HoldingStore(FakeStore):
         """Keeps the records of finished work for as long as it is told to."""
 
@@ -94,253 +88,214 @@ def test_a_scope_can_be_deleted_as_soon_as_its_last_stream_is() -> None:
                 await self.held.wait()
             return await super().exchange(command)
 
-    async def main() -> None:
-        store = HoldingStore()
-        async with running(store, FakeClock()) as controller:
-            await controller.create_scope("home")
-            await controller.create_stream(STREAM, Config())
-            await controller.seal_stream(STREAM)
-            await settle()
-            store.held = asyncio.Event()
+    store = HoldingStore()
+    async with running(store, FakeClock()) as controller:
+        await controller.create_scope("home")
+        await controller.create_stream(STREAM, Config())
+        await controller.seal_stream(STREAM)
+        await settle()
+        store.held = asyncio.Event()
+        await controller.delete_stream(STREAM)
+        deletion = asyncio.create_task(controller.delete_scope("home"))
+        await settle()
+        store.held.set()
+        await deletion
+        assert not await controller.scope_exists("home")
+
+
+async def test_create_needs_few_commands() -> None:
+    async with with_stream() as (controller, store, _):
+        store.log.clear()
+        await controller.create_stream(StreamName("home", "other"), Config(min_segments=1))
+        kinds = [type(command).__name__ for command in store.log]
+        assert kinds.count("CreateSegment") == 2
+        assert len(kinds) <= 9, kinds
+
+
+async def test_many_creations_at_once() -> None:
+    async with with_stream() as (controller, _, _clock):
+        names = [StreamName("home", f"s{i}") for i in range(40)]
+        results = await asyncio.gather(
+            *(controller.create_stream(n, Config(tags=("even",) if i % 2 == 0 else ())) for i, n in enumerate(names)),
+            *(controller.create_stream(n, Config()) for n in names),
+            return_exceptions=True,
+        )
+        assert sum(r is None for r in results) == 40
+        assert sum(isinstance(r, AlreadyExistsError) for r in results) == 40
+        found: list[str] = []
+        token = ""
+        while True:
+            page, token = await controller.list_streams("home", token, tag="even")
+            if not page:
+                break
+            found += page
+        assert sorted(found) == sorted(f"s{i}" for i in range(0, 40, 2))
+
+
+async def test_split_and_merge() -> None:
+    async with with_stream(2) as (controller, store, _):
+        assert await controller.successors(STREAM, 0) == []
+        await scaled(controller, [1], [(0.5, 0.75), (0.75, 1.0)])
+        segments = await controller.current_segments(STREAM)
+        assert tiles(segments)
+        two, three = segment_id(2, 1), segment_id(3, 1)
+        assert [s.id for s in segments] == [0, two, three]
+        assert store.segments[STREAM.segment(1)].sealed
+        found = await controller.successors(STREAM, 1)
+        assert [(s.id, before) for s, before in found] == [(two, [1]), (three, [1])]
+        await scaled(controller, [0, two], [(0.0, 0.75)])
+        merged = segment_id(4, 2)
+        assert [(s.id, b) for s, b in await controller.successors(STREAM, 0)] == [(merged, [0, two])]
+        assert [s.id for s in await controller.current_segments(STREAM)] == [merged, three]
+        assert await controller.head(STREAM) == {0: 0, 1: 0}
+        assert [s.id for s in await controller.epoch_segments(STREAM, 1)] == [0, two, three]
+        with pytest.raises(PreconditionError):
+            await controller.scale(STREAM, [0], [(0.0, 0.5)])
+        with pytest.raises(InvalidArgumentError):
+            await controller.scale(STREAM, [three], [(0.75, 0.9)])
+        with pytest.raises(PreconditionError):  # below two segments
+            await controller.scale(STREAM, [merged, three], [(0.0, 1.0)])
+
+
+async def test_successors_are_published_before_a_segment_is_sealed() -> None:
+    async with with_stream(1) as (controller, store, _):
+        await scaled(controller, [0], [(0.0, 0.5), (0.5, 1.0)])
+        kinds = [(type(c).__name__, getattr(c, "segment", "")) for c in store.log]
+        seal = kinds.index(("SealSegment", STREAM.segment(0)))
+        publish = kinds.index(("UpdateTableEntries", f"_system/_tables/stream/{STREAM.key}"))
+        created = max(kinds.index(("CreateSegment", STREAM.segment(segment_id(i, 1)))) for i in (1, 2))
+        assert created < publish < seal
+
+
+async def test_update_replaces_the_whole_configuration_and_scales_a_fixed_stream() -> None:
+    async with with_stream(2, tags=("a",)) as (controller, store, _):
+        await controller.update_stream(STREAM, Config(min_segments=5))
+        assert (await controller.stream(STREAM)).config == Config(min_segments=5)
+        segments = await controller.current_segments(STREAM)
+        assert len(segments) == 5
+        assert tiles(segments)
+        by_rate = Config(ScaleType.EVENTS_PER_SECOND, 10, 2, 3)
+        await controller.update_stream(STREAM, by_rate)
+        assert len(await controller.current_segments(STREAM)) == 5
+        assert all(store.segments[STREAM.segment(s.id)].target_rate == 10 for s in segments)
+        with pytest.raises(StreamNotFoundError):
+            await controller.update_stream(StreamName("home", "none"), Config())
+
+
+async def test_truncate_moves_the_head_and_deletes_what_lies_before() -> None:
+    async with with_stream(2) as (controller, store, _):
+        store.append(STREAM.segment(0), b"x" * 100)
+        store.append(STREAM.segment(1), b"y" * 50)
+        await controller.truncate_stream(STREAM, {0: 10, 1: 0})
+        assert store.segments[STREAM.segment(0)].start == 10
+        await controller.truncate_stream(STREAM, {0: 10, 1: 0})  # the same again is fine
+        with pytest.raises(InvalidStreamCutError):
+            await controller.truncate_stream(STREAM, {0: 5, 1: 0})
+        with pytest.raises(InvalidStreamCutError):
+            await controller.truncate_stream(STREAM, {0: 50})
+        with pytest.raises(InvalidStreamCutError):
+            await controller.truncate_stream(STREAM, {0: 10, 1: 51})  # past the end
+        await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5)])
+        left, right = segment_id(2, 1), segment_id(3, 1)
+        await controller.truncate_stream(STREAM, {left: 0, right: 0, 1: 20})
+        assert STREAM.segment(0) not in store.segments
+        assert await controller.head(STREAM) == {left: 0, right: 0, 1: 20}
+        assert (await controller.stream(STREAM)).truncated_bytes == 120
+        assert [s.id for s in await controller.epoch_segments(STREAM, 0)] == [0, 1]
+
+
+async def test_seal_delete_and_create_again() -> None:
+    async with with_stream(2) as (controller, store, _):
+        await scaled(controller, [0, 1], [(0.0, 0.5), (0.5, 1.0)])
+        with pytest.raises(StreamNotSealedError):
             await controller.delete_stream(STREAM)
-            deletion = asyncio.create_task(controller.delete_scope("home"))
-            await settle()
-            store.held.set()
-            await deletion
-            assert not await controller.scope_exists("home")
-
-    asyncio.run(main())
-
-
-def test_create_needs_few_commands() -> None:
-    async def main() -> None:
-        async with with_stream() as (controller, store, _):
-            store.log.clear()
-            await controller.create_stream(StreamName("home", "other"), Config(min_segments=1))
-            kinds = [type(command).__name__ for command in store.log]
-            assert kinds.count("CreateSegment") == 2
-            assert len(kinds) <= 9, kinds
-
-    asyncio.run(main())
-
-
-def test_many_creations_at_once() -> None:
-    async def main() -> None:
-        async with with_stream() as (controller, _, _clock):
-            names = [StreamName("home", f"s{i}") for i in range(40)]
-            results = await asyncio.gather(
-                *(
-                    controller.create_stream(n, Config(tags=("even",) if i % 2 == 0 else ()))
-                    for i, n in enumerate(names)
-                ),
-                *(controller.create_stream(n, Config()) for n in names),
-                return_exceptions=True,
-            )
-            assert sum(r is None for r in results) == 40
-            assert sum(isinstance(r, AlreadyExistsError) for r in results) == 40
-            found: list[str] = []
-            token = ""
-            while True:
-                page, token = await controller.list_streams("home", token, tag="even")
-                if not page:
-                    break
-                found += page
-            assert sorted(found) == sorted(f"s{i}" for i in range(0, 40, 2))
-
-    asyncio.run(main())
-
-
-def test_split_and_merge() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _):
-            assert await controller.successors(STREAM, 0) == []
-            await scaled(controller, [1], [(0.5, 0.75), (0.75, 1.0)])
-            segments = await controller.current_segments(STREAM)
-            assert tiles(segments)
-            two, three = segment_id(2, 1), segment_id(3, 1)
-            assert [s.id for s in segments] == [0, two, three]
-            assert store.segments[STREAM.segment(1)].sealed
-            found = await controller.successors(STREAM, 1)
-            assert [(s.id, before) for s, before in found] == [(two, [1]), (three, [1])]
-            await scaled(controller, [0, two], [(0.0, 0.75)])
-            merged = segment_id(4, 2)
-            assert [(s.id, b) for s, b in await controller.successors(STREAM, 0)] == [(merged, [0, two])]
-            assert [s.id for s in await controller.current_segments(STREAM)] == [merged, three]
-            assert await controller.head(STREAM) == {0: 0, 1: 0}
-            assert [s.id for s in await controller.epoch_segments(STREAM, 1)] == [0, two, three]
-            with pytest.raises(PreconditionError):
-                await controller.scale(STREAM, [0], [(0.0, 0.5)])
-            with pytest.raises(InvalidArgumentError):
-                await controller.scale(STREAM, [three], [(0.75, 0.9)])
-            with pytest.raises(PreconditionError):  # below two segments
-                await controller.scale(STREAM, [merged, three], [(0.0, 1.0)])
-
-    asyncio.run(main())
-
-
-def test_successors_are_published_before_a_segment_is_sealed() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            await scaled(controller, [0], [(0.0, 0.5), (0.5, 1.0)])
-            kinds = [(type(c).__name__, getattr(c, "segment", "")) for c in store.log]
-            seal = kinds.index(("SealSegment", STREAM.segment(0)))
-            publish = kinds.index(("UpdateTableEntries", f"_system/_tables/stream/{STREAM.key}"))
-            created = max(kinds.index(("CreateSegment", STREAM.segment(segment_id(i, 1)))) for i in (1, 2))
-            assert created < publish < seal
-
-    asyncio.run(main())
-
-
-def test_update_replaces_the_whole_configuration_and_scales_a_fixed_stream() -> None:
-    async def main() -> None:
-        async with with_stream(2, tags=("a",)) as (controller, store, _):
-            await controller.update_stream(STREAM, Config(min_segments=5))
-            assert (await controller.stream(STREAM)).config == Config(min_segments=5)
-            segments = await controller.current_segments(STREAM)
-            assert len(segments) == 5
-            assert tiles(segments)
-            by_rate = Config(ScaleType.EVENTS_PER_SECOND, 10, 2, 3)
-            await controller.update_stream(STREAM, by_rate)
-            assert len(await controller.current_segments(STREAM)) == 5
-            assert all(store.segments[STREAM.segment(s.id)].target_rate == 10 for s in segments)
-            with pytest.raises(StreamNotFoundError):
-                await controller.update_stream(StreamName("home", "none"), Config())
-
-    asyncio.run(main())
-
-
-def test_truncate_moves_the_head_and_deletes_what_lies_before() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _):
-            store.append(STREAM.segment(0), b"x" * 100)
-            store.append(STREAM.segment(1), b"y" * 50)
-            await controller.truncate_stream(STREAM, {0: 10, 1: 0})
-            assert store.segments[STREAM.segment(0)].start == 10
-            await controller.truncate_stream(STREAM, {0: 10, 1: 0})  # the same again is fine
-            with pytest.raises(InvalidStreamCutError):
-                await controller.truncate_stream(STREAM, {0: 5, 1: 0})
-            with pytest.raises(InvalidStreamCutError):
-                await controller.truncate_stream(STREAM, {0: 50})
-            with pytest.raises(InvalidStreamCutError):
-                await controller.truncate_stream(STREAM, {0: 10, 1: 51})  # past the end
-            await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5)])
-            left, right = segment_id(2, 1), segment_id(3, 1)
-            await controller.truncate_stream(STREAM, {left: 0, right: 0, 1: 20})
-            assert STREAM.segment(0) not in store.segments
-            assert await controller.head(STREAM) == {left: 0, right: 0, 1: 20}
-            assert (await controller.stream(STREAM)).truncated_bytes == 120
-            assert [s.id for s in await controller.epoch_segments(STREAM, 0)] == [0, 1]
-
-    asyncio.run(main())
-
-
-def test_seal_delete_and_create_again() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _):
-            await scaled(controller, [0, 1], [(0.0, 0.5), (0.5, 1.0)])
-            with pytest.raises(StreamNotSealedError):
-                await controller.delete_stream(STREAM)
-            await controller.seal_stream(STREAM)
-            await controller.seal_stream(STREAM)
-            assert await controller.current_segments(STREAM) == ()
-            assert await controller.head(STREAM) == {0: 0, 1: 0}
-            assert all(s.sealed for n, s in store.segments.items() if "_MARK" not in n)
-            for call in (
-                controller.update_stream(STREAM, Config()),
-                controller.truncate_stream(STREAM, {0: 0, 1: 0}),
-            ):
-                with pytest.raises(StreamSealedError):
-                    await call
+        await controller.seal_stream(STREAM)
+        await controller.seal_stream(STREAM)
+        assert await controller.current_segments(STREAM) == ()
+        assert await controller.head(STREAM) == {0: 0, 1: 0}
+        assert all(s.sealed for n, s in store.segments.items() if "_MARK" not in n)
+        for call in (
+            controller.update_stream(STREAM, Config()),
+            controller.truncate_stream(STREAM, {0: 0, 1: 0}),
+        ):
+            with pytest.raises(StreamSealedError):
+                await call
+        await controller.delete_stream(STREAM)
+        assert not store.segments
+        assert not any("stream/" in table for table in store.tables)
+        with pytest.raises(StreamNotFoundError):
             await controller.delete_stream(STREAM)
-            assert not store.segments
-            assert not any("stream/" in table for table in store.tables)
-            with pytest.raises(StreamNotFoundError):
-                await controller.delete_stream(STREAM)
-            assert not await controller.stream_exists(STREAM.mark)
-            await controller.create_stream(STREAM, Config(min_segments=2))
-            numbers = [segment_number(s.id) for s in await controller.current_segments(STREAM)]
-            assert numbers == [4, 5]
-
-    asyncio.run(main())
+        assert not await controller.stream_exists(STREAM.mark)
+        await controller.create_stream(STREAM, Config(min_segments=2))
+        numbers = [segment_number(s.id) for s in await controller.current_segments(STREAM)]
+        assert numbers == [4, 5]
 
 
-def test_a_scope_is_deleted_with_all_it_holds() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _clock):
-            await controller.create_stream(StreamName("home", "other"), Config())
-            task = asyncio.create_task(controller.delete_scope("home", recursive=True))
-            for _ in range(200):
-                await _clock.advance(100)
-            await task
-            assert not store.segments
-            assert not await controller.scope_exists("home")
-
-    asyncio.run(main())
+async def test_a_scope_is_deleted_with_all_it_holds() -> None:
+    async with with_stream(2) as (controller, store, _clock):
+        await controller.create_stream(StreamName("home", "other"), Config())
+        task = asyncio.create_task(controller.delete_scope("home", recursive=True))
+        for _ in range(200):
+            await _clock.advance(100)
+        await task
+        assert not store.segments
+        assert not await controller.scope_exists("home")
 
 
-def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_is_not_created_in_a_scope_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its creation could never end."""
 
-    async def main() -> None:
-        async with running(FakeStore()) as controller:
-            await controller.create_scope("home")
-            first_numbers = controller.metadata.first_numbers
+    async with running(FakeStore()) as controller:
+        await controller.create_scope("home")
+        first_numbers = controller.metadata.first_numbers
 
-            async def slowly(names: Any) -> list[int]:
-                monkeypatch.setattr(controller.metadata, "first_numbers", first_numbers)
-                await controller.delete_scope("home")
-                return await first_numbers(names)
+        async def slowly(names: Any) -> list[int]:
+            monkeypatch.setattr(controller.metadata, "first_numbers", first_numbers)
+            await controller.delete_scope("home")
+            return await first_numbers(names)
 
-            monkeypatch.setattr(controller.metadata, "first_numbers", slowly)
-            with pytest.raises(ScopeNotFoundError):
-                await controller.create_stream(StreamName("home", "late"), Config())
-            assert controller.unfinished["workflows"] == 0
-
-    asyncio.run(main())
+        monkeypatch.setattr(controller.metadata, "first_numbers", slowly)
+        with pytest.raises(ScopeNotFoundError):
+            await controller.create_stream(StreamName("home", "late"), Config())
+        assert controller.unfinished["workflows"] == 0
 
 
-def test_work_on_a_stream_that_is_gone_ends() -> None:
+async def test_work_on_a_stream_that_is_gone_ends() -> None:
     """A mark stream is deleted with its stream, also while somebody seals it."""
 
-    async def main() -> None:
-        async with running(FakeStore(), FakeClock()) as controller:
-            await controller.create_scope("home")
-            async with asyncio.timeout(10):
-                await controller._flow.within(StreamName("home", "_MARKgone"), SealWork())
-            assert controller.unfinished["workflows"] == 0
-
-    asyncio.run(main())
+    async with running(FakeStore(), FakeClock()) as controller:
+        await controller.create_scope("home")
+        async with asyncio.timeout(10):
+            await controller._flow.within(StreamName("home", "_MARKgone"), SealWork())
+        assert controller.unfinished["workflows"] == 0
 
 
-def test_a_stream_is_not_deleted_while_its_mark_stream_is_being_sealed(
+async def test_a_stream_is_not_deleted_while_its_mark_stream_is_being_sealed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with running(FakeStore(), FakeClock()) as controller:
-            await controller.create_scope("home")
-            owner = StreamName("home", "gone")
-            await controller.create_stream(owner, Config())
-            await controller.seal_stream(owner)
-            is_sealing, may_seal = asyncio.Event(), asyncio.Event()
+    async with running(FakeStore(), FakeClock()) as controller:
+        await controller.create_scope("home")
+        owner = StreamName("home", "gone")
+        await controller.create_stream(owner, Config())
+        await controller.seal_stream(owner)
+        is_sealing, may_seal = asyncio.Event(), asyncio.Event()
 
-            async def slowly(*arguments: Any) -> None:
-                is_sealing.set()
-                await may_seal.wait()
-                await scale.seal_and_measure(*arguments)
+        async def slowly(*arguments: Any) -> None:
+            is_sealing.set()
+            await may_seal.wait()
+            await scale.seal_and_measure(*arguments)
 
-            monkeypatch.setattr(seal, "seal_and_measure", slowly)
-            async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
-                tasks.create_task(controller.seal_stream(owner.mark))
-                await is_sealing.wait()
-                tasks.create_task(controller.delete_stream(owner))
-                for _ in range(100):
-                    await asyncio.sleep(0)
-                may_seal.set()
-            with pytest.raises(StreamNotFoundError):
-                await controller.seal_stream(owner.mark)
-        assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-    asyncio.run(main())
+        monkeypatch.setattr(seal, "seal_and_measure", slowly)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
+            tasks.create_task(controller.seal_stream(owner.mark))
+            await is_sealing.wait()
+            tasks.create_task(controller.delete_stream(owner))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            may_seal.set()
+        with pytest.raises(StreamNotFoundError):
+            await controller.seal_stream(owner.mark)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def listed(controller: Controller, tag: str) -> list[str]:
@@ -388,37 +343,31 @@ def test_the_index_of_tags_follows_the_streams(steps: list[tuple[str, frozenset[
     asyncio.run(main())
 
 
-def test_listing_by_tag_costs_what_it_finds() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            for number in range(60):
-                tags = ("rare",) if number == 30 else ("common",)
-                await controller.create_stream(StreamName("home", f"s{number}"), Config(tags=tags))
-            store.log.clear()
-            assert await listed(controller, "rare") == ["s30"]
-            assert len(store.log) == 2
-
-    asyncio.run(main())
+async def test_listing_by_tag_costs_what_it_finds() -> None:
+    async with with_stream(1) as (controller, store, _):
+        for number in range(60):
+            tags = ("rare",) if number == 30 else ("common",)
+            await controller.create_stream(StreamName("home", f"s{number}"), Config(tags=tags))
+        store.log.clear()
+        assert await listed(controller, "rare") == ["s30"]
+        assert len(store.log) == 2
 
 
-def test_a_scope_under_deletion_is_taken() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            started = asyncio.Event()
+async def test_a_scope_under_deletion_is_taken() -> None:
+    async with with_stream(1) as (controller, store, clock):
+        started = asyncio.Event()
 
-            async def tell(command: object) -> None:
-                started.set()
+        async def tell(command: object) -> None:
+            started.set()
 
-            store.before = tell
-            deleting = asyncio.create_task(controller.delete_scope("home", recursive=True))
-            await started.wait()
-            with pytest.raises(AlreadyExistsError):
-                await controller.create_scope("home")
-            with pytest.raises(ScopeNotFoundError):
-                await controller.create_stream(StreamName("home", "late"), Config())
-            while not deleting.done():
-                await clock.advance(100)
-            await deleting
+        store.before = tell
+        deleting = asyncio.create_task(controller.delete_scope("home", recursive=True))
+        await started.wait()
+        with pytest.raises(AlreadyExistsError):
             await controller.create_scope("home")
-
-    asyncio.run(main())
+        with pytest.raises(ScopeNotFoundError):
+            await controller.create_stream(StreamName("home", "late"), Config())
+        while not deleting.done():
+            await clock.advance(100)
+        await deleting
+        await controller.create_scope("home")

@@ -7,17 +7,21 @@ import asyncio
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.state.records import TxnState
+from nadi.controller.state.records import Config, TxnState
 from nadi.controller.workflows.transactions import ExecutionTimeExceededError, LeaseTooLargeError, txn_text
 from nadi.errors import (
     InvalidArgumentError,
+    StreamNotFoundError,
     StreamSealedError,
     TransactionFailedError,
     TransactionNotFoundError,
+    UnavailableError,
 )
 from nadi.limits import TXN_LEASE_MAX_MS
 from nadi.model.segments import tiles
 from nadi.naming import segment_id, transaction_segment_name
+from nadi.wire import commands as wire
+from nadi.wire.commands import Command
 
 from .fake_store import FakeStore
 from .support import STREAM, FakeClock, running, scaled, settle, until, with_stream
@@ -36,208 +40,229 @@ async def wait_for(controller: Controller, txn_id: int, state: TxnState) -> None
     await until(reached)
 
 
-def test_commit_merges_in_the_order_of_commits() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _):
-            begun = [await controller.create_transaction(STREAM, LEASE) for _ in range(5)]
-            assert len({b.txn_id for b in begun}) == 5
-            assert all(b.txn_id & (1 << 63) == 0 for b in begun)
-            assert all(tiles(b.ranges) for b in begun)
-            for number, b in enumerate(begun):
-                for segment in (0, 1):
-                    write(store, b.txn_id, segment, b"%d" % number)
-            order = [3, 0, 4, 1]
-            for number in order:
-                await controller.commit_transaction(STREAM, begun[number].txn_id)
-            await controller.abort_transaction(STREAM, begun[2].txn_id)
-            for number in order:
-                await wait_for(controller, begun[number].txn_id, TxnState.COMMITTED)
-            await wait_for(controller, begun[2].txn_id, TxnState.ABORTED)
-            assert store.data(STREAM.segment(0)) == store.data(STREAM.segment(1)) == b"3041"
-            assert not any("transaction" in name for name in store.segments)
-            await controller.commit_transaction(STREAM, begun[3].txn_id)  # again is fine
-            await controller.abort_transaction(STREAM, begun[2].txn_id)
-            with pytest.raises(TransactionFailedError):
-                await controller.commit_transaction(STREAM, begun[2].txn_id)
-            with pytest.raises(TransactionFailedError):
-                await controller.abort_transaction(STREAM, begun[0].txn_id)
-            with pytest.raises(TransactionNotFoundError):
-                await controller.commit_transaction(STREAM, 12345)
-            assert dict(await controller.transactions.completed(STREAM)) == {
-                b.txn_id: TxnState.ABORTED if i == 2 else TxnState.COMMITTED for i, b in enumerate(begun)
-            }
-
-    asyncio.run(main())
+async def test_commit_merges_in_the_order_of_commits() -> None:
+    async with with_stream(2) as (controller, store, _):
+        begun = [await controller.create_transaction(STREAM, LEASE) for _ in range(5)]
+        assert len({b.txn_id for b in begun}) == 5
+        assert all(b.txn_id & (1 << 63) == 0 for b in begun)
+        assert all(tiles(b.ranges) for b in begun)
+        for number, b in enumerate(begun):
+            for segment in (0, 1):
+                write(store, b.txn_id, segment, b"%d" % number)
+        order = [3, 0, 4, 1]
+        for number in order:
+            await controller.commit_transaction(STREAM, begun[number].txn_id)
+        await controller.abort_transaction(STREAM, begun[2].txn_id)
+        for number in order:
+            await wait_for(controller, begun[number].txn_id, TxnState.COMMITTED)
+        await wait_for(controller, begun[2].txn_id, TxnState.ABORTED)
+        assert store.data(STREAM.segment(0)) == store.data(STREAM.segment(1)) == b"3041"
+        assert not any("transaction" in name for name in store.segments)
+        await controller.commit_transaction(STREAM, begun[3].txn_id)  # again is fine
+        await controller.abort_transaction(STREAM, begun[2].txn_id)
+        with pytest.raises(TransactionFailedError):
+            await controller.commit_transaction(STREAM, begun[2].txn_id)
+        with pytest.raises(TransactionFailedError):
+            await controller.abort_transaction(STREAM, begun[0].txn_id)
+        with pytest.raises(TransactionNotFoundError):
+            await controller.commit_transaction(STREAM, 12345)
+        assert dict(await controller.transactions.completed(STREAM)) == {
+            b.txn_id: TxnState.ABORTED if i == 2 else TxnState.COMMITTED for i, b in enumerate(begun)
+        }
 
 
-def test_a_transaction_over_a_scale_is_committed_in_epochs_of_its_own() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _):
-            old = await controller.create_transaction(STREAM, LEASE)
-            write(store, old.txn_id, 0, b"zero")
-            write(store, old.txn_id, 1, b"one")
-            await scaled(controller, [0, 1], [(0.0, 1 / 3), (1 / 3, 1.0)])
-            new = await controller.create_transaction(STREAM, LEASE)
-            assert new.txn_id >> 96 == 1
-            write(store, new.txn_id, segment_id(2, 1), b"new")
-            await controller.commit_transaction(STREAM, new.txn_id)
-            await controller.commit_transaction(STREAM, old.txn_id)
-            await wait_for(controller, old.txn_id, TxnState.COMMITTED)
-            await wait_for(controller, new.txn_id, TxnState.COMMITTED)
-            stream = await controller.stream(STREAM)
-            assert (stream.epoch, stream.reference) == (3, 1)
-            assert store.data(STREAM.segment(segment_id(0, 2))) == b"zero"
-            assert store.data(STREAM.segment(segment_id(1, 2))) == b"one"
-            assert [s.id for s in stream.segments] == [segment_id(2, 3), segment_id(3, 3)]
-            for segment in (segment_id(0, 2), segment_id(1, 2), segment_id(2, 1)):
-                assert store.segments[STREAM.segment(segment)].sealed
-            found = [(s.id, before) for s, before in await controller.successors(STREAM, segment_id(2, 1))]
-            assert found == [(segment_id(0, 2), [segment_id(2, 1), segment_id(3, 1)])]
-            # a later one of the same ranges needs no epochs of its own
-            later = await controller.create_transaction(STREAM, LEASE)
-            assert later.txn_id >> 96 == 1
-            write(store, later.txn_id, segment_id(2, 1), b"later")
-            await controller.commit_transaction(STREAM, later.txn_id)
-            await wait_for(controller, later.txn_id, TxnState.COMMITTED)
-            assert (await controller.stream(STREAM)).epoch == 3
-            assert store.data(STREAM.segment(segment_id(2, 3))) == b"later"
-
-    asyncio.run(main())
+async def test_a_transaction_over_a_scale_is_committed_in_epochs_of_its_own() -> None:
+    async with with_stream(2) as (controller, store, _):
+        old = await controller.create_transaction(STREAM, LEASE)
+        write(store, old.txn_id, 0, b"zero")
+        write(store, old.txn_id, 1, b"one")
+        await scaled(controller, [0, 1], [(0.0, 1 / 3), (1 / 3, 1.0)])
+        new = await controller.create_transaction(STREAM, LEASE)
+        assert new.txn_id >> 96 == 1
+        write(store, new.txn_id, segment_id(2, 1), b"new")
+        await controller.commit_transaction(STREAM, new.txn_id)
+        await controller.commit_transaction(STREAM, old.txn_id)
+        await wait_for(controller, old.txn_id, TxnState.COMMITTED)
+        await wait_for(controller, new.txn_id, TxnState.COMMITTED)
+        stream = await controller.stream(STREAM)
+        assert (stream.epoch, stream.reference) == (3, 1)
+        assert store.data(STREAM.segment(segment_id(0, 2))) == b"zero"
+        assert store.data(STREAM.segment(segment_id(1, 2))) == b"one"
+        assert [s.id for s in stream.segments] == [segment_id(2, 3), segment_id(3, 3)]
+        for segment in (segment_id(0, 2), segment_id(1, 2), segment_id(2, 1)):
+            assert store.segments[STREAM.segment(segment)].sealed
+        found = [(s.id, before) for s, before in await controller.successors(STREAM, segment_id(2, 1))]
+        assert found == [(segment_id(0, 2), [segment_id(2, 1), segment_id(3, 1)])]
+        # a later one of the same ranges needs no epochs of its own
+        later = await controller.create_transaction(STREAM, LEASE)
+        assert later.txn_id >> 96 == 1
+        write(store, later.txn_id, segment_id(2, 1), b"later")
+        await controller.commit_transaction(STREAM, later.txn_id)
+        await wait_for(controller, later.txn_id, TxnState.COMMITTED)
+        assert (await controller.stream(STREAM)).epoch == 3
+        assert store.data(STREAM.segment(segment_id(2, 3))) == b"later"
 
 
-def test_leases_run_out_after_a_grace_and_pings_extend_them() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            begun = await controller.create_transaction(STREAM, LEASE)
-            await clock.advance(LEASE)
-            assert await controller.ping_transaction(STREAM, begun.txn_id, LEASE) is TxnState.OPEN
-            await clock.advance(LEASE + 1_500)
-            assert await controller.transaction_state(STREAM, begun.txn_id) is TxnState.OPEN
+async def test_leases_run_out_after_a_grace_and_pings_extend_them() -> None:
+    async with with_stream(1) as (controller, store, clock):
+        begun = await controller.create_transaction(STREAM, LEASE)
+        await clock.advance(LEASE)
+        assert await controller.ping_transaction(STREAM, begun.txn_id, LEASE) is TxnState.OPEN
+        await clock.advance(LEASE + 1_500)
+        assert await controller.transaction_state(STREAM, begun.txn_id) is TxnState.OPEN
+        await clock.advance(1_000)
+        await wait_for(controller, begun.txn_id, TxnState.ABORTED)
+        assert await controller.ping_transaction(STREAM, begun.txn_id, LEASE) is TxnState.ABORTED
+        with pytest.raises(TransactionFailedError):
+            await controller.commit_transaction(STREAM, begun.txn_id)
+        assert not any("transaction" in name for name in store.segments)
+
+
+async def test_limits_of_leases() -> None:
+    async with with_stream(1) as (controller, _, clock):
+        for lease in (0, -1, 9_999, TXN_LEASE_MAX_MS + 1):
+            with pytest.raises(InvalidArgumentError):
+                await controller.create_transaction(STREAM, lease)
+        begun = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+        with pytest.raises(LeaseTooLargeError):
+            await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS + 1)
+        for _ in range(4):
             await clock.advance(1_000)
-            await wait_for(controller, begun.txn_id, TxnState.ABORTED)
-            assert await controller.ping_transaction(STREAM, begun.txn_id, LEASE) is TxnState.ABORTED
-            with pytest.raises(TransactionFailedError):
-                await controller.commit_transaction(STREAM, begun.txn_id)
-            assert not any("transaction" in name for name in store.segments)
-
-    asyncio.run(main())
+            clock.jump(6 * 24 * 3600 * 1000)
+            await controller.ping_transaction(STREAM, begun.txn_id, 5 * 24 * 3600 * 1000)
+        with pytest.raises(ExecutionTimeExceededError):
+            await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
 
 
-def test_limits_of_leases() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, _, clock):
-            for lease in (0, -1, 9_999, TXN_LEASE_MAX_MS + 1):
-                with pytest.raises(InvalidArgumentError):
-                    await controller.create_transaction(STREAM, lease)
-            begun = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
-            with pytest.raises(LeaseTooLargeError):
-                await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS + 1)
-            for _ in range(4):
-                await clock.advance(1_000)
-                clock.jump(6 * 24 * 3600 * 1000)
-                await controller.ping_transaction(STREAM, begun.txn_id, 5 * 24 * 3600 * 1000)
-            with pytest.raises(ExecutionTimeExceededError):
-                await controller.ping_transaction(STREAM, begun.txn_id, TXN_LEASE_MAX_MS)
-
-    asyncio.run(main())
+async def test_open_transactions_of_the_rust_client_wait_for_their_turn_to_be_pinged() -> None:
+    async with with_stream(1) as (controller, _, clock):
+        begun = [await controller.create_transaction(STREAM, 90_000) for _ in range(3)]
+        for _ in range(3):
+            await clock.advance(89_000)
+        for b in begun:
+            assert await controller.transaction_state(STREAM, b.txn_id) is TxnState.OPEN
+        await clock.advance(200_000)
+        for b in begun:
+            await wait_for(controller, b.txn_id, TxnState.ABORTED)
 
 
-def test_open_transactions_of_the_rust_client_wait_for_their_turn_to_be_pinged() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, _, clock):
-            begun = [await controller.create_transaction(STREAM, 90_000) for _ in range(3)]
-            for _ in range(3):
-                await clock.advance(89_000)
-            for b in begun:
-                assert await controller.transaction_state(STREAM, b.txn_id) is TxnState.OPEN
-            await clock.advance(200_000)
-            for b in begun:
-                await wait_for(controller, b.txn_id, TxnState.ABORTED)
-
-    asyncio.run(main())
-
-
-def test_leases_and_states_survive_a_restart() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, clock):
-            left = await controller.create_transaction(STREAM, LEASE)
-            kept = await controller.create_transaction(STREAM, LEASE)
-            done = await controller.create_transaction(STREAM, LEASE)
-            await controller.commit_transaction(STREAM, done.txn_id)
-            await wait_for(controller, done.txn_id, TxnState.COMMITTED)
-            await controller.stop()
-            clock = FakeClock(clock.now_ms() + 60_000)
-            async with running(store, clock) as again:
-                assert await again.transaction_state(STREAM, done.txn_id) is TxnState.COMMITTED
-                await clock.advance(LEASE - 5_000)
-                assert await again.ping_transaction(STREAM, kept.txn_id, LEASE) is TxnState.OPEN
-                await clock.advance(8_000)
-                await wait_for(again, left.txn_id, TxnState.ABORTED)
-                write(store, kept.txn_id, 0, b"kept")
-                await again.commit_transaction(STREAM, kept.txn_id)
-                await wait_for(again, kept.txn_id, TxnState.COMMITTED)
-                assert store.data(STREAM.segment(0)) == b"kept"
-                fresh = await again.create_transaction(STREAM, LEASE)
-                assert fresh.txn_id not in (left.txn_id, kept.txn_id, done.txn_id)
-
-    asyncio.run(main())
+async def test_leases_and_states_survive_a_restart() -> None:
+    async with with_stream(2) as (controller, store, clock):
+        left = await controller.create_transaction(STREAM, LEASE)
+        kept = await controller.create_transaction(STREAM, LEASE)
+        done = await controller.create_transaction(STREAM, LEASE)
+        await controller.commit_transaction(STREAM, done.txn_id)
+        await wait_for(controller, done.txn_id, TxnState.COMMITTED)
+        await controller.stop()
+        clock = FakeClock(clock.now_ms() + 60_000)
+        async with running(store, clock) as again:
+            assert await again.transaction_state(STREAM, done.txn_id) is TxnState.COMMITTED
+            await clock.advance(LEASE - 5_000)
+            assert await again.ping_transaction(STREAM, kept.txn_id, LEASE) is TxnState.OPEN
+            await clock.advance(8_000)
+            await wait_for(again, left.txn_id, TxnState.ABORTED)
+            write(store, kept.txn_id, 0, b"kept")
+            await again.commit_transaction(STREAM, kept.txn_id)
+            await wait_for(again, kept.txn_id, TxnState.COMMITTED)
+            assert store.data(STREAM.segment(0)) == b"kept"
+            fresh = await again.create_transaction(STREAM, LEASE)
+            assert fresh.txn_id not in (left.txn_id, kept.txn_id, done.txn_id)
 
 
-def test_sealing_aborts_open_transactions_and_finishes_committing_ones() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            opened = await controller.create_transaction(STREAM, LEASE)
-            committed = await controller.create_transaction(STREAM, LEASE)
-            write(store, committed.txn_id, 0, b"in")
-            write(store, opened.txn_id, 0, b"out")
-            await controller.commit_transaction(STREAM, committed.txn_id)
-            await controller.seal_stream(STREAM)
-            assert await controller.transaction_state(STREAM, opened.txn_id) is TxnState.ABORTED
-            assert await controller.transaction_state(STREAM, committed.txn_id) is TxnState.COMMITTED
-            assert store.data(STREAM.segment(0)) == b"in"
-            with pytest.raises(StreamSealedError):
-                await controller.create_transaction(STREAM, LEASE)
-            await settle()
-            assert not any("transaction" in name for name in store.segments)
-
-    asyncio.run(main())
+async def test_sealing_aborts_open_transactions_and_finishes_committing_ones() -> None:
+    async with with_stream(1) as (controller, store, _):
+        opened = await controller.create_transaction(STREAM, LEASE)
+        committed = await controller.create_transaction(STREAM, LEASE)
+        write(store, committed.txn_id, 0, b"in")
+        write(store, opened.txn_id, 0, b"out")
+        await controller.commit_transaction(STREAM, committed.txn_id)
+        await controller.seal_stream(STREAM)
+        assert await controller.transaction_state(STREAM, opened.txn_id) is TxnState.ABORTED
+        assert await controller.transaction_state(STREAM, committed.txn_id) is TxnState.COMMITTED
+        assert store.data(STREAM.segment(0)) == b"in"
+        with pytest.raises(StreamSealedError):
+            await controller.create_transaction(STREAM, LEASE)
+        await settle()
+        assert not any("transaction" in name for name in store.segments)
 
 
-def test_commit_and_abort_at_once_have_one_winner() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            for _ in range(10):
-                begun = await controller.create_transaction(STREAM, LEASE)
-                before = store.data(STREAM.segment(0))
-                write(store, begun.txn_id, 0, b"x")
-                results = await asyncio.gather(
-                    controller.commit_transaction(STREAM, begun.txn_id),
-                    controller.abort_transaction(STREAM, begun.txn_id),
-                    controller.ping_transaction(STREAM, begun.txn_id, LEASE),
-                    return_exceptions=True,
-                )
-                won = [r is None for r in results[:2]]
-                assert sum(won) == 1, results
-                await wait_for(controller, begun.txn_id, TxnState.COMMITTED if won[0] else TxnState.ABORTED)
-                assert store.data(STREAM.segment(0)) == before + (b"x" if won[0] else b"")
+async def test_a_stream_that_ends_while_a_transaction_begins_leaves_no_segments() -> None:
+    """A segment's creation was answered late, and given again: meanwhile the stream was sealed and deleted."""
+    async with with_stream() as (controller, store, clock):
+        is_late = True
 
-    asyncio.run(main())
+        async def late(command: Command) -> None:
+            nonlocal is_late
+            if is_late and isinstance(command, wire.CreateSegment):
+                is_late = False
+                raise UnavailableError("it is moving")
+
+        store.before = late
+        beginning = asyncio.ensure_future(controller.create_transaction(STREAM, 10_000))
+        await settle()
+        await controller.seal_stream(STREAM)
+        await controller.delete_stream(STREAM)
+        await clock.advance(1_000)
+        with pytest.raises(StreamNotFoundError):
+            await beginning
+        await settle()
+        assert not store.segments
+
+
+async def test_a_transaction_that_begins_while_its_stream_is_made_anew_is_refused() -> None:
+    """Its segments would be those of the former stream's: a commit would find nothing to merge, and lose its events."""
+    async with with_stream() as (controller, store, clock):
+        is_recording, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def late(command: Command) -> None:
+            if isinstance(command, wire.UpdateTableEntries) and command.segment.endswith("/transactions"):
+                is_recording.set()
+                await goes_on.wait()
+
+        store.before = late
+        beginning = asyncio.ensure_future(controller.create_transaction(STREAM, 10_000))
+        await is_recording.wait()
+        await controller.seal_stream(STREAM)
+        await controller.delete_stream(STREAM)
+        await clock.advance(1_000)
+        await controller.create_stream(STREAM, Config(min_segments=2))
+        goes_on.set()
+        with pytest.raises(StreamNotFoundError):
+            await beginning
+        await settle()
+        segments = await controller.current_segments(STREAM)
+        assert {STREAM.segment(s.id) for s in segments} == {s for s in store.segments if "_MARK" not in s}
+
+
+async def test_commit_and_abort_at_once_have_one_winner() -> None:
+    async with with_stream(1) as (controller, store, _):
+        for _ in range(10):
+            begun = await controller.create_transaction(STREAM, LEASE)
+            before = store.data(STREAM.segment(0))
+            write(store, begun.txn_id, 0, b"x")
+            results = await asyncio.gather(
+                controller.commit_transaction(STREAM, begun.txn_id),
+                controller.abort_transaction(STREAM, begun.txn_id),
+                controller.ping_transaction(STREAM, begun.txn_id, LEASE),
+                return_exceptions=True,
+            )
+            won = [r is None for r in results[:2]]
+            assert sum(won) == 1, results
+            await wait_for(controller, begun.txn_id, TxnState.COMMITTED if won[0] else TxnState.ABORTED)
+            assert store.data(STREAM.segment(0)) == before + (b"x" if won[0] else b"")
 
 
 def test_ids_are_32_hex_digits() -> None:
     assert txn_text(1 << 96 | 5) == "00000001000000000000000000000005"
 
 
-def test_leases_of_transactions_that_have_ended_are_forgotten() -> None:
+async def test_leases_of_transactions_that_have_ended_are_forgotten() -> None:
     """A lease may last a week: a transaction a second would leave 600,000 of them."""
 
-    async def main() -> None:
-        async with with_stream(1) as (controller, _, _):
-            held = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
-            for _ in range(1_500):
-                txn = (await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)).txn_id
-                await controller.abort_transaction(STREAM, txn)
-                await controller.ping_transaction(STREAM, held.txn_id, TXN_LEASE_MAX_MS)
-            assert len(controller.transactions._deadlines) < 1_100
-
-    asyncio.run(main())
+    async with with_stream(1) as (controller, _, _):
+        held = await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)
+        for _ in range(1_500):
+            txn = (await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)).txn_id
+            await controller.abort_transaction(STREAM, txn)
+            await controller.ping_transaction(STREAM, held.txn_id, TXN_LEASE_MAX_MS)
+        assert len(controller.transactions._leases._deadlines) < 1_100

@@ -41,207 +41,180 @@ async def writers(controller: Controller, name: StreamName = STREAM) -> set[str]
     return {key async for key, _ in controller.metadata.marks(name).scan()}
 
 
-def test_marks_become_watermarks_every_period() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock):
-            await controller.note_time(STREAM, "a", 10, {0: 70})
-            await controller.note_time(STREAM, "b", 50, {0: 30})
-            await clock.advance(int(WATERMARK_PERIOD_S * 1000) - 1)
-            assert store.data(MARK) == b""
-            await clock.advance(1)
-            assert await stored(controller, store) == [whole(10, 50, 70)]
-            assert store.segments[MARK].attributes[REVISION_MARK] == 0
-            await controller.note_time(STREAM, "a", 20, {0: 80})
-            await clock.advance(int(WATERMARK_PERIOD_S * 1000))
-            assert await stored(controller, store) == [whole(10, 50, 70), whole(20, 50, 80)]
-            assert store.segments[MARK].attributes[REVISION_MARK] == 0
-            await controller.note_time(STREAM, "a", 30, {0: 90})
-            await clock.advance(int(WATERMARK_PERIOD_S * 1000))
-            assert await stored(controller, store) == [whole(10, 50, 70), whole(20, 50, 80), whole(30, 50, 90)]
-            assert store.segments[MARK].attributes[REVISION_MARK] == len(store.data(MARK)) // 3
-
-    asyncio.run(main())
+async def test_marks_become_watermarks_every_period() -> None:
+    async with with_stream(1) as (controller, store, clock):
+        await controller.note_time(STREAM, "a", 10, {0: 70})
+        await controller.note_time(STREAM, "b", 50, {0: 30})
+        await clock.advance(int(WATERMARK_PERIOD_S * 1000) - 1)
+        assert store.data(MARK) == b""
+        await clock.advance(1)
+        assert await stored(controller, store) == [whole(10, 50, 70)]
+        assert store.segments[MARK].attributes[REVISION_MARK] == 0
+        await controller.note_time(STREAM, "a", 20, {0: 80})
+        await clock.advance(int(WATERMARK_PERIOD_S * 1000))
+        assert await stored(controller, store) == [whole(10, 50, 70), whole(20, 50, 80)]
+        assert store.segments[MARK].attributes[REVISION_MARK] == 0
+        await controller.note_time(STREAM, "a", 30, {0: 90})
+        await clock.advance(int(WATERMARK_PERIOD_S * 1000))
+        assert await stored(controller, store) == [whole(10, 50, 70), whole(20, 50, 80), whole(30, 50, 90)]
+        assert store.segments[MARK].attributes[REVISION_MARK] == len(store.data(MARK)) // 3
 
 
-def test_a_stream_is_struck_off_when_no_writer_is_heeded_and_comes_back_with_a_mark() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            await controller.note_time(STREAM, "a", 10, {0: 70})
-            assert await timed(controller) == {"home/meters"}
-            await controller.watermarks.round()
-            assert (await writers(controller), await timed(controller)) == ({"a"}, {"home/meters"})
-            await controller.watermarks.round()
-            assert (await writers(controller), await timed(controller)) == (set(), set())
-            await controller.note_time(STREAM, "a", 11, {0: 70})
-            await controller.watermarks.round()
-            assert await stored(controller, store) == [whole(10, 10, 70), whole(11, 11, 70)]
-
-    asyncio.run(main())
+async def test_a_stream_is_struck_off_when_no_writer_is_heeded_and_comes_back_with_a_mark() -> None:
+    async with with_stream(1) as (controller, store, _):
+        await controller.note_time(STREAM, "a", 10, {0: 70})
+        assert await timed(controller) == {"home/meters"}
+        await controller.watermarks.round()
+        assert (await writers(controller), await timed(controller)) == ({"a"}, {"home/meters"})
+        await controller.watermarks.round()
+        assert (await writers(controller), await timed(controller)) == (set(), set())
+        await controller.note_time(STREAM, "a", 11, {0: 70})
+        await controller.watermarks.round()
+        assert await stored(controller, store) == [whole(10, 10, 70), whole(11, 11, 70)]
 
 
-def test_a_late_writer_holds_the_watermark_back_until_its_time_is_up_or_it_is_removed() -> None:
-    async def main() -> None:
-        async with with_stream(1, timestamp_aggregation_timeout_ms=60_000) as (controller, store, clock):
-            await controller.note_time(STREAM, "late", 10, {0: 1})
-            await controller.note_time(STREAM, "b", 50, {0: 2})
-            await controller.watermarks.round()
-            await controller.watermarks.round()  # the late one is found standing still
-            clock.jump(59_000)
-            await controller.watermarks.round()
-            assert len(await stored(controller, store)) == 1
-            await controller.note_time(STREAM, "late", 20, {0: 3})  # and its time begins anew
-            await controller.watermarks.round()
-            await controller.watermarks.round()
-            clock.jump(59_000)
-            await controller.watermarks.round()
-            assert (await stored(controller, store))[1:] == [whole(20, 50, 3)]
-            clock.jump(2_000)
-            await controller.watermarks.round()
-            assert (await stored(controller, store))[2:] == [whole(50, 50, 3)]
-            assert await writers(controller) == {"b"}
-            await controller.note_time(STREAM, "c", 60, {0: 4})
-            await controller.watermarks.round()
-            assert len(await stored(controller, store)) == 3  # b stands still now
-            await controller.remove_writer(STREAM, "b")
-            await controller.watermarks.round()
-            assert (await stored(controller, store))[3:] == [whole(60, 60, 4)]
-            assert await writers(controller) == {"c"}
-
-    asyncio.run(main())
+async def test_a_late_writer_holds_the_watermark_back_until_its_time_is_up_or_it_is_removed() -> None:
+    async with with_stream(1, timestamp_aggregation_timeout_ms=60_000) as (controller, store, clock):
+        await controller.note_time(STREAM, "late", 10, {0: 1})
+        await controller.note_time(STREAM, "b", 50, {0: 2})
+        await controller.watermarks.round()
+        await controller.watermarks.round()  # the late one is found standing still
+        clock.jump(59_000)
+        await controller.watermarks.round()
+        assert len(await stored(controller, store)) == 1
+        await controller.note_time(STREAM, "late", 20, {0: 3})  # and its time begins anew
+        await controller.watermarks.round()
+        await controller.watermarks.round()
+        clock.jump(59_000)
+        await controller.watermarks.round()
+        assert (await stored(controller, store))[1:] == [whole(20, 50, 3)]
+        clock.jump(2_000)
+        await controller.watermarks.round()
+        assert (await stored(controller, store))[2:] == [whole(50, 50, 3)]
+        assert await writers(controller) == {"b"}
+        await controller.note_time(STREAM, "c", 60, {0: 4})
+        await controller.watermarks.round()
+        assert len(await stored(controller, store)) == 3  # b stands still now
+        await controller.remove_writer(STREAM, "b")
+        await controller.watermarks.round()
+        assert (await stored(controller, store))[3:] == [whole(60, 60, 4)]
+        assert await writers(controller) == {"c"}
 
 
-def test_a_writer_that_notes_a_time_while_it_is_dropped_stays() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            await controller.note_time(STREAM, "a", 10, {0: 70})
-            await controller.note_time(STREAM, "b", 50, {0: 80})
-            await controller.watermarks.round()
+async def test_a_writer_that_notes_a_time_while_it_is_dropped_stays() -> None:
+    async with with_stream(1) as (controller, store, _):
+        await controller.note_time(STREAM, "a", 10, {0: 70})
+        await controller.note_time(STREAM, "b", 50, {0: 80})
+        await controller.watermarks.round()
 
-            noted = asyncio.Event()
+        noted = asyncio.Event()
 
-            async def note_before_the_mark_is_removed(command: wire.Command) -> None:
-                if isinstance(command, wire.RemoveTableKeys) and command.segment.endswith("marks/home/meters"):
-                    store.before = None
-                    await controller.note_time(STREAM, "a", 60, {0: 90})
-                    noted.set()
+        async def note_before_the_mark_is_removed(command: wire.Command) -> None:
+            if isinstance(command, wire.RemoveTableKeys) and command.segment.endswith("marks/home/meters"):
+                store.before = None
+                await controller.note_time(STREAM, "a", 60, {0: 90})
+                noted.set()
 
-            store.before = note_before_the_mark_is_removed
-            await controller.watermarks.round()
-            assert noted.is_set()
-            assert await writers(controller) == {"a", "b"}
-            await controller.watermarks.round()
-            assert (await stored(controller, store))[-1] == whole(60, 60, 90)
-
-    asyncio.run(main())
+        store.before = note_before_the_mark_is_removed
+        await controller.watermarks.round()
+        assert noted.is_set()
+        assert await writers(controller) == {"a", "b"}
+        await controller.watermarks.round()
+        assert (await stored(controller, store))[-1] == whole(60, 60, 90)
 
 
-def test_a_mark_stored_while_its_stream_is_struck_off_brings_it_back() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            await controller.note_time(STREAM, "a", 10, {0: 70})
-            await controller.watermarks.round()
+async def test_a_mark_stored_while_its_stream_is_struck_off_brings_it_back() -> None:
+    async with with_stream(1) as (controller, store, _):
+        await controller.note_time(STREAM, "a", 10, {0: 70})
+        await controller.watermarks.round()
 
-            async def note_before_it_is_struck_off(command: wire.Command) -> None:
-                if isinstance(command, wire.RemoveTableKeys) and command.segment.endswith("/timed"):
-                    store.before = None
-                    await controller.note_time(STREAM, "b", 60, {0: 90})
+        async def note_before_it_is_struck_off(command: wire.Command) -> None:
+            if isinstance(command, wire.RemoveTableKeys) and command.segment.endswith("/timed"):
+                store.before = None
+                await controller.note_time(STREAM, "b", 60, {0: 90})
 
-            store.before = note_before_it_is_struck_off
-            await controller.watermarks.round()
-            assert await timed(controller) == {"home/meters"}
-            await controller.watermarks.round()
-            assert (await stored(controller, store))[-1] == whole(60, 60, 90)
-
-    asyncio.run(main())
+        store.before = note_before_it_is_struck_off
+        await controller.watermarks.round()
+        assert await timed(controller) == {"home/meters"}
+        await controller.watermarks.round()
+        assert (await stored(controller, store))[-1] == whole(60, 60, 90)
 
 
-def test_of_two_controllers_one_stores_the_watermark() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, clock), running(store, clock) as second:
-            for time in (10, 20, 30):
-                await controller.note_time(STREAM, "a", time, {0: time})
-                await asyncio.gather(controller.watermarks.round(), second.watermarks.round())
-                assert [one.lower for one in await stored(controller, store)] == list(range(10, time + 1, 10))
-
-    asyncio.run(main())
+async def test_of_two_controllers_one_stores_the_watermark() -> None:
+    async with with_stream(1) as (controller, store, clock), running(store, clock) as second:
+        for time in (10, 20, 30):
+            await controller.note_time(STREAM, "a", time, {0: time})
+            await asyncio.gather(controller.watermarks.round(), second.watermarks.round())
+            assert [one.lower for one in await stored(controller, store)] == list(range(10, time + 1, 10))
 
 
 @pytest.mark.parametrize("lose_reply", [False, True])
-def test_a_store_that_dies_anywhere_in_a_round_costs_no_watermark_and_doubles_none(lose_reply: bool) -> None:
-    async def main() -> None:
-        commands = 0
-        while True:
-            async with with_stream(1, timestamp_aggregation_timeout_ms=5) as (controller, store, clock):
-                await controller.note_time(STREAM, "a", 10, {0: 1})
-                await controller.note_time(STREAM, "b", 20, {0: 2})
+async def test_a_store_that_dies_anywhere_in_a_round_costs_no_watermark_and_doubles_none(lose_reply: bool) -> None:
+    commands = 0
+    while True:
+        async with with_stream(1, timestamp_aggregation_timeout_ms=5) as (controller, store, clock):
+            await controller.note_time(STREAM, "a", 10, {0: 1})
+            await controller.note_time(STREAM, "b", 20, {0: 2})
+            await controller.watermarks.round()
+            await controller.note_time(STREAM, "b", 30, {0: 3})
+            store.die_at(commands, lose_reply=lose_reply)
+            failed = False
+            for _ in range(3):
+                task = asyncio.ensure_future(controller.watermarks.round())
+                while not task.done():
+                    await clock.advance(5_000)
+                failed |= task.exception() is not None
+            store.revive()
+        async with running(store, clock) as controller:
+            for _ in range(5):
                 await controller.watermarks.round()
-                await controller.note_time(STREAM, "b", 30, {0: 3})
-                store.die_at(commands, lose_reply=lose_reply)
-                failed = False
-                for _ in range(3):
-                    task = asyncio.ensure_future(controller.watermarks.round())
-                    while not task.done():
-                        await clock.advance(5_000)
-                    failed |= task.exception() is not None
-                store.revive()
-            async with running(store, clock) as controller:
-                for _ in range(5):
-                    await controller.watermarks.round()
-                    clock.jump(5)
-                assert await stored(controller, store) == [whole(10, 20, 2), whole(30, 30, 3)]
-                assert (await writers(controller), await timed(controller)) == (set(), set())
-            if not failed:
-                assert commands > 10
-                return
-            commands += 1
-
-    asyncio.run(main())
+                clock.jump(5)
+            assert await stored(controller, store) == [whole(10, 20, 2), whole(30, 30, 3)]
+            assert (await writers(controller), await timed(controller)) == (set(), set())
+        if not failed:
+            assert commands > 10
+            return
+        commands += 1
 
 
-def test_a_scale_in_between() -> None:
-    async def main() -> None:
-        async with with_stream(2) as (controller, store, _):
-            await controller.note_time(STREAM, "a", 10, {0: 70, 1: 5})
-            await controller.watermarks.round()
-            store.append(STREAM.segment(0), b"x" * 100)
-            await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5)])
-            low, high = segment_id(2, 1), segment_id(3, 1)
-            await controller.note_time(STREAM, "a", 20, {0: 100, 1: 6})  # it hasn't noticed yet
-            await controller.watermarks.round()
-            await controller.note_time(STREAM, "a", 30, {low: 3, high: 4, 1: 6})
-            await controller.note_time(STREAM, "b", 31, {0: 100, 1: 7})
-            await controller.watermarks.round()
-            assert [one.positions() for one in await stored(controller, store)] == [
-                {0: 70, 1: 5},
-                {0: 100, 1: 6},
-                {low: 3, high: 4, 1: 7},
-            ]
-            await scaled(controller, [low, high, 1], [(0.0, 0.5), (0.5, 1.0)])
-            await controller.note_time(STREAM, "c", 40, {segment_id(5, 2): 1})
-            await controller.watermarks.round()
-            last = (await stored(controller, store))[-1]
-            new = (SegmentPosition(segment_id(4, 2), 0.0, 0.5, 0), SegmentPosition(segment_id(5, 2), 0.5, 1.0, 1))
-            assert last == Watermark(31, 40, new)
-
-    asyncio.run(main())
+async def test_a_scale_in_between() -> None:
+    async with with_stream(2) as (controller, store, _):
+        await controller.note_time(STREAM, "a", 10, {0: 70, 1: 5})
+        await controller.watermarks.round()
+        store.append(STREAM.segment(0), b"x" * 100)
+        await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5)])
+        low, high = segment_id(2, 1), segment_id(3, 1)
+        await controller.note_time(STREAM, "a", 20, {0: 100, 1: 6})  # it hasn't noticed yet
+        await controller.watermarks.round()
+        await controller.note_time(STREAM, "a", 30, {low: 3, high: 4, 1: 6})
+        await controller.note_time(STREAM, "b", 31, {0: 100, 1: 7})
+        await controller.watermarks.round()
+        assert [one.positions() for one in await stored(controller, store)] == [
+            {0: 70, 1: 5},
+            {0: 100, 1: 6},
+            {low: 3, high: 4, 1: 7},
+        ]
+        await scaled(controller, [low, high, 1], [(0.0, 0.5), (0.5, 1.0)])
+        await controller.note_time(STREAM, "c", 40, {segment_id(5, 2): 1})
+        await controller.watermarks.round()
+        last = (await stored(controller, store))[-1]
+        new = (SegmentPosition(segment_id(4, 2), 0.0, 0.5, 0), SegmentPosition(segment_id(5, 2), 0.5, 1.0, 1))
+        assert last == Watermark(31, 40, new)
 
 
-def test_a_deleted_stream_is_struck_off_and_a_new_one_of_its_name_begins_anew() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            await controller.note_time(STREAM, "a", 10, {0: 70})
-            await controller.watermarks.round()
-            await controller.seal_stream(STREAM)
-            await controller.delete_stream(STREAM)
-            assert await timed(controller) == set()
-            await controller.watermarks.round()
-            await controller.create_stream(STREAM, Config())
-            await controller.note_time(STREAM, "a", 3, {1: 8})
-            await controller.watermarks.round()
-            new = STREAM.mark.segment(1)
-            assert await stored(controller, store, new) == [Watermark(3, 3, (SegmentPosition(1, 0.0, 1.0, 8),))]
-
-    asyncio.run(main())
+async def test_a_deleted_stream_is_struck_off_and_a_new_one_of_its_name_begins_anew() -> None:
+    async with with_stream(1) as (controller, store, _):
+        await controller.note_time(STREAM, "a", 10, {0: 70})
+        await controller.watermarks.round()
+        await controller.seal_stream(STREAM)
+        await controller.delete_stream(STREAM)
+        assert await timed(controller) == set()
+        await controller.watermarks.round()
+        await controller.create_stream(STREAM, Config())
+        await controller.note_time(STREAM, "a", 3, {1: 8})
+        await controller.watermarks.round()
+        new = STREAM.mark.segment(1)
+        assert await stored(controller, store, new) == [Watermark(3, 3, (SegmentPosition(1, 0.0, 1.0, 8),))]
 
 
 def test_a_stream_deleted_in_the_middle_of_its_round_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -288,48 +261,42 @@ def test_what_is_wrong_with_one_stream_is_told_once_and_keeps_no_other_back(
     assert "home/meters" in told[0]
 
 
-def test_many_streams_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        monkeypatch.setattr("nadi.controller.periodic.watermark_rounds.WATERMARK_STREAMS_A_ROUND", 4)
-        async with with_stream(1) as (controller, store, _):
-            names = [StreamName("home", f"s{number}") for number in range(10)]
-            for name in names:
-                await controller.create_stream(name, Config())
-                await controller.note_time(name, "a", 10, {0: 1})
+async def test_many_streams_have_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.controller.periodic.watermark_rounds.WATERMARK_STREAMS_A_ROUND", 4)
+    async with with_stream(1) as (controller, store, _):
+        names = [StreamName("home", f"s{number}") for number in range(10)]
+        for name in names:
+            await controller.create_stream(name, Config())
+            await controller.note_time(name, "a", 10, {0: 1})
 
-            def made() -> int:
-                return sum(bool(store.data(name.mark.segment(0))) for name in names)
+        def made() -> int:
+            return sum(bool(store.data(name.mark.segment(0))) for name in names)
 
-            counts = []
-            for _ in range(3):
-                await controller.watermarks.round()
-                counts.append(made())
-            assert counts == [4, 8, 10]
-
-    asyncio.run(main())
-
-
-def test_a_truncated_stream_drops_the_watermarks_before_its_head() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
-            store.append(STREAM.segment(0), b"x" * 100)
-            for time in range(10, 60, 10):
-                await controller.note_time(STREAM, "a", time, {0: time})
-                await controller.watermarks.round()
-            await controller.truncate_stream(STREAM, {0: 35})
-            assert len(await stored(controller, store)) == 5
-            await controller.note_time(STREAM, "a", 60, {0: 60})
+        counts = []
+        for _ in range(3):
             await controller.watermarks.round()
-            assert [one.lower for one in await stored(controller, store)] == [30, 40, 50, 60]
-            start = store.segments[MARK].start
-            assert (await controller.head(STREAM.mark)) == {0: start}
-            await controller.truncate_stream(STREAM, {0: 100})
-            await controller.note_time(STREAM, "a", 70, {0: 70})
-            await controller.watermarks.round()
-            assert [one.lower for one in await stored(controller, store)] == [50, 60, 70]
-            assert store.segments[MARK].attributes[REVISION_MARK] >= store.segments[MARK].start
+            counts.append(made())
+        assert counts == [4, 8, 10]
 
-    asyncio.run(main())
+
+async def test_a_truncated_stream_drops_the_watermarks_before_its_head() -> None:
+    async with with_stream(1) as (controller, store, _):
+        store.append(STREAM.segment(0), b"x" * 100)
+        for time in range(10, 60, 10):
+            await controller.note_time(STREAM, "a", time, {0: time})
+            await controller.watermarks.round()
+        await controller.truncate_stream(STREAM, {0: 35})
+        assert len(await stored(controller, store)) == 5
+        await controller.note_time(STREAM, "a", 60, {0: 60})
+        await controller.watermarks.round()
+        assert [one.lower for one in await stored(controller, store)] == [30, 40, 50, 60]
+        start = store.segments[MARK].start
+        assert (await controller.head(STREAM.mark)) == {0: start}
+        await controller.truncate_stream(STREAM, {0: 100})
+        await controller.note_time(STREAM, "a", 70, {0: 70})
+        await controller.watermarks.round()
+        assert [one.lower for one in await stored(controller, store)] == [50, 60, 70]
+        assert store.segments[MARK].attributes[REVISION_MARK] >= store.segments[MARK].start
 
 
 def test_too_many_writers_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -348,43 +315,34 @@ def test_too_many_writers_are_told_of(monkeypatch: pytest.MonkeyPatch, caplog: p
     assert ["more than 9 writers" in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_an_attribute_that_says_nothing_sensible_is_not_followed() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, store, _):
+async def test_an_attribute_that_says_nothing_sensible_is_not_followed() -> None:
+    async with with_stream(1) as (controller, store, _):
+        await controller.note_time(STREAM, "a", 10, {0: 1})
+        await controller.watermarks.round()
+        for wrong in (1 << 40, len(store.data(MARK)), -5):
+            store.segments[MARK].attributes[REVISION_MARK] = wrong
             await controller.note_time(STREAM, "a", 10, {0: 1})
             await controller.watermarks.round()
-            for wrong in (1 << 40, len(store.data(MARK)), -5):
-                store.segments[MARK].attributes[REVISION_MARK] = wrong
-                await controller.note_time(STREAM, "a", 10, {0: 1})
-                await controller.watermarks.round()
-                assert await stored(controller, store) == [whole(10, 10, 1)]
-
-    asyncio.run(main())
+            assert await stored(controller, store) == [whole(10, 10, 1)]
 
 
-def test_internal_streams_have_no_watermarks() -> None:
-    async def main() -> None:
-        async with with_stream(1) as (controller, _store, _):
-            for name in (StreamName("home", "_RGgroup"), STREAM.mark):
-                if name != STREAM.mark:
-                    await controller.create_stream(name, Config())
-                await controller.note_time(name, "a", 10, {0: 0})
-            assert await timed(controller) == set()
-
-    asyncio.run(main())
+async def test_internal_streams_have_no_watermarks() -> None:
+    async with with_stream(1) as (controller, _store, _):
+        for name in (StreamName("home", "_RGgroup"), STREAM.mark):
+            if name != STREAM.mark:
+                await controller.create_stream(name, Config())
+            await controller.note_time(name, "a", 10, {0: 0})
+        assert await timed(controller) == set()
 
 
-def test_rounds_end_with_the_controller() -> None:
-    async def main() -> None:
-        store, clock = FakeStore(), FakeClock()
-        controller = new_controller(store, clock)
-        await controller.start()
-        await clock.advance(int(WATERMARK_PERIOD_S * 1000))
-        await controller.stop()
-        asked = len(store.log)
-        await clock.advance(int(WATERMARK_PERIOD_S * 1000))
-        await settle()
-        assert len(store.log) == asked
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(main())
+async def test_rounds_end_with_the_controller() -> None:
+    store, clock = FakeStore(), FakeClock()
+    controller = new_controller(store, clock)
+    await controller.start()
+    await clock.advance(int(WATERMARK_PERIOD_S * 1000))
+    await controller.stop()
+    asked = len(store.log)
+    await clock.advance(int(WATERMARK_PERIOD_S * 1000))
+    await settle()
+    assert len(store.log) == asked
+    assert len(asyncio.all_tasks()) == 1

@@ -19,7 +19,8 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--only", default="", help="one kind of file: log, chunk, state, snapshot, format, epoch, rest")
+    kinds = "a kind of file: log, chunk, state, snapshot, format, epoch, rest; or several at a time: state+snapshot"
+    parser.add_argument("--only", default="", help=kinds)
     parser.add_argument("--folder", type=Path, help="where the folders are; kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import nadi
 from nadi.client import StreamManager
-from nadi.errors import DamagedDataError, NadiError
-from tests.damage.folder import LAST, READING, SCOPE, STREAM, TABLE, Ledger
+from nadi.errors import DamagedDataError, NadiError, StreamNotFoundError
+from tests.damage.folder import LAST, READING, SCOPE, STREAM, TABLE, Ledger, key_of
 
 READ_S = 30.0
 START_S = 60.0
@@ -34,8 +34,12 @@ class Verdict:
         self.notes.append(note)
 
 
-def examine(folder: Path, ledger: Ledger, *, may_lose: bool = False) -> Verdict:
-    """may_lose: the folder was repaired, with consent to lose something: what is missing is counted, not judged."""
+def examine(folder: Path, ledger: Ledger, *, may_lose: bool = False, said: str = "") -> Verdict:
+    """may_lose: the folder was repaired, with consent to lose something: what is missing is counted, not judged.
+
+    said: what the repair said. A stream may not be found only if that names a segment without a name, or the stream's
+    own as lost with all that it had.
+    """
     verdict = Verdict()
     try:
         server = nadi.embedded(folder, timeout_s=START_S, environment={"NADI_LIMITS": READING})
@@ -48,7 +52,10 @@ def examine(folder: Path, ledger: Ledger, *, may_lose: bool = False) -> Verdict:
     manager = StreamManager(server.controller_uri)
     try:
         for stream in ledger.streams:
-            _in_time(verdict, f"reading {stream}", partial(_read, manager, stream, ledger, verdict, may_lose))
+            lines = [line for line in said.splitlines() if f"stream {SCOPE}/{stream}, segment" in line]
+            may_be_gone = "its name is lost" in said or any("all of it" in line for line in lines)
+            read = partial(_read, manager, stream, ledger, verdict, may_lose)
+            _in_time(verdict, f"reading {stream}", partial(_unless_gone, read, verdict) if may_be_gone else read)
         _in_time(verdict, "reading the table", lambda: _read_table(manager, ledger, verdict, may_lose))
         _in_time(verdict, "writing", lambda: _write(manager, verdict))
         if server._process.poll() is not None:
@@ -79,11 +86,20 @@ def _in_time(verdict: Verdict, what: str, function: Callable[[], None]) -> None:
         verdict.worse("CRASH", f"{what}: {failed[0]!r:.300}")
 
 
+def _unless_gone(read: Callable[[], None], verdict: Verdict) -> None:
+    try:
+        read()
+    except StreamNotFoundError as error:
+        verdict.notes.append(f"lost: {error}")
+
+
 def _read(manager: StreamManager, stream: str, ledger: Ledger, verdict: Verdict, may_lose: bool) -> None:
     expected = {(segment, offset): data for segment, offset, data in ledger.streams[stream]}
     found: set[tuple[int, int]] = set()
     gaps: list[tuple[int, int, int]] = []
     order: dict[int, int] = {}
+    ranks = {place: rank for rank, place in enumerate(expected)}  # in each key's order
+    last: dict[int, int] = {}  # by key
     tail = manager.stream_info(SCOPE, stream).tail
     with manager.create_reader(SCOPE, stream, end=tail) as reader:
         while True:
@@ -103,6 +119,11 @@ def _read(manager: StreamManager, stream: str, ledger: Ledger, verdict: Verdict,
                     verdict.worse("WRONG", f"{stream}, segment {segment}: offset {offset} out of order or again")
                 order[segment] = offset
                 found.add((segment, offset))
+                if expected.get((segment, offset)) == data:
+                    key, rank = key_of(data), ranks[segment, offset]
+                    if rank < last.get(key, -1):
+                        verdict.worse("WRONG", f"{stream}, segment {segment}, offset {offset}: out of its key's order")
+                    last[key] = rank
     number_of = {segment: segment & 0xFFFF_FFFF for segment, _ in expected}
     lost = [
         (segment, offset)

@@ -50,6 +50,11 @@ def event(stream: str, number: int) -> bytes:
     return f"{stream}:{number}:{hashlib.sha256(b'%d' % number).hexdigest() * 6}".encode()
 
 
+def key_of(event: bytes) -> int:
+    """The key under which `event` was written, by its number."""
+    return int(event.split(b":")[1]) % KEYS
+
+
 def table_value(number: int) -> bytes:
     return f"{number}:{hashlib.sha256(b'%d' % number).hexdigest() * 2}".encode()
 

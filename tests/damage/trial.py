@@ -1,4 +1,4 @@
-"""One trial: a copy of a folder, one to three damages, a look; if the start was refused, a repair and another look."""
+"""One trial: a copy of a folder, one to four damages, a look; if the start was refused, a repair and another look."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pathlib import Path
 from tests.damage.examine import Verdict, examine, repair
 from tests.damage.inflict import Damage, inflict
 
+_TOGETHER = 0.15  # of all trials: a state and its snapshot, without which it can't be rebuilt
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a seed makes of the folders in `where`, which `folder.make` made. `only`: one kind of file."""
+    """What a seed makes of the folders in `where`, which `folder.make` made. `only`: one kind of file, or several
+    joined by "+", of each of which at least one is damaged."""
 
     where: Path
     seed: int
@@ -57,12 +60,16 @@ def run(trial: Trial) -> Outcome:
     shutil.rmtree(copy, ignore_errors=True)
     subprocess.run(["cp", "-r", "--sparse=always", where / base, copy], check=True)
     try:
-        damages = [inflict(copy, chance, only) for _ in range(chance.choice([1, 1, 1, 2, 3]))]
+        kinds = only.split("+")
+        if not only and chance.random() < _TOGETHER:
+            kinds = ["state", "snapshot"]
+        chosen = [*kinds, *chance.choices(kinds, k=chance.choice([0, 0, 0, 1, 2]))]
+        damages = [inflict(copy, chance, kind) for kind in chosen]
         outcome = Outcome(seed, base, damages, examine(copy, ledger))
         if outcome.verdict.outcome == "refused":
             code, outcome.said = repair(copy)
             if code == 0 or "a server can be started" in outcome.said:  # with something lost, which was said
-                outcome.after = examine(copy, ledger, may_lose=True)
+                outcome.after = examine(copy, ledger, may_lose=True, said=outcome.said)
             else:
                 outcome.verdict.worse("REFUSED SOUND DATA", f"the repair ended with {code}")
         return outcome

@@ -19,7 +19,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import nadi
-from nadi.controller.controller import Controller
 from nadi.standalone.embedded import EmbeddedServer
 from nadi.standalone.server import Server
 from tests.fuzz.canary import Canary
@@ -75,9 +74,7 @@ def _handlers(folder: Path, seed: int, inputs: int) -> Report:
 
     async def main() -> Report:
         async with Server(folder / "data", store_port=0, controller_port=0, containers=1) as server:
-            controller = server.started_controller
-            assert isinstance(controller, Controller)
-            return await fuzz_handlers(controller, seed, inputs)
+            return await fuzz_handlers(server.controller, seed, inputs)
 
     report = asyncio.run(main())
     if errors.first is not None:

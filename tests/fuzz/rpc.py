@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.service import add_controller
+from nadi.controller.grpc.server import add_controller
 from nadi.wire.rpc.service import METHODS, path
 from tests.fuzz.report import EACH_S, Finding, Report, memory_bytes
 from tests.fuzz.rpc_inputs import rpc_input

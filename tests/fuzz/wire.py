@@ -11,9 +11,9 @@ from enum import Enum
 from nadi.errors import ProtocolError
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
-from nadi.wire.decoder import Decoder
 from tests.fuzz.report import EACH_S, Finding, Report, memory_bytes
 from tests.fuzz.wire_inputs import REQUESTS, wire_input
+from tests.support.decoder import Decoder
 
 HELLO = encode(wire.Hello(17, 5))
 PROBE = encode(wire.KeepAlive())  # echoed as soon as it is read, so it tells that what came before it was

@@ -55,7 +55,7 @@ _MAKERS: dict[Any, Callable[[random.Random], Any]] = {
     f.Updates: lambda c: _several(
         c, lambda d: f.AttributeUpdate(d.choice(WRITERS), integer(d, 8), integer(d, 64), integer(d, 64))
     ),
-    f.KeyRange: lambda c: (noise(c, 5), noise(c, 5), noise(c, 5)),
+    f.TableKeyRange: lambda c: (noise(c, 5), noise(c, 5), noise(c, 5)),
 }
 _FIELDS = {
     kind: [_MAKERS[get_type_hints(kind, include_extras=True)[name]] for name in kind.__struct_fields__]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from nadi.client.readergroup.state import GroupState, KeyRange, Update, cuts_of, first_state, segments_of
+from nadi.client.readergroup.state import GroupState, NamedRange, Update, cuts_of, first_state, segments_of
 from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
@@ -132,11 +132,11 @@ class Group:
         self.readers = [f"r{number}" for number in range(readers)]
         self.apply(*(Join(reader, "t") for reader in self.readers))
 
-    def keys_of(self, segment: int) -> KeyRange:
+    def keys_of(self, segment: int) -> NamedRange:
         piece = self.stream.range_of(segment)
-        return KeyRange(segment_name("sc", "st", segment), piece.low, piece.high)
+        return NamedRange(segment_name("sc", "st", segment), piece.low, piece.high)
 
-    def keyed(self, cut: Cut) -> list[tuple[KeyRange, int]]:
+    def keyed(self, cut: Cut) -> list[tuple[NamedRange, int]]:
         return [(self.keys_of(segment), offset) for segment, offset in cut.items()]
 
     def apply(self, *updates: Update) -> None:

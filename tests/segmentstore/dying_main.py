@@ -12,7 +12,8 @@ from pathlib import Path
 
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.repair import inspection
+from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.repair.replacement import repair_container
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -20,7 +21,7 @@ DIED = 77
 
 
 async def start(folder: Path, chunks: ChunkStore) -> None:
-    container = Container(0, folder / "container-0", BlockCache(), chunks)
+    container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
     await container.start()
     await container.stop()
 
@@ -45,7 +46,7 @@ def main(what: str, folder: Path, step: int) -> None:
     if what == "start":
         asyncio.run(start(folder, chunks))
     else:
-        asyncio.run(inspection.repair_container(folder / "container-0", 0, chunks))
+        asyncio.run(repair_container(folder / "container-0", 0, chunks))
 
 
 if __name__ == "__main__":

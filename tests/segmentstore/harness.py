@@ -11,11 +11,13 @@ from typing import Any
 
 from nadi.access.tokens import TokenKey
 from nadi.model.framing import frame_events
-from nadi.segmentstore.container.container import wall_clock_ms
+from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
-from nadi.wire.decoder import Decoder
+from tests.support.decoder import Decoder
+from tests.support.peers import open_connection
 
 WRITER = bytes(range(16))
 _ids = itertools.count(1)
@@ -76,14 +78,22 @@ class Peer:
         self._writer.close()
 
 
+class WallClock(Runtime):
+    """A wall clock that a test sets; nothing else follows it."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self.now_ms = now_ms  # type: ignore[method-assign]
+
+
 @asynccontextmanager
 async def open_store(
     folder: Path,
     containers: int = 2,
     tokens: TokenKey | None = None,
-    now_ms: Callable[[], int] = wall_clock_ms,
+    runtime: Runtime = REAL,
+    chunks: ChunkStore | None = None,
 ) -> AsyncIterator[tuple[SegmentStore, Peer]]:
-    store = SegmentStore(folder, containers, tokens, now_ms)
+    store = SegmentStore(folder, containers, tokens, runtime, chunks)
     await store.start()
     try:
         address = await store.listen("127.0.0.1", 0)
@@ -95,7 +105,7 @@ async def open_store(
 
 
 async def connect(address: tuple[str, int]) -> Peer:
-    peer = Peer(*await asyncio.open_connection(*address))
+    peer = Peer(*await open_connection(*address))
     reply = await peer.ask(wire.Hello(15, 5))
     assert reply == wire.Hello(17, 5)
     return peer

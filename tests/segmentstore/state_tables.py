@@ -10,6 +10,7 @@ import lmdb
 
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
@@ -31,7 +32,7 @@ def recovered(folder: Path) -> list[Records]:
 
     async def recover(number: int) -> None:
         chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(number, folder / f"container-{number}", BlockCache(), chunks)
+        container = Container(LocalParts(number, folder / f"container-{number}", chunks), BlockCache())
         await container.start()
         await container.stop()
 

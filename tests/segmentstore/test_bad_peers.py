@@ -55,6 +55,7 @@ from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.fields import NO_VERSION, TableEntry, TableKey
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
+from tests.support.turns import MostInATurn
 
 S, TABLE = "scope/stream/0.#epoch.0", "scope/t_kvtable/0.#epoch.0"
 HELLO = encode(wire.Hello(17, 5))
@@ -472,97 +473,73 @@ def test_crowds_do_not_take_the_places_of_those_who_say_what_they_want(
 
 
 def test_one_turn_takes_a_bounded_number_of_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = 0
-    taken: dict[int, int] = {}
+    turn = MostInATurn()
     receive = Connection.receive
 
     def counted(connection: Connection, command: wire.Command) -> None:
-        taken[turn] = taken.get(turn, 0) + 1
+        turn.count()
         receive(connection, command)
 
     monkeypatch.setattr(Connection, "receive", counted)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
-        nonlocal turn
-        count = 5_000
         crowd = [await connect(store.address) for _ in range(50)]
-        for each in crowd:
-            each.send_raw(encode(wire.KeepAlive()) * 100)
-
-        async def turns() -> None:
-            nonlocal turn
-            while True:
-                turn += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(turns())
-        for each in crowd:
-            for _ in range(100):
-                assert isinstance(await each.receive(), wire.KeepAlive)
-            each.close()
-        counting.cancel()
-        assert sum(taken.values()) >= count
+        async with turn:
+            for each in crowd:
+                each.send_raw(encode(wire.KeepAlive()) * 100)
+            for each in crowd:
+                for _ in range(100):
+                    assert isinstance(await each.receive(), wire.KeepAlive)
+                each.close()
+        assert turn.all >= 100 * len(crowd)
         most = 2 * (COMMANDS_A_TURN + COMMANDS_AT_ONCE) + len(crowd) * COMMANDS_OF_CROWD
-        assert max(taken.values()) <= most < len(crowd) * COMMANDS_AT_ONCE
+        assert turn.most <= most < len(crowd) * COMMANDS_AT_ONCE
 
     over_store(tmp_path, test)
 
 
 def test_one_turn_answers_a_bounded_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many connections ask in the same turn, each for the first time."""
-    turn = 0
-    replied: dict[int, int] = {}
+    turn = MostInATurn()
     answer = ConnectionReads._answer
 
     def counted(reads: ConnectionReads, container: Container, command: wire.ReadSegment, length: int) -> int:
         size = answer(reads, container, command, length)
-        replied[turn] = replied.get(turn, 0) + size
+        turn.count(size)
         return size
 
     monkeypatch.setattr(ConnectionReads, "_answer", counted)
 
     async def test(store: SegmentStore, peer: Peer) -> None:
-        nonlocal turn
         await peer.create(S)
         await peer.setup(S)
         await peer.append([bytes(READ_REPLY_FIRST_BYTES)], 1)
         crowd = [await connect(store.address) for _ in range(60)]
-        for each in crowd:
-            each.send(wire.ReadSegment(S, 0, READ_REPLY_FIRST_BYTES, "", 1))
-
-        async def turns() -> None:
-            nonlocal turn
-            while True:
-                turn += 1
-                await asyncio.sleep(0)
-
-        counting = asyncio.create_task(turns())
-        for each in crowd:
-            assert len((await each.receive()).data) == READ_REPLY_FIRST_BYTES
-            each.close()
-        counting.cancel()
-        assert sum(replied.values()) == len(crowd) * READ_REPLY_FIRST_BYTES
-        assert max(replied.values()) <= 2 * (COMMANDS_A_TURN * READ_WEIGHT_BYTES + READ_REPLY_FIRST_BYTES)
+        async with turn:
+            for each in crowd:
+                each.send(wire.ReadSegment(S, 0, READ_REPLY_FIRST_BYTES, "", 1))
+            for each in crowd:
+                assert len((await each.receive()).data) == READ_REPLY_FIRST_BYTES
+                each.close()
+        assert turn.all == len(crowd) * READ_REPLY_FIRST_BYTES
+        assert turn.most <= 2 * (COMMANDS_A_TURN * READ_WEIGHT_BYTES + READ_REPLY_FIRST_BYTES)
 
     over_store(tmp_path, test)
 
 
-def test_many_who_wait_are_called_a_few_in_a_turn() -> None:
-    async def main() -> None:
-        waiters, called = Waiters(), []
-        count = 5 * WAKES_A_TURN
-        made = [lambda number=number: called.append(number) for number in range(count)]
-        for waiter in made:
-            waiters.add(waiter)
-        waiters.wake()
-        assert len(called) == WAKES_A_TURN
-        waiters.discard(made[-1])  # who leaves while it is due is not called
-        waiters.add(made[0])
-        waiters.wake()  # it happened again: who came in between has its turn too
-        await until(lambda: not len(waiters))
-        assert called == [*range(count - 1), 0]
-
-    asyncio.run(main())
+async def test_many_who_wait_are_called_a_few_in_a_turn() -> None:
+    waiters, called = Waiters(), []
+    count = 5 * WAKES_A_TURN
+    made = [lambda number=number: called.append(number) for number in range(count)]
+    for waiter in made:
+        waiters.add(waiter)
+    waiters.wake()
+    assert len(called) == WAKES_A_TURN
+    waiters.discard(made[-1])  # who leaves while it is due is not called
+    waiters.add(made[0])
+    waiters.wake()  # it happened again: who came in between has its turn too
+    await until(lambda: not len(waiters))
+    assert called == [*range(count - 1), 0]
 
 
 def test_to_call_each_of_a_crowd_takes_no_longer_for_a_larger_crowd() -> None:

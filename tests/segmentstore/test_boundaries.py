@@ -8,6 +8,7 @@ import time
 from bisect import bisect_left
 from pathlib import Path
 
+import pytest
 import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,8 @@ from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 
+pytestmark = pytest.mark.uvloop
+
 S = "scope/stream/0.#epoch.0"
 
 
@@ -28,68 +31,59 @@ async def locate(peer: Peer, target: int) -> int:
     return reply.offset
 
 
-def test_every_offset_has_the_boundary_after_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        rng = random.Random(1)
-        async with open_store(tmp_path, 1) as (store, peer):
-            await peer.create(S)
-            await peer.setup(S)
-            boundaries, last = [0], 0
-            for _ in range(12):
-                events = [rng.randbytes(rng.randrange(1, 200)) for _ in range(5)]
-                for event in events:
-                    boundaries.append(boundaries[-1] + 8 + len(event))
-                last += 5
-                await peer.append(events, last)
-            for tier in (1, 2):
-                for target in rng.sample(range(boundaries[-1]), 100):
-                    assert await locate(peer, target) == boundaries[bisect_left(boundaries, target)], tier
-                while await store.storage_writers[0].flush_once(everything=True):
-                    pass
-            assert await locate(peer, boundaries[-1] + 5) == boundaries[-1]
-            await peer.ask(wire.TruncateSegment(2, S, boundaries[3], ""))
-            assert await locate(peer, 1) == boundaries[3]
-            assert await locate(peer, boundaries[3] + 1) == boundaries[4]
-
-    uvloop.run(run())
+async def test_every_offset_has_the_boundary_after_it(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        boundaries, last = [0], 0
+        for _ in range(12):
+            events = [rng.randbytes(rng.randrange(1, 200)) for _ in range(5)]
+            for event in events:
+                boundaries.append(boundaries[-1] + 8 + len(event))
+            last += 5
+            await peer.append(events, last)
+        for tier in (1, 2):
+            for target in rng.sample(range(boundaries[-1]), 100):
+                assert await locate(peer, target) == boundaries[bisect_left(boundaries, target)], tier
+            while await store.storage_writers[0].flush_once(everything=True):
+                pass
+        assert await locate(peer, boundaries[-1] + 5) == boundaries[-1]
+        await peer.ask(wire.TruncateSegment(2, S, boundaries[3], ""))
+        assert await locate(peer, 1) == boundaries[3]
+        assert await locate(peer, boundaries[3] + 1) == boundaries[4]
 
 
-def test_inside_an_event_of_several_appends(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (_, peer):
-            await peer.create(S)
-            await peer.setup(S)
-            await peer.append([b"before"], 1)
-            made = await peer.ask(wire.CreateTransientSegment(2, WRITER, S, ""))
-            large = frame_events([random.Random(2).randbytes(30_000)])
-            other = bytes(15) + b"\1"
-            await peer.setup(made.segment, other)
-            for number, at in enumerate(range(0, len(large), 8_000)):
-                part = large[at : at + 8_000]
-                reply = await peer.ask(wire.ConditionalBlockEnd(other, number, at, part, 3))
-                assert isinstance(reply, wire.DataAppended)
-            await peer.ask(wire.MergeSegments(4, S, made.segment, ""))
-            await peer.append([b"after"], 2)
-            end = 14 + len(large)
-            for target in (1, 13, 14):
-                assert await locate(peer, target) == 14
-            for target in (15, 8_014, 8_015, 20_000, end):
-                assert await locate(peer, target) == end
-            assert await locate(peer, end + 1) == end + 13
-
-    uvloop.run(run())
+async def test_inside_an_event_of_several_appends(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"before"], 1)
+        made = await peer.ask(wire.CreateTransientSegment(2, WRITER, S, ""))
+        large = frame_events([random.Random(2).randbytes(30_000)])
+        other = bytes(15) + b"\1"
+        await peer.setup(made.segment, other)
+        for number, at in enumerate(range(0, len(large), 8_000)):
+            part = large[at : at + 8_000]
+            reply = await peer.ask(wire.ConditionalBlockEnd(other, number, at, part, 3))
+            assert isinstance(reply, wire.DataAppended)
+        await peer.ask(wire.MergeSegments(4, S, made.segment, ""))
+        await peer.append([b"after"], 2)
+        end = 14 + len(large)
+        for target in (1, 13, 14):
+            assert await locate(peer, target) == 14
+        for target in (15, 8_014, 8_015, 20_000, end):
+            assert await locate(peer, target) == end
+        assert await locate(peer, end + 1) == end + 13
 
 
-def test_bytes_that_are_no_events_have_the_end_of_their_append(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (_, peer):
-            await peer.create(S)
-            await peer.setup(S)
-            for number in range(3):
-                await peer.ask(wire.ConditionalBlockEnd(WRITER, number, 20 * number, b"\xff" * 20, 3))
-            assert [await locate(peer, target) for target in (1, 20, 21, 59)] == [20, 20, 40, 60]
-
-    uvloop.run(run())
+async def test_bytes_that_are_no_events_have_the_end_of_their_append(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        for number in range(3):
+            await peer.ask(wire.ConditionalBlockEnd(WRITER, number, 20 * number, b"\xff" * 20, 3))
+        assert [await locate(peer, target) for target in (1, 20, 21, 59)] == [20, 20, 40, 60]
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 80)), min_size=1, max_size=6), st.data())
@@ -145,36 +139,47 @@ def test_what_is_no_event_is_soon_given_up() -> None:
     assert reads < 150  # where each walk goes to the end it takes 1,400
 
 
-def test_walks_leave_the_loop_to_others_and_end_with_their_connection(tmp_path: Path) -> None:
+def test_a_walk_over_a_segment_that_is_shorter_by_now_ends() -> None:
+    """It was deleted and made anew meanwhile."""
+    whole = frame_events([b"one", b"two"])
+
+    async def read(offset: int, length: int) -> bytes:
+        return whole[:15][offset : offset + length]
+
+    async def run() -> int:
+        async with asyncio.timeout(5):
+            return await Walks(Rota()).boundary_from(12, [0, 22, 44], read)
+
+    assert asyncio.run(run()) == 22
+
+
+async def test_walks_leave_the_loop_to_others_and_end_with_their_connection(tmp_path: Path) -> None:
     """Before, one walk held the loop for 200,000 events, and a hundred were under way at once."""
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await peer.create(S)
-            await peer.setup(S)
-            events = [bytes(4 + n % 2) for n in range(80_000)]
-            await peer.append(events, len(events))
-            target = len(frame_events(events)) - 50
-            end = await locate(peer, target)
-            others = [await connect(store.address) for _ in range(14)]
-            turns: list[float] = []
-            asked = [asyncio.create_task(locate(other, target)) for other in others[:10]]
-            for other in others[10:]:
-                other.send(*(wire.LocateOffset(n, S, target, "") for n in range(200)))
-            while not all(task.done() for task in asked):
-                turns.append(await _cpu_of_a_turn())
-            assert {task.result() for task in asked} == {end}
-            for other in others:
-                other.close()
-            left = 0
-            while left < 50:  # turns that are as good as idle
-                turns.append(await _cpu_of_a_turn())
-                left = left + 1 if turns[-1] < 0.000_05 else 0
-                assert len(turns) < 100_000, "it goes on for nobody"
-            longest = sorted(turns)[-3:]  # a collection of garbage may fall into one or two
-            assert longest[0] < 0.01, f"turns took {[round(turn * 1e3) for turn in longest]} ms of processor time"
-
-    uvloop.run(run())
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        events = [bytes(4 + n % 2) for n in range(80_000)]
+        await peer.append(events, len(events))
+        target = len(frame_events(events)) - 50
+        end = await locate(peer, target)
+        others = [await connect(store.address) for _ in range(14)]
+        turns: list[float] = []
+        asked = [asyncio.create_task(locate(other, target)) for other in others[:10]]
+        for other in others[10:]:
+            other.send(*(wire.LocateOffset(n, S, target, "") for n in range(200)))
+        while not all(task.done() for task in asked):
+            turns.append(await _cpu_of_a_turn())
+        assert {task.result() for task in asked} == {end}
+        for other in others:
+            other.close()
+        left = 0
+        while left < 50:  # turns that are as good as idle
+            turns.append(await _cpu_of_a_turn())
+            left = left + 1 if turns[-1] < 0.000_05 else 0
+            assert len(turns) < 100_000, "it goes on for nobody"
+        longest = sorted(turns)[-3:]  # a collection of garbage may fall into one or two
+        assert longest[0] < 0.01, f"turns took {[round(turn * 1e3) for turn in longest]} ms of processor time"
 
 
 async def _cpu_of_a_turn() -> float:

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from nadi.limits import THREAD_SWITCH_S
 from nadi.segmentstore.store import SegmentStore
 from nadi.standalone.server import Server, serve
 from nadi.wire import commands as wire
+
+pytestmark = pytest.mark.uvloop
 
 SEGMENT, WRITER = "sc/st/0.#epoch.0", bytes(range(16))
 TURN_S = 0.0005  # of the loop under many calls
@@ -46,22 +47,19 @@ def busy_machine() -> Iterator[None]:
             burner.wait(10)
 
 
-def test_a_server_lets_its_threads_have_the_interpreter_soon(tmp_path: Path, switching: None) -> None:
-    async def main() -> None:
-        stop, found = asyncio.Event(), list[float]()
+async def test_a_server_lets_its_threads_have_the_interpreter_soon(tmp_path: Path, switching: None) -> None:
+    stop, found = asyncio.Event(), list[float]()
 
-        def ready(_: Server) -> None:
-            found.append(sys.getswitchinterval())
-            stop.set()
+    def ready(_: Server) -> None:
+        found.append(sys.getswitchinterval())
+        stop.set()
 
-        await serve(Server(tmp_path, store_port=0, controller_port=0, rest_port=None), ready, stop)
-        assert found == [pytest.approx(THREAD_SWITCH_S)]
-        assert found[0] < TURN_S
-
-    uvloop.run(main())
+    await serve(Server(tmp_path, store_port=0, controller_port=0, rest_port=None), ready, stop)
+    assert found == [pytest.approx(THREAD_SWITCH_S)]
+    assert found[0] < TURN_S
 
 
-def test_appends_do_not_wait_for_the_loop_to_rest(
+async def test_appends_do_not_wait_for_the_loop_to_rest(
     tmp_path: Path, switching: None, busy_machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the interpreter's own 5 ms the slowest of these took 200 to 1,000 ms, with ours some 10."""
@@ -69,37 +67,34 @@ def test_appends_do_not_wait_for_the_loop_to_rest(
     monkeypatch.setattr("os.fdatasync", lambda _: time.sleep(DISK_S))
     sys.setswitchinterval(THREAD_SWITCH_S)
 
-    async def main() -> None:
-        store = SegmentStore(tmp_path, 1)
-        await store.start()
-        loop = asyncio.get_running_loop()
-        is_over = False
+    store = SegmentStore(tmp_path, 1)
+    await store.start()
+    loop = asyncio.get_running_loop()
+    is_over = False
 
-        def turn() -> None:
-            end = time.perf_counter() + TURN_S
-            while time.perf_counter() < end:
-                pass
-            if not is_over:
-                loop.call_soon(turn)
+    def turn() -> None:
+        end = time.perf_counter() + TURN_S
+        while time.perf_counter() < end:
+            pass
+        if not is_over:
+            loop.call_soon(turn)
 
-        async def slowest() -> float:
-            waits = []
-            for number in range(200):
-                begun = time.perf_counter()
-                append = wire.ConditionalAppend(WRITER, number + 1, number * EVENT_BYTES, 0, memoryview(bytes(10)), 7)
-                assert isinstance(await store.exchange(append), wire.DataAppended)
-                waits.append(time.perf_counter() - begun)
-                await asyncio.sleep(0.002)
-            return max(waits)
+    async def slowest() -> float:
+        waits = []
+        for number in range(200):
+            begun = time.perf_counter()
+            append = wire.ConditionalAppend(WRITER, number + 1, number * EVENT_BYTES, 0, memoryview(bytes(10)), 7)
+            assert isinstance(await store.exchange(append), wire.DataAppended)
+            waits.append(time.perf_counter() - begun)
+            await asyncio.sleep(0.002)
+        return max(waits)
 
-        await store.exchange(wire.CreateSegment(1, SEGMENT, 0, 0, "", 0))
-        await store.exchange(wire.SetupAppend(5, WRITER, SEGMENT, ""))
-        turn()
-        try:
-            found = await slowest()
-        finally:
-            is_over = True
-            await store.close()
-        assert found < 0.15, f"an append took {found * 1e3:.0f} ms"
-
-    uvloop.run(main())
+    await store.exchange(wire.CreateSegment(1, SEGMENT, 0, 0, "", 0))
+    await store.exchange(wire.SetupAppend(5, WRITER, SEGMENT, ""))
+    turn()
+    try:
+        found = await slowest()
+    finally:
+        is_over = True
+        await store.close()
+    assert found < 0.15, f"an append took {found * 1e3:.0f} ms"

@@ -9,9 +9,8 @@ from typing import Any
 
 import lmdb
 import pytest
-import uvloop
 
-from nadi.segmentstore.container import container as container_module
+from nadi import limits
 from nadi.segmentstore.state import metadata
 from nadi.segmentstore.state.operations import decode_frame
 from nadi.segmentstore.tier1.files import FileLog
@@ -19,145 +18,138 @@ from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
 from tests.segmentstore.harness import open_store
 
+pytestmark = pytest.mark.uvloop
+
 S = "scope/stream/0.#epoch.0"
 T = "scope/table_kvtable/0.#epoch.0"
 
 
-def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_frame_under_way_releases_nothing_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That bytes are in tier 2 counts only once the frame that says so is durable."""
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            container, tier2 = store.containers[0], store.storage_writers[0]
-            await tier2.stop()
-            await peer.create(S)
-            await peer.setup(S)
-            await peer.append([b"only in the log"], 1)
-            needed = next(iter(container.state.frames))
-            append, truncate = container.log.append, container.log.truncate
-            under_way, go_on, released = asyncio.Event(), asyncio.Event(), []
-            commit, writing = container.metadata.commit, threading.Event()
+    async with open_store(tmp_path, 1) as (store, peer):
+        container, tier2 = store.containers[0], store.storage_writers[0]
+        await tier2.stop()
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"only in the log"], 1)
+        needed = next(iter(container.state.frames))
+        append, truncate = container.log.append, container.log.truncate
+        under_way, go_on, released = asyncio.Event(), asyncio.Event(), []
+        commit, writing = container.metadata.commit, threading.Event()
 
-            def slow_commit(*arguments: Any) -> None:
-                assert writing.wait(10)
-                commit(*arguments)
+        def slow_commit(*arguments: Any) -> None:
+            assert writing.wait(10)
+            commit(*arguments)
 
-            async def held(parts: Any) -> Any:
-                if any(type(op).__name__ == "ChunkStored" for op in decode_frame(b"".join(parts))[0]):
-                    under_way.set()
-                    await go_on.wait()
-                return await append(parts)
+        async def held(parts: Any) -> Any:
+            if any(type(op).__name__ == "ChunkStored" for op in decode_frame(b"".join(parts))[0]):
+                under_way.set()
+                await go_on.wait()
+            return await append(parts)
 
-            def note(before_sequence: int, keep: Any) -> None:
-                released.append((before_sequence, go_on.is_set()))
-                truncate(before_sequence, keep)
+        def note(before_sequence: int, keep: Any) -> None:
+            released.append((before_sequence, go_on.is_set()))
+            truncate(before_sequence, keep)
 
-            monkeypatch.setattr(container.log, "append", held)
-            monkeypatch.setattr(container.log, "truncate", note)
-            monkeypatch.setattr(container.metadata, "commit", slow_commit)
-            await container._checkpoint_ended()
-            container._start_checkpoint()  # it begins before the chunk is noted, and ends while that is under way
-            assert container._checkpoint is not None
-            storing = asyncio.create_task(tier2.flush_once(everything=True))
-            await under_way.wait()
-            writing.set()
-            await asyncio.wait([container._checkpoint])
-            assert all(before <= needed for before, durable in released if not durable)
-            go_on.set()
-            await storing
-            assert needed not in container.state.frames
-
-    uvloop.run(run())
+        monkeypatch.setattr(container.log, "append", held)
+        monkeypatch.setattr(container.log, "truncate", note)
+        monkeypatch.setattr(container.metadata, "commit", slow_commit)
+        await container.checkpoints.ended()
+        container.checkpoints.start()  # it begins before the chunk is noted, and ends while that is under way
+        assert container.checkpoints._task is not None
+        storing = asyncio.create_task(tier2.flush_once(everything=True))
+        await under_way.wait()
+        writing.set()
+        await asyncio.wait([container.checkpoints._task])
+        assert all(before <= needed for before, durable in released if not durable)
+        go_on.set()
+        await storing
+        assert needed not in container.state.frames
 
 
-def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_state_outgrows_its_first_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 256 * 1024)
-    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 0.01)
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.01)
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await peer.ask(wire.CreateTableSegment(1, T, ""))
-            for number in range(40):
-                entries = tuple(TableEntry(b"%d-%d" % (number, n), NO_VERSION, bytes(1000)) for n in range(100))
-                reply = await peer.ask(wire.UpdateTableEntries(2, T, "", entries))
-                assert isinstance(reply, wire.TableEntriesUpdated)
-            assert store.containers[0].failure is None
-        monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 1024)  # less than the file has by now
-        async with open_store(tmp_path, 1) as (_, peer):
-            info = await peer.ask(wire.GetTableSegmentInfo(3, T, ""))
-            assert info.entry_count == 4000
-            read = await peer.ask(wire.ReadTable(4, T, "", (TableKey(b"39-99"), TableKey(b"0-0"))))
-            assert [len(entry.value) for entry in read.entries] == [1000, 1000]
-
-    uvloop.run(run())
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.ask(wire.CreateTableSegment(1, T, ""))
+        for number in range(40):
+            entries = tuple(TableEntry(b"%d-%d" % (number, n), NO_VERSION, bytes(1000)) for n in range(100))
+            reply = await peer.ask(wire.UpdateTableEntries(2, T, "", entries))
+            assert isinstance(reply, wire.TableEntriesUpdated)
+        assert store.containers[0].failure is None
+    monkeypatch.setattr(metadata, "STATE_MAP_BYTES", 1024)  # less than the file has by now
+    async with open_store(tmp_path, 1) as (_, peer):
+        info = await peer.ask(wire.GetTableSegmentInfo(3, T, ""))
+        assert info.entry_count == 4000
+        read = await peer.ask(wire.ReadTable(4, T, "", (TableKey(b"39-99"), TableKey(b"0-0"))))
+        assert [len(entry.value) for entry in read.entries] == [1000, 1000]
 
 
-def test_a_state_without_room_is_written_later_with_all_that_changed(
+async def test_a_state_without_room_is_written_later_with_all_that_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kind of change is in checkpoints that fail for want of room; then only the state on disk is left of it."""
-    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 1000)
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 1000)
     part, gone = S + "#transient.part", "scope/gone/0.#epoch.0"
     other = bytes(reversed(range(16)))
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            container, tier2 = store.containers[0], store.storage_writers[0]
-            await tier2.stop()
-            commit, failures = container.metadata.commit, 0
+    async with open_store(tmp_path, 1) as (store, peer):
+        container, tier2 = store.containers[0], store.storage_writers[0]
+        await tier2.stop()
+        commit, failures = container.metadata.commit, 0
 
-            def no_room(*_: Any) -> None:
-                nonlocal failures
-                failures += 1
-                raise lmdb.DiskError("mdb_txn_commit: No space left on device")
+        def no_room(*_: Any) -> None:
+            nonlocal failures
+            failures += 1
+            raise lmdb.DiskError("mdb_txn_commit: No space left on device")
 
-            async def checkpoint() -> None:
-                container._start_checkpoint()
-                await container._checkpoint_ended()
+        async def checkpoint() -> None:
+            container.checkpoints.start()
+            await container.checkpoints.ended()
 
-            for name in (S, part, gone):
-                await peer.create(name)
-            await peer.ask(wire.CreateTableSegment(1, T, ""))
-            await checkpoint()
-            monkeypatch.setattr(container.metadata, "commit", no_room)
+        for name in (S, part, gone):
+            await peer.create(name)
+        await peer.ask(wire.CreateTableSegment(1, T, ""))
+        await checkpoint()
+        monkeypatch.setattr(container.metadata, "commit", no_room)
 
-            await peer.setup(S)
-            await peer.append([b"1" * 100], 1)
-            await checkpoint()
-            await peer.append([b"2" * 100], 2)
-            await peer.ask(wire.UpdateTableEntries(2, T, "", (TableEntry(b"a", NO_VERSION, b"1"),)))
-            await checkpoint()
-            await tier2.flush_once(everything=True)
-            await peer.setup(part, other)
-            await peer.append([b"3" * 100], 7, other)
-            updates = (AttributeUpdate(other, 0, 7, 0),)
-            merged = await peer.ask(wire.MergeSegments(3, S, part, "", updates))
-            assert isinstance(merged, wire.SegmentsMerged), merged
-            await checkpoint()
-            await peer.ask(wire.DeleteSegment(4, gone, ""))
-            await peer.ask(wire.UpdateTableEntries(5, T, "", (TableEntry(b"b", NO_VERSION, b"2"),)))
-            await peer.ask(wire.TruncateSegment(6, S, 108, ""))
-            await checkpoint()
-            assert failures == 8, "each was tried once more, with the room that is kept aside"
-            assert container.failure is None
-            waited = container.state_waits_for_room
+        await peer.setup(S)
+        await peer.append([b"1" * 100], 1)
+        await checkpoint()
+        await peer.append([b"2" * 100], 2)
+        await peer.ask(wire.UpdateTableEntries(2, T, "", (TableEntry(b"a", NO_VERSION, b"1"),)))
+        await checkpoint()
+        await tier2.flush_once(everything=True)
+        await peer.setup(part, other)
+        await peer.append([b"3" * 100], 7, other)
+        updates = (AttributeUpdate(other, 0, 7, 0),)
+        merged = await peer.ask(wire.MergeSegments(3, S, part, "", updates))
+        assert isinstance(merged, wire.SegmentsMerged), merged
+        await checkpoint()
+        await peer.ask(wire.DeleteSegment(4, gone, ""))
+        await peer.ask(wire.UpdateTableEntries(5, T, "", (TableEntry(b"b", NO_VERSION, b"2"),)))
+        await peer.ask(wire.TruncateSegment(6, S, 108, ""))
+        await checkpoint()
+        assert failures == 8, "each was tried once more, with the room that is kept aside"
+        assert container.failure is None
+        waited = container.checkpoints.waits_for_room
 
-            monkeypatch.setattr(container.metadata, "commit", commit)
-            await checkpoint()
-            assert (waited, container.state_waits_for_room) == (True, False)
-            whole = await peer.read_all(S, 108)
+        monkeypatch.setattr(container.metadata, "commit", commit)
+        await checkpoint()
+        assert (waited, container.checkpoints.waits_for_room) == (True, False)
+        whole = await peer.read_all(S, 108)
 
-        monkeypatch.setattr(FileLog, "replay", _nothing_new)
-        async with open_store(tmp_path, 1) as (_, peer):
-            assert await peer.read_all(S, 108) == whole
-            assert len(whole) == 216
-            assert (await peer.setup(S), await peer.setup(S, other)) == (2, 7)
-            read = await peer.ask(wire.ReadTable(7, T, "", (TableKey(b"a"), TableKey(b"b"))))
-            assert [bytes(entry.value) for entry in read.entries] == [b"1", b"2"]
-            for name in (part, gone):
-                assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(8, name, "")), wire.NoSuchSegment)
-
-    uvloop.run(run())
+    monkeypatch.setattr(FileLog, "replay", _nothing_new)
+    async with open_store(tmp_path, 1) as (_, peer):
+        assert await peer.read_all(S, 108) == whole
+        assert len(whole) == 216
+        assert (await peer.setup(S), await peer.setup(S, other)) == (2, 7)
+        read = await peer.ask(wire.ReadTable(7, T, "", (TableKey(b"a"), TableKey(b"b"))))
+        assert [bytes(entry.value) for entry in read.entries] == [b"1", b"2"]
+        for name in (part, gone):
+            assert isinstance(await peer.ask(wire.GetStreamSegmentInfo(8, name, "")), wire.NoSuchSegment)
 
 
 _replay = FileLog.replay

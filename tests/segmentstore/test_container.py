@@ -11,6 +11,7 @@ from typing import Any
 import lmdb
 import pytest
 
+from nadi import limits
 from nadi.errors import CorruptLogError, StorageFullError, UnavailableError
 from nadi.segmentstore.container import container as container_module
 from nadi.segmentstore.container.container import Container
@@ -40,29 +41,26 @@ async def answers(container: Container) -> bool:
     return True
 
 
-def test_each_request_to_a_failed_container_gets_an_error_of_its_own(
+async def test_each_request_to_a_failed_container_gets_an_error_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with open_store(tmp_path, containers=1) as (store, _):
-            container = store.containers[0]
-            await break_log(container, monkeypatch)
-            errors = []
-            for _ in range(20):
-                with pytest.raises(UnavailableError) as raised:
-                    await container.call(lambda frame: None)
-                errors.append(raised.value)
-            assert len(set(map(id, errors))) == 20
-            assert len({len(list(traceback.walk_tb(error.__traceback__))) for error in errors}) == 1
-            assert len(set(map(str, errors))) == 1
-            failure = container.failure
-            assert failure is not None
-            assert failure.__traceback__ is None
-
-    asyncio.run(main())
+    async with open_store(tmp_path, containers=1) as (store, _):
+        container = store.containers[0]
+        await break_log(container, monkeypatch)
+        errors = []
+        for _ in range(20):
+            with pytest.raises(UnavailableError) as raised:
+                await container.call(lambda frame: None)
+            errors.append(raised.value)
+        assert len(set(map(id, errors))) == 20
+        assert len({len(list(traceback.walk_tb(error.__traceback__))) for error in errors}) == 1
+        assert len(set(map(str, errors))) == 1
+        failure = container.failure
+        assert failure is not None
+        assert failure.__traceback__ is None
 
 
-def test_it_recovers_once_its_state_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_recovers_once_its_state_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
     refusals = iter((lmdb.DiskError("no space"), lmdb.Error("input/output error")))
     opened = lmdb.open
@@ -72,20 +70,17 @@ def test_it_recovers_once_its_state_can_be_opened(tmp_path: Path, monkeypatch: p
             raise error
         return opened(*arguments, **options)
 
-    async def main() -> None:
-        async with open_store(tmp_path, containers=1) as (store, _):
-            container = store.containers[0]
-            monkeypatch.setattr(lmdb, "open", refuse_twice)
-            await break_log(container, monkeypatch)
-            async with asyncio.timeout(30):
-                while not await answers(container):
-                    assert not container.ended
-            assert next(refusals, None) is None
-
-    asyncio.run(main())
+    async with open_store(tmp_path, containers=1) as (store, _):
+        container = store.containers[0]
+        monkeypatch.setattr(lmdb, "open", refuse_twice)
+        await break_log(container, monkeypatch)
+        async with asyncio.timeout(30):
+            while not await answers(container):
+                assert not container.ended
+        assert next(refusals, None) is None
 
 
-def test_a_log_found_damaged_while_it_is_reopened_is_told_until_it_is_mended(
+async def test_a_log_found_damaged_while_it_is_reopened_is_told_until_it_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.01)
@@ -96,45 +91,38 @@ def test_a_log_found_damaged_while_it_is_reopened_is_told_until_it_is_mended(
             raise CorruptLogError("log-1", 4096, "a frame is damaged")
         return opened(*arguments, **options)
 
-    async def main() -> None:
-        nonlocal damaged
-        async with open_store(tmp_path, containers=1) as (store, _):
-            container = store.containers[0]
-            monkeypatch.setattr(FileLog, "open", refuse_while_damaged)
-            await break_log(container, monkeypatch)
-            async with asyncio.timeout(30):
-                while not await answers(container) and "a frame is damaged" not in str(container.failure):
-                    pass
-            with pytest.raises(UnavailableError, match="a frame is damaged"):
-                await container.call(lambda frame: None)
-            await asyncio.sleep(0.1)  # ten more tries
-            assert not container.ended
-            damaged = False
-            async with asyncio.timeout(30):
-                while not await answers(container):
-                    pass
-        assert sum("a frame is damaged" in record.message for record in caplog.records) == 1
-
-    asyncio.run(main())
+    async with open_store(tmp_path, containers=1) as (store, _):
+        container = store.containers[0]
+        monkeypatch.setattr(FileLog, "open", refuse_while_damaged)
+        await break_log(container, monkeypatch)
+        async with asyncio.timeout(30):
+            while not await answers(container) and "a frame is damaged" not in str(container.failure):
+                pass
+        with pytest.raises(UnavailableError, match="a frame is damaged"):
+            await container.call(lambda frame: None)
+        await asyncio.sleep(0.1)  # ten more tries
+        assert not container.ended
+        damaged = False
+        async with asyncio.timeout(30):
+            while not await answers(container):
+                pass
+    assert sum("a frame is damaged" in record.message for record in caplog.records) == 1
 
 
-def test_a_state_that_can_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_that_can_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> None:
         raise lmdb.Error("mdb_txn_commit: Input/output error")
 
-    async def main() -> None:
-        async with open_store(tmp_path, containers=1) as (store, _):
-            container = store.containers[0]
-            monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 0.01)
-            monkeypatch.setattr(container.metadata, "commit", fail)
-            async with asyncio.timeout(30):
-                while container.failure is None:
-                    with contextlib.suppress(UnavailableError):
-                        await container.call(lambda frame: frame.emit(ChunksDropped([])))
-            assert type(container.failure) is UnavailableError
-            assert "the state could not be written" in str(container.failure)
-
-    asyncio.run(main())
+    async with open_store(tmp_path, containers=1) as (store, _):
+        container = store.containers[0]
+        monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.01)
+        monkeypatch.setattr(container.metadata, "commit", fail)
+        async with asyncio.timeout(30):
+            while container.failure is None:
+                with contextlib.suppress(UnavailableError):
+                    await container.call(lambda frame: frame.emit(ChunksDropped([])))
+        assert type(container.failure) is UnavailableError
+        assert "the state could not be written" in str(container.failure)
 
 
 def test_a_state_that_has_no_room_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

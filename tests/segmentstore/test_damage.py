@@ -43,7 +43,7 @@ def frames(path: Path) -> Iterator[tuple[FrameHeader, bytes]]:
     header = FileHeader.decode(data[:BLOCK_BYTES], path)
     position = BLOCK_BYTES
     while header is not None:
-        frame = FrameHeader.decode(memoryview(data)[position:], header.log_crc, header.number, position)
+        frame = FrameHeader.decode(memoryview(data)[position:], crc32c(header.log_id), header.number, position)
         if frame is None:
             return
         yield frame, data[position + FRAME_HEADER_BYTES :][: frame.payload_bytes]
@@ -94,7 +94,7 @@ def test_a_torn_tail_is_dropped_and_everything_acknowledged_is_there(folder: Pat
     end = last.offset + last.frame_bytes
     block = bytearray(BLOCK_BYTES)
     torn = last._replace(payload_bytes=10 * BLOCK_BYTES, sequence=last.sequence + 1, offset=end, head_crc=1)
-    torn.encode_into(memoryview(block), header.log_crc)
+    torn.encode_into(memoryview(block), crc32c(header.log_id))
     overwrite(path, end, bytes(block) + b"half a payload" * 100)
 
     assert events_of(folder) == expected(COUNT)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
@@ -60,5 +61,46 @@ def test_what_can_not_be_is_said(tmp_path: Path) -> None:
         assert isinstance(await store.exchange(wire.ReadSegment(NAME, 0, 10, "", 9)), wire.SegmentIsTruncated)
         await store.exchange(wire.SealSegment(6, NAME, ""))
         assert isinstance(await store.exchange(append(2, 11, b"two")), wire.SegmentIsSealed)
+
+    over_store(tmp_path, test)
+
+
+def test_at_the_end_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
+    async def test(store: SegmentStore) -> None:
+        await store.exchange(SETUP)
+        await store.exchange(append(1, 0, b"one"))
+        async with asyncio.timeout(5):
+            read = await store.exchange(wire.ReadSegment(NAME, 11, 100, "", 9))
+            assert isinstance(read, wire.SegmentRead)
+            assert (bytes(read.data), read.at_tail, read.end_of_segment) == (b"", True, False)
+            assert isinstance(await store.exchange(wire.ReadSegment(NAME, 12, 100, "", 9)), wire.ErrorMessage)
+
+    over_store(tmp_path, test)
+
+
+def test_an_append_whose_wait_was_cancelled_is_stored_or_not(tmp_path: Path) -> None:
+    async def test(store: SegmentStore) -> None:
+        await store.exchange(SETUP)
+        waiting = asyncio.create_task(store.exchange(append(1, 0, b"one")))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert await store.exchange(SETUP) == wire.AppendSetup(5, NAME, WRITER, 1)
+        assert await store.exchange(append(2, 11, b"two")) == wire.DataAppended(WRITER, 2, 1, 7, 22)
+
+    over_store(tmp_path, test)
+
+
+def test_another_writer_of_that_id_is_told(tmp_path: Path) -> None:
+    """The rules are those of a connection: two that share a writer's id never both store under one number."""
+
+    async def test(store: SegmentStore) -> None:
+        other = InnerDoor(store.container_of, store._reader, store._service)
+        await store.exchange(SETUP)
+        await other.exchange(SETUP)
+        assert isinstance(await store.exchange(append(1, 0, b"one")), wire.DataAppended)
+        assert isinstance(await other.exchange(append(1, 11, b"two")), wire.InvalidEventNumber)
+        assert await other.exchange(SETUP) == wire.AppendSetup(5, NAME, WRITER, 1)
+        assert isinstance(await other.exchange(append(2, 11, b"two")), wire.DataAppended)
 
     over_store(tmp_path, test)

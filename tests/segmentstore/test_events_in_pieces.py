@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from nadi import limits
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.container import container as container_module
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.repair.inspection import repair_container
+from nadi.segmentstore.repair.replacement import repair_container
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
@@ -39,6 +39,8 @@ from tests.segmentstore.test_stored_bytes import (
     record_of,
     write,
 )
+
+pytestmark = pytest.mark.uvloop
 
 __all__ = ["killed"]  # a fixture
 
@@ -92,110 +94,101 @@ async def spoil(store: SegmentStore, folder: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("tier", [1, 2])
-def test_each_piece_is_within_the_event(tmp_path: Path, tier: int) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            data = await write(peer, S, 2)
-            begin = len(data)
-            data += await write_large(peer, S)
-            end = len(data)
-            data += await write(peer, S, 2, seed=1)
-            if tier == 2:
-                await move(store)
-            for target in (begin + 1, begin + PIECE_BYTES, begin + 5 * PIECE_BYTES, end - 1, end):
-                assert await locate(peer, target) == end
-            await spoil(store, tmp_path, begin + 9)
-            gap = (begin // BLOCK_BYTES * BLOCK_BYTES if tier == 2 else begin, end)
-            await assert_read(store, S, data, gap)
-        async with open_store(tmp_path, 1) as (store, peer):
-            await assert_read(store, S, data, gap)
-
-    uvloop.run(run())
+async def test_each_piece_is_within_the_event(tmp_path: Path, tier: int) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        data = await write(peer, S, 2)
+        begin = len(data)
+        data += await write_large(peer, S)
+        end = len(data)
+        data += await write(peer, S, 2, seed=1)
+        if tier == 2:
+            await move(store)
+        for target in (begin + 1, begin + PIECE_BYTES, begin + 5 * PIECE_BYTES, end - 1, end):
+            assert await locate(peer, target) == end
+        await spoil(store, tmp_path, begin + 9)
+        gap = (begin // BLOCK_BYTES * BLOCK_BYTES if tier == 2 else begin, end)
+        await assert_read(store, S, data, gap)
+    async with open_store(tmp_path, 1) as (store, peer):
+        await assert_read(store, S, data, gap)
 
 
 @pytest.mark.parametrize("moved_after", [{0}, {3}, {0, 1, 4}, {PIECES - 1}])
 @pytest.mark.parametrize("in_transaction", [False, True])
-def test_pieces_that_lie_in_chunks_before_they_are_merged(
+async def test_pieces_that_lie_in_chunks_before_they_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_after: set[int], *, in_transaction: bool
 ) -> None:
     """Chunks have no boundaries within the event, nor have those that are made of them; where it ends is kept."""
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 2)
     monkeypatch.setattr(storage_writer, "SMALL_BYTES", 1 << 30)
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
+    async with open_store(tmp_path, 1) as (store, peer):
 
-            async def between(piece: int) -> None:
-                if piece in moved_after:
-                    await move(store)
+        async def between(piece: int) -> None:
+            if piece in moved_after:
+                await move(store)
 
-            if in_transaction:
-                await peer.create(TXN)
-                data = await write_large(peer, TXN, between) + await write(peer, TXN, 2)
-                await peer.create(S)
-                assert isinstance(await peer.ask(wire.MergeSegments(9, S, TXN, "")), wire.SegmentsMerged)
-            else:
-                await peer.create(S)
-                data = await write_large(peer, S, between)
-                data += await write(peer, S, 2)
-            end = PIECES * PIECE_BYTES
+        if in_transaction:
+            await peer.create(TXN)
+            data = await write_large(peer, TXN, between) + await write(peer, TXN, 2)
+            await peer.create(S)
+            assert isinstance(await peer.ask(wire.MergeSegments(9, S, TXN, "")), wire.SegmentsMerged)
+        else:
+            await peer.create(S)
+            data = await write_large(peer, S, between)
+            data += await write(peer, S, 2)
+        end = PIECES * PIECE_BYTES
+        await spoil(store, tmp_path, 9)
+        await assert_read(store, S, data, (0, end))
+        await spoil(store, tmp_path, 9)
+        await move(store)
+        store.storage_writers[0]._fresh.add(record_of(store, S).id)
+        for _ in range(2):
             await spoil(store, tmp_path, 9)
             await assert_read(store, S, data, (0, end))
             await spoil(store, tmp_path, 9)
-            await move(store)
-            store.storage_writers[0]._fresh.add(record_of(store, S).id)
-            for _ in range(2):
-                await spoil(store, tmp_path, 9)
-                await assert_read(store, S, data, (0, end))
-                await spoil(store, tmp_path, 9)
-                await store.storage_writers[0]._compact_once()
-            assert len(record_of(store, S).extents) == 1
-            await assert_read(store, S, data)
-
-    uvloop.run(run())
+            await store.storage_writers[0]._compact_once()
+        assert len(record_of(store, S).extents) == 1
+        await assert_read(store, S, data)
 
 
-def test_a_chunk_that_begins_within_the_event_tells_where_it_ends(
+async def test_a_chunk_that_begins_within_the_event_tells_where_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it is a small one, and after it was put together with others."""
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 2)
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
+    async with open_store(tmp_path, 1) as (store, peer):
 
-            async def between(piece: int) -> None:
-                if piece in (1, PIECES - 2):
-                    await move(store)
+        async def between(piece: int) -> None:
+            if piece in (1, PIECES - 2):
+                await move(store)
 
-            await peer.create(S)
-            data = await write_large(peer, S, between)
-            end = len(data)
-            data += await write(peer, S, 1)
-            await move(store)
-            first, second, last = record_of(store, S).extents
-            assert [extent.continues for extent in (first, second, last)] == [False, True, True]
-            assert last.length < BLOCK_BYTES
-            await spoil(store, tmp_path, 9)
-            await assert_read(store, S, data, (0, end))
-            await spoil(store, tmp_path, 9)
-            data += await write(peer, S, 1, seed=1)
-            await move(store)
-            monkeypatch.setattr(storage_writer, "SMALL_BYTES", BLOCK_BYTES)
-            store.storage_writers[0]._fresh.add(record_of(store, S).id)
-            await store.storage_writers[0]._compact_once()
-            assert [extent.continues for extent in record_of(store, S).extents] == [False, True, True]
-            await spoil(store, tmp_path, 9)
-            await assert_read(store, S, data, (0, end))
-
-    uvloop.run(run())
+        await peer.create(S)
+        data = await write_large(peer, S, between)
+        end = len(data)
+        data += await write(peer, S, 1)
+        await move(store)
+        first, second, last = record_of(store, S).extents
+        assert [extent.continues for extent in (first, second, last)] == [False, True, True]
+        assert last.length < BLOCK_BYTES
+        await spoil(store, tmp_path, 9)
+        await assert_read(store, S, data, (0, end))
+        await spoil(store, tmp_path, 9)
+        data += await write(peer, S, 1, seed=1)
+        await move(store)
+        monkeypatch.setattr(storage_writer, "SMALL_BYTES", BLOCK_BYTES)
+        store.storage_writers[0]._fresh.add(record_of(store, S).id)
+        await store.storage_writers[0]._compact_once()
+        assert [extent.continues for extent in record_of(store, S).extents] == [False, True, True]
+        await spoil(store, tmp_path, 9)
+        await assert_read(store, S, data, (0, end))
 
 
 @pytest.mark.parametrize("lost", ["state and log", "frames"])
 def test_a_repair_has_it_from_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: Killed, lost: str
 ) -> None:
-    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)
     monkeypatch.setattr(storage_writer, "FLUSH_MAX_BYTES", 2 * PIECE_BYTES)
     container = tmp_path / "container-0"
     marks: list[bool] = []

@@ -14,9 +14,11 @@ from nadi.segmentstore.state.operations import ChunksDropped
 from tests.segmentstore.harness import open_store
 
 
-def test_what_became_garbage_in_a_frame_that_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_became_garbage_in_a_frame_that_failed_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.0)
-    asyncio.run(_scenario(tmp_path, monkeypatch))
+    await _scenario(tmp_path, monkeypatch)
 
 
 async def _scenario(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

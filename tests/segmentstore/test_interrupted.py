@@ -14,7 +14,7 @@ import pytest
 import nadi
 from nadi.errors import CorruptLogError, NadiError
 from nadi.segmentstore.recovery import rebuild
-from nadi.segmentstore.repair import inspection
+from nadi.segmentstore.repair.replacement import repair_container
 from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.cli.test_check_and_repair import command, flip, late_events, spoil
@@ -86,7 +86,7 @@ def test_a_start_that_is_killed_while_it_makes_a_state_is_done_again(folder: Pat
 
 
 def repaired(folder: Path) -> None:
-    asyncio.run(inspection.repair_container(folder / "container-0", 0, ChunkStore.in_folder(folder / "tier2")))
+    asyncio.run(repair_container(folder / "container-0", 0, ChunkStore.in_folder(folder / "tier2")))
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_after_a_clean_stop_no_damage_of_the_log_refuses_the_start(folder: Path,
     for number in range(2):
         damage_log(folder / f"container-{number}/log", what)
     told = command("check", folder)
-    assert "made anew" not in told.output
+    assert "rebuilt" not in told.output
     assert "given up with it" not in told.output, told.output
     for number in range(2):
         with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:

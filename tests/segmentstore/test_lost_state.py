@@ -15,15 +15,18 @@ import lmdb
 import pytest
 
 import nadi
+from nadi import limits
 from nadi.errors import DamagedStateError, DataFolderError, UnavailableError
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import rebuild, snapshots
+from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state import inspector
 from nadi.segmentstore.state import metadata as metadata_module
-from nadi.segmentstore.state import pages
 from nadi.segmentstore.state.checked import COUNTED, STATE_KEY, TABLES, TOTALS_KEY
 from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.stored import state_change
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_name, log_file_number
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -98,7 +101,7 @@ def events_of(folder: Path, *, may_be_stale: bool = False) -> set[bytes]:
 def start(folder: Path, number: int = 0) -> None:
     async def run() -> None:
         chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(number, folder / f"container-{number}", BlockCache(), chunks)
+        container = Container(LocalParts(number, folder / f"container-{number}", chunks), BlockCache())
         await container.start()
         await container.stop()
 
@@ -136,7 +139,7 @@ def test_an_older_sealed_state_is_not_taken_for_the_newest(tmp_path: Path, monke
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 10, str(container.state.sequence))
-        await until(lambda: container.snapshots.sequence == container.state.sequence)
+        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
 
     folder = tmp_path / "data"
     with quick(monkeypatch):
@@ -256,7 +259,7 @@ def test_a_damaged_file_is_told_or_reads_as_before(base: Path, tmp_path: Path) -
         shutil.copytree(states[0], tmp_path / "state")
         file = tmp_path / "state/data.mdb"
         what = damage(file, states[1] / "data.mdb", chance)
-        inspected = pages.inspect(file, 0)
+        inspected = inspector.inspect(file, 0)
         if inspected.damage:
             told += 1
         else:
@@ -293,7 +296,7 @@ def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder: Path)
 
     async def run() -> None:
         chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(0, folder / "container-0", BlockCache(), chunks)
+        container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
         await container.start()
         metadata = container.metadata
         place = ("segments", (1).to_bytes(8, "big"))
@@ -303,7 +306,7 @@ def test_damage_that_is_met_while_a_container_runs(tmp_path: Path, folder: Path)
         with pytest.raises((UnavailableError, DamagedStateError)):
             await container.call(lambda frame: metadata.load(1, {}))
         await until(lambda: container.failure is None and container.metadata is not metadata)
-        assert "made anew" in container.rebuilt
+        assert "rebuilt from" in container.parts.rebuilt
         assert container.metadata.load(1, {}) is not None
         await container.stop()
 
@@ -334,17 +337,17 @@ def test_a_state_of_before_gets_its_checksums(folder: Path) -> None:
     state = folder / "container-0/state"
     expected = records_of(state)
     plain = former(state)
-    assert pages.inspect(state / "data.mdb", 0).damage == ""
-    assert not pages.inspect(state / "data.mdb", 0).checked
+    assert inspector.inspect(state / "data.mdb", 0).damage == ""
+    assert not inspector.inspect(state / "data.mdb", 0).checked
 
     metadata = Metadata(state, 0)
     assert metadata.checked
-    assert metadata.state().sequence == pages.inspect(state / "data.mdb", 0).sequence
+    assert metadata.state().sequence == inspector.inspect(state / "data.mdb", 0).sequence
     metadata.close()
 
     assert records_of(state) == expected
     assert plain["names"].keys() == expected["names"].keys()
-    assert {"records": pages.inspect(state / "data.mdb", 0).records} == {
+    assert {"records": inspector.inspect(state / "data.mdb", 0).records} == {
         "records": {name: len(plain[name]) for name in COUNTED}
     }
 
@@ -363,12 +366,12 @@ def test_a_state_of_before_on_a_full_disk_is_read_as_it_is(folder: Path, monkeyp
     metadata.close()
     monkeypatch.undo()
     start(folder)
-    assert pages.inspect(folder / "container-0/state/data.mdb", 0).checked
+    assert inspector.inspect(folder / "container-0/state/data.mdb", 0).checked
 
 
 def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:
     metadata = Metadata(tmp_path, 3)
-    metadata.commit([metadata.state_change(metadata.state()), ("names", b"a", bytes(8)), ("names", b"b", bytes(8))])
+    metadata.commit([state_change(metadata.state()), ("names", b"a", bytes(8)), ("names", b"b", bytes(8))])
     told: list[DamagedStateError] = []
     metadata.on_damage = told.append
     with metadata._env.begin(write=True, db=metadata._tables["names"]) as txn:
@@ -378,7 +381,7 @@ def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:
         metadata.segment_id("b")
     assert len(told) == 1
     metadata.close()
-    assert pages.inspect(tmp_path / "data.mdb", 3).damage == "table names has a damaged record"
+    assert inspector.inspect(tmp_path / "data.mdb", 3).damage == "table names has a damaged record"
     with pytest.raises(DamagedStateError):
         Metadata(tmp_path, 2)
 
@@ -386,14 +389,14 @@ def test_a_record_of_another_key_is_no_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["gone", "stale"])
 def test_the_totals_tell_what_a_checksum_can_not(tmp_path: Path, change: str) -> None:
     metadata = Metadata(tmp_path, 0)
-    metadata.commit([metadata.state_change(metadata.state()), ("logged", b"a", b"1"), ("logged", b"b", b"1")])
+    metadata.commit([state_change(metadata.state()), ("logged", b"a", b"1"), ("logged", b"b", b"1")])
     with metadata._env.begin(db=metadata._tables["logged"]) as txn:
         stale = bytes(txn.get(b"a") or b"")
     metadata.commit([("logged", b"a", b"2")])
     with metadata._env.begin(write=True, db=metadata._tables["logged"]) as txn:
         txn.delete(b"a") if change == "gone" else txn.put(b"a", stale)
     metadata.close()
-    assert "table logged" in pages.inspect(tmp_path / "data.mdb", 0).damage
+    assert "table logged" in inspector.inspect(tmp_path / "data.mdb", 0).damage
 
 
 # --- snapshots ---------------------------------------------------------------------------------------
@@ -401,10 +404,9 @@ def test_the_totals_tell_what_a_checksum_can_not(tmp_path: Path, change: str) ->
 
 @contextlib.contextmanager
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from nadi.segmentstore.container import container as container_module
     from nadi.segmentstore.recovery import snapshotter
 
-    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 0.02)
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.02)
     monkeypatch.setattr(snapshotter, "SNAPSHOT_INTERVAL_S", 0.05)
     yield
 
@@ -412,7 +414,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def in_container(folder: Path, work: Callable[[Container, ChunkStore], object]) -> None:
     async def run() -> None:
         chunks = ChunkStore.in_folder(folder / "tier2")
-        container = Container(0, folder / "container-0", BlockCache(), chunks)
+        container = Container(LocalParts(0, folder / "container-0", chunks), BlockCache())
         await container.start()
         try:
             await work(container, chunks)  # type: ignore[misc]
@@ -453,20 +455,20 @@ def test_while_tier_2_takes_nothing_the_log_is_kept_and_writing_goes_on(
         released: list[int] = []
         monkeypatch.setattr(container.log, "truncate", lambda before, keep: released.append(before))
         await create(container, 10, "before")
-        await until(lambda: container.snapshots.sequence == container.state.sequence)
-        durable = container.snapshots.sequence
+        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        durable = container.parts.snapshots.sequence
         await until(lambda: bool(released) and released[-1] == durable + 1)
         away[0] = True
         await create(container, 30, "meanwhile")
-        await until(lambda: bool(container.snapshots.error))
-        await until(lambda: container._checkpointed_sequence == container.state.sequence)
+        await until(lambda: bool(container.parts.snapshots.error))
+        await until(lambda: container.checkpoints.sequence == container.state.sequence)
         await asyncio.sleep(0.1)
         assert container.failure is None
         assert max(released) == durable + 1
         away[0] = False
-        await until(lambda: container.snapshots.sequence == container.state.sequence)
-        await until(lambda: released[-1] == container.snapshots.sequence + 1)
-        assert not container.snapshots.error
+        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        await until(lambda: released[-1] == container.parts.snapshots.sequence + 1)
+        assert not container.parts.snapshots.error
 
     with quick(monkeypatch):
         in_container(tmp_path, work)
@@ -485,14 +487,14 @@ def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch
     async def work(container: Container, chunks: ChunkStore) -> None:
         for number in range(12):
             await create(container, 5, f"round-{number}")
-            await until(lambda: container.snapshots.sequence == container.state.sequence)
+            await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
             manifest, damaged = await snapshots.newest(chunks, 0)
             assert manifest is not None
             assert not damaged
             assert manifest.sequence == container.state.sequence
             assert len(manifest.deltas) <= 4
             seen.add((manifest.base, len(manifest.deltas)))
-        await container.snapshots.ended()
+        await container.parts.snapshots.ended()
         listed = await chunks.listed(snapshots.folder_of(0))
         manifest, _ = await snapshots.newest(chunks, 0)
         assert manifest is not None
@@ -508,7 +510,7 @@ def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch
 def test_a_clean_stop_leaves_a_snapshot_of_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 5, "a")
-        await until(lambda: container.snapshots.sequence > 0)
+        await until(lambda: container.parts.snapshots.sequence > 0)
         await create(container, 5, "b")
 
     with quick(monkeypatch):
@@ -516,20 +518,20 @@ def test_a_clean_stop_leaves_a_snapshot_of_its_end(tmp_path: Path, monkeypatch: 
     manifest, _ = asyncio.run(snapshots.newest(ChunkStore.in_folder(tmp_path / "tier2"), 0))
     assert manifest is not None
     state = records_of(tmp_path / "container-0/state")["state"][STATE_KEY]
-    assert manifest.sequence == pages.inspect(tmp_path / "container-0/state/data.mdb", 0).sequence, state
+    assert manifest.sequence == inspector.inspect(tmp_path / "container-0/state/data.mdb", 0).sequence, state
 
 
 def test_a_damaged_state_takes_no_good_snapshots_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(container: Container, chunks: ChunkStore) -> None:
         await create(container, 20, "a")
-        await until(lambda: container.snapshots.sequence == container.state.sequence)
+        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
         good, _ = await snapshots.newest(chunks, 0)
         metadata = container.metadata
-        await until(lambda: container._checkpoint is None or container._checkpoint.done())
+        await until(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
         with metadata._env.begin(write=True, db=metadata._tables["names"]) as txn:
             txn.put(b"a-3", b"not at all")
-        container.snapshots._whole_due = True
-        await until(lambda: bool(container.rebuilt))
+        container.parts.snapshots._whole_due = True
+        await until(lambda: bool(container.parts.rebuilt))
         await until(lambda: container.failure is None)
         assert container.state.find("a-3") is not None
         kept, _ = await snapshots.newest(chunks, 0)
@@ -539,4 +541,4 @@ def test_a_damaged_state_takes_no_good_snapshots_place(tmp_path: Path, monkeypat
 
     with quick(monkeypatch):
         in_container(tmp_path, work)
-    assert pages.inspect(tmp_path / "container-0/state/data.mdb", 0).damage == ""
+    assert inspector.inspect(tmp_path / "container-0/state/data.mdb", 0).damage == ""

@@ -15,7 +15,7 @@ from nadi.segmentstore.doors import appends as connection_appends
 from nadi.segmentstore.doors import connection
 from nadi.segmentstore.doors.appends import Append
 from nadi.segmentstore.doors.connection import Connection
-from nadi.segmentstore.doors.service import find
+from nadi.segmentstore.doors.segments import find
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
 
@@ -26,28 +26,25 @@ def writer_id(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def test_a_refused_append_keeps_nothing_of_its_frame(tmp_path: Path) -> None:
+async def test_a_refused_append_keeps_nothing_of_its_frame(tmp_path: Path) -> None:
     """Its session keeps the error, to answer what comes after; the frames of the stack in it held whole frames."""
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            other = await connect(store.address)
-            await other.create(S)
-            await other.setup(S)
-            for number in range(20):
-                segment = f"scope/sealed/{number}.#epoch.0"
-                await peer.create(segment)
-                await peer.setup(segment, writer_id(number))
-                await peer.ask(wire.SealSegment(1, segment, ""))
-                data = frame_events([bytes(100)])
-                peer.send(wire.AppendBlockEnd(writer_id(number), len(data), data, 1, 1, 2))
-                await other.append([bytes(1000)], number + 1)
-                assert isinstance(await peer.receive(), wire.SegmentIsSealed)
-            gc.collect()
-            kept = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | Append)]
-            assert len(kept) <= 2, "of the frame that was written last"
-
-    asyncio.run(run())
+    async with open_store(tmp_path, 1) as (store, peer):
+        other = await connect(store.address)
+        await other.create(S)
+        await other.setup(S)
+        for number in range(20):
+            segment = f"scope/sealed/{number}.#epoch.0"
+            await peer.create(segment)
+            await peer.setup(segment, writer_id(number))
+            await peer.ask(wire.SealSegment(1, segment, ""))
+            data = frame_events([bytes(100)])
+            peer.send(wire.AppendBlockEnd(writer_id(number), len(data), data, 1, 1, 2))
+            await other.append([bytes(1000)], number + 1)
+            assert isinstance(await peer.receive(), wire.SegmentIsSealed)
+        gc.collect()
+        kept = [one for one in gc.get_objects() if isinstance(one, FrameBuilder | Append)]
+        assert len(kept) <= 2, "of the frame that was written last"
 
 
 async def begin_and_end(peer: Peer, number: int) -> None:
@@ -63,50 +60,65 @@ def sessions_of(connections: set[Connection]) -> int:
     return max(len(connection._sessions) for connection in connections)
 
 
-def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
+async def test_a_connection_keeps_few_sessions_of_writers_that_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "APPEND_SESSIONS_KEPT", 10)
     monkeypatch.setattr(connection_appends, "APPEND_SESSION_GONE_S", 0.0)
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await peer.create(S)
-            for number in range(1, 6):
-                await peer.setup(S, writer_id(number))
-            for number in range(10, 210):
-                await begin_and_end(peer, number)
-                await peer.append([b"event"], number, writer_id(1 + number % 2))
-            assert sessions_of(store._connections) <= 20
-            for number in range(1, 6):  # those that live are there, used or not
-                reply = await peer.append([b"event"], 1000, writer_id(number))
-                assert isinstance(reply, wire.DataAppended)
-
-    asyncio.run(run())
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.create(S)
+        for number in range(1, 6):
+            await peer.setup(S, writer_id(number))
+        for number in range(10, 210):
+            await begin_and_end(peer, number)
+            await peer.append([b"event"], number, writer_id(1 + number % 2))
+        assert sessions_of(store._connections) <= 20
+        for number in range(1, 6):  # those that live are there, used or not
+            reply = await peer.append([b"event"], 1000, writer_id(number))
+            assert isinstance(reply, wire.DataAppended)
 
 
-def test_a_writer_that_was_idle_for_long_sets_itself_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_writer_that_was_idle_for_long_sets_itself_up_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "APPEND_SESSIONS_KEPT", 4)
     monkeypatch.setattr(connection_appends, "APPEND_SESSION_IDLE_S", 0.0)
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await peer.create(S)
-            await peer.setup(S, writer_id(1))
-            await peer.append([b"one"], 1, writer_id(1))
-            for number in range(2, 20):
-                await peer.setup(S, writer_id(number))
-            assert sessions_of(store._connections) <= 6
-            data = frame_events([b"two"])
-            peer.send(wire.AppendBlockEnd(writer_id(1), len(data), data, 1, 2, 3))
-            assert await peer.closed(), "as any append without a session; every client connects again"
-            peer = await connect(store.address)
-            assert await peer.setup(S, writer_id(1)) == 1
-            await peer.append([b"two"], 2, writer_id(1))
-            assert find(store.containers[0].state, S).event_count == 2
-            peer.close()
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S, writer_id(1))
+        await peer.append([b"one"], 1, writer_id(1))
+        for number in range(2, 20):
+            await peer.setup(S, writer_id(number))
+        assert sessions_of(store._connections) <= 6
+        data = frame_events([b"two"])
+        peer.send(wire.AppendBlockEnd(writer_id(1), len(data), data, 1, 2, 3))
+        assert await peer.closed(), "as any append without a session; every client connects again"
+        peer = await connect(store.address)
+        assert await peer.setup(S, writer_id(1)) == 1
+        await peer.append([b"two"], 2, writer_id(1))
+        assert find(store.containers[0].state, S).event_count == 2
+        peer.close()
 
-    asyncio.run(run())
+
+async def test_what_is_held_for_a_reply_is_given_back_if_its_fetch_never_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read is answered in the turn of the loop in which its connection ends."""
+    async with open_store(tmp_path, 1) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([bytes(1000)], 1)
+        monkeypatch.setattr(store._reader, "_in_memory", lambda *_: None)
+        (connection,) = store._connections
+        connection.abort()
+        connection.receive(wire.ReadSegment(S, 0, 1000, "", 1))
+        assert store.budget.sending.held_bytes > 0
+        while store._connections:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert store.budget.sending.held_bytes == 0
 
 
 def test_the_cache_counts_what_small_blocks_take_besides() -> None:

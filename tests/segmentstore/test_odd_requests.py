@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nadi.segmentstore.doors.service import _updated
-from nadi.seldom import SeldomWarning
+from nadi.segmentstore.doors.segments import _updated
+from nadi.throttled_log import SeldomWarning
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode
 from nadi.wire.fields import TableEntry, TableKey
@@ -88,33 +88,27 @@ def test_reading_a_key_without_bytes_is_refused(tmp_path: Path) -> None:
     over_store(tmp_path, test)
 
 
-def test_a_reply_that_the_protocol_cannot_hold_ends_the_connection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with open_store(tmp_path, containers=1) as (store, peer):
-            peer.send(wire.CreateTransientSegment(1, bytes(16), "x" * 65_500, ""))  # its name would be too long
-            peer.send(wire.GetStreamSegmentInfo(2, A, ""))
-            assert await peer.closed(), "what was sent behind it would wait for ever"
-            container = store.containers[0]
-            while await container.call(lambda _: bool(container.state.transients)):
-                pass
-
-    asyncio.run(main())
+async def test_a_reply_that_the_protocol_cannot_hold_ends_the_connection(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        peer.send(wire.CreateTransientSegment(1, bytes(16), "x" * 65_500, ""))  # its name would be too long
+        peer.send(wire.GetStreamSegmentInfo(2, A, ""))
+        assert await peer.closed(), "what was sent behind it would wait for ever"
+        container = store.containers[0]
+        while await container.call(lambda _: bool(container.state.transients)):
+            pass
 
 
-def test_appends_that_a_session_refuses_leave_nothing_in_memory(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with open_store(tmp_path, containers=1) as (store, peer):
-            await peer.create(A)
-            await peer.setup(A)
-            await peer.ask(wire.SealSegment(1, A, ""))
-            for number in range(50):
-                assert isinstance(await peer.append([b"12345678"], number), wire.SegmentIsSealed)
-            (connection,) = store._connections
-            error = connection._sessions[WRITER].error
-            assert error is not None
-            assert len(list(traceback.walk_tb(error.__traceback__))) < 10
-
-    asyncio.run(main())
+async def test_appends_that_a_session_refuses_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        await peer.create(A)
+        await peer.setup(A)
+        await peer.ask(wire.SealSegment(1, A, ""))
+        for number in range(50):
+            assert isinstance(await peer.append([b"12345678"], number), wire.SegmentIsSealed)
+        (connection,) = store._connections
+        error = connection._sessions[WRITER].error
+        assert error is not None
+        assert len(list(traceback.walk_tb(error.__traceback__))) < 10
 
 
 def test_one_who_breaks_the_protocol_often_is_logged_seldom(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

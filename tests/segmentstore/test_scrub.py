@@ -17,12 +17,14 @@ import uvloop
 from nadi.model.framing import frame_events
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.naming import SCRUB_SEGMENT
-from nadi.segmentstore import scrub as scrubs
+from nadi.runtime import Runtime
 from nadi.segmentstore import storage_writer as writers
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.repair.stopped import StoppedLog
+from nadi.segmentstore.scrub import kept as keeping
+from nadi.segmentstore.scrub import scrub as scrubs
 from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state.inspected import Inspected
+from nadi.segmentstore.state.checked import Inspected
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
@@ -32,6 +34,8 @@ from nadi.wire import commands as wire
 
 from .harness import Peer, open_store
 
+pytestmark = pytest.mark.uvloop
+
 SEGMENTS = [f"s/t/{number}.#epoch.0" for number in range(6)]
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -40,15 +44,15 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "_RETRY_S", 0.01)
     monkeypatch.setattr(scrubs, "_LOOK_S", 0.02)
-    monkeypatch.setattr("nadi.segmentstore.container.container.CHECKPOINT_INTERVAL_S", 0.02)
+    monkeypatch.setattr("nadi.limits.CHECKPOINT_INTERVAL_S", 0.02)
 
 
-class Clock:
+class Clock(Runtime):
     def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
+        self.wall_ms = 1_700_000_000_000
 
-    def __call__(self) -> int:
-        return self.now_ms
+    def now_ms(self) -> int:
+        return self.wall_ms
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -84,272 +88,239 @@ def chunks_of(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "tier2").rglob("*") if path.is_file() and "snapshot" not in str(path))
 
 
-def test_all_that_is_stored_is_read_and_nothing_is_wrong(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await fill(store, peer)
-            held = {name: len(container.state.residents) for name, container in enumerate(store.containers)}
-            cached = store.containers[0].cache.size_bytes
-            store.scrub.begin()
-            found = await ended(store)
-            assert (found.damages, found.damaged, found.asked) == (0, [], True)
-            assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
-            assert found.total_bytes == found.read_bytes
-            assert found.records >= len(SEGMENTS) * 6
-            assert store.containers[0].cache.size_bytes == cached
-            assert {name: len(one.state.residents) for name, one in enumerate(store.containers)} == held
-
-    uvloop.run(run())
+async def test_all_that_is_stored_is_read_and_nothing_is_wrong(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await fill(store, peer)
+        held = {name: len(container.state.record_cache) for name, container in enumerate(store.containers)}
+        cached = store.containers[0].cache.size_bytes
+        store.scrub.begin()
+        found = await ended(store)
+        assert (found.damages, found.damaged, found.asked) == (0, [], True)
+        assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
+        assert found.total_bytes == found.read_bytes
+        assert found.records >= len(SEGMENTS) * 6
+        assert store.containers[0].cache.size_bytes == cached
+        assert {name: len(one.state.record_cache) for name, one in enumerate(store.containers)} == held
 
 
-def test_what_is_missing_is_told_wherever_it_lies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await fill(store, peer)
-            lost = chunks_of(tmp_path)[1::4]
-            for path in lost:
-                path.unlink()
-            store.scrub.begin()
-            first = await ended(store)
-            assert first.damages == len(lost) == 3
-            for path in lost:
-                assert sum(path.name in text and "s/t/" in text for text in first.damaged) == 1
-            assert sum("the scrub found damage" in line for line in caplog.messages) == 3
-            store.scrub.begin()  # and again: what is damaged stays so until it is mended
-            assert (await ended(store, after=first)).damages == 3
-
-    uvloop.run(run())
+async def test_what_is_missing_is_told_wherever_it_lies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await fill(store, peer)
+        lost = chunks_of(tmp_path)[1::4]
+        for path in lost:
+            path.unlink()
+        store.scrub.begin()
+        first = await ended(store)
+        assert first.damages == len(lost) == 3
+        for path in lost:
+            assert sum(path.name in text and "s/t/" in text for text in first.damaged) == 1
+        assert sum("the scrub found damage" in line for line in caplog.messages) == 3
+        store.scrub.begin()  # and again: what is damaged stays so until it is mended
+        assert (await ended(store, after=first)).damages == 3
 
 
-def test_it_comes_once_a_week(tmp_path: Path) -> None:
-    async def run() -> None:
-        clock = Clock()
-        async with open_store(tmp_path, now_ms=clock) as (store, peer):
-            await fill(store, peer)
-            await asyncio.sleep(0.1)
-            assert (store.scrub.running, store.scrub.last) == (None, None)
-            clock.now_ms += WEEK_MS
-            first = await ended(store)
-            assert not first.asked
-            assert first.ended_ms == clock.now_ms
-        clock.now_ms += WEEK_MS - 1
-        async with open_store(tmp_path, now_ms=clock) as (store, _):
-            await asyncio.sleep(0.1)
-            assert store.scrub.last == first  # kept over the restart
-            clock.now_ms += 1
-            assert (await ended(store, after=store.scrub.last)).read_bytes == first.read_bytes
-
-    uvloop.run(run())
+async def test_it_comes_once_a_week(tmp_path: Path) -> None:
+    clock = Clock()
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        await fill(store, peer)
+        await asyncio.sleep(0.1)
+        assert (store.scrub.running, store.scrub.last) == (None, None)
+        clock.wall_ms += WEEK_MS
+        first = await ended(store)
+        assert not first.asked
+        assert first.ended_ms == clock.wall_ms
+    clock.wall_ms += WEEK_MS - 1
+    async with open_store(tmp_path, runtime=clock) as (store, _):
+        await asyncio.sleep(0.1)
+        assert store.scrub.last == first  # kept over the restart
+        clock.wall_ms += 1
+        assert (await ended(store, after=store.scrub.last)).read_bytes == first.read_bytes
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
-def test_a_clock_that_was_ahead_costs_no_more_than_a_week(tmp_path: Path, *, is_restarted: bool) -> None:
+async def test_a_clock_that_was_ahead_costs_no_more_than_a_week(tmp_path: Path, *, is_restarted: bool) -> None:
     """The last pass ended in the year after next, by a clock that was set right since."""
 
-    async def run() -> None:
-        clock = Clock()
-        now_ms, clock.now_ms = clock.now_ms, clock.now_ms + 400 * WEEK_MS // 7
-        async with open_store(tmp_path, now_ms=clock) as (store, peer):
-            await fill(store, peer, chunks=0)
-            store.scrub.begin()
-            first = await ended(store)
-            clock.now_ms = now_ms
-            if not is_restarted:
-                await until(lambda: first.ended_ms == now_ms)
-                clock.now_ms += WEEK_MS
-                await until(lambda: store.scrub.running is None and store.scrub.last is not first)
-                return
-        async with open_store(tmp_path, now_ms=clock):
-            await asyncio.sleep(0.05)
-        clock.now_ms += WEEK_MS - 1
-        async with open_store(tmp_path, now_ms=clock) as (store, _):  # a week from when it was set right
-            await asyncio.sleep(0.05)
-            last = store.scrub.last
-            assert last is not None
-            assert (last.asked, last.ended_ms) == (True, now_ms)
-            clock.now_ms += 1
-            assert not (await ended(store, after=last)).asked
-
-    uvloop.run(run())
+    clock = Clock()
+    now_ms, clock.wall_ms = clock.wall_ms, clock.wall_ms + 400 * WEEK_MS // 7
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        await fill(store, peer, chunks=0)
+        store.scrub.begin()
+        first = await ended(store)
+        clock.wall_ms = now_ms
+        if not is_restarted:
+            await until(lambda: first.ended_ms == now_ms)
+            clock.wall_ms += WEEK_MS
+            await until(lambda: store.scrub.running is None and store.scrub.last is not first)
+            return
+    async with open_store(tmp_path, runtime=clock):
+        await asyncio.sleep(0.05)
+    clock.wall_ms += WEEK_MS - 1
+    async with open_store(tmp_path, runtime=clock) as (store, _):  # a week from when it was set right
+        await asyncio.sleep(0.05)
+        last = store.scrub.last
+        assert last is not None
+        assert (last.asked, last.ended_ms) == (True, now_ms)
+        clock.wall_ms += 1
+        assert not (await ended(store, after=last)).asked
 
 
-def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restart_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 100_000)
 
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await fill(store, peer)
-            store.scrub.begin()
-            before = store.scrub.running
-            assert before is not None
-            await until(lambda: before.read_bytes >= 5 * 1_008)
-        verified: list[str] = []
-        async with open_store(tmp_path) as (store, _):
-            original = store._reader.verify
+    async with open_store(tmp_path) as (store, peer):
+        await fill(store, peer)
+        store.scrub.begin()
+        before = store.scrub.running
+        assert before is not None
+        await until(lambda: before.read_bytes >= 5 * 1_008)
+    verified: list[str] = []
+    async with open_store(tmp_path) as (store, _):
+        original = store._reader.verify
 
-            async def verify(container: Any, record: Any, extent: Any) -> bool:
-                verified.append(record.name)
-                return await original(container, record, extent)
+        async def verify(container: Any, record: Any, extent: Any) -> bool:
+            verified.append(record.name)
+            return await original(container, record, extent)
 
-            monkeypatch.setattr(store._reader, "verify", verify)
-            found = await ended(store)
-            assert found.begun_ms == before.begun_ms
-            assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
-            assert 0 < len(verified) <= (found.read_bytes - before.read_bytes) // 1_008
-
-    uvloop.run(run())
+        monkeypatch.setattr(store._reader, "verify", verify)
+        found = await ended(store)
+        assert found.begun_ms == before.begun_ms
+        assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
+        assert 0 < len(verified) <= (found.read_bytes - before.read_bytes) // 1_008
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"\xff\xfe", b'{"since_ms": "a"}', b'{"since_ms":0,"place":{"table":99}}']
 )
-def test_a_damaged_file_of_it_costs_a_pass(tmp_path: Path, content: bytes) -> None:
+async def test_a_damaged_file_of_it_costs_a_pass(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "scrub").write_bytes(content)
 
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await fill(store, peer, chunks=0)
-            store.scrub.begin()
-            assert (await ended(store)).read_bytes == len(SEGMENTS) * 1_008
-
-    uvloop.run(run())
+    async with open_store(tmp_path) as (store, peer):
+        await fill(store, peer, chunks=0)
+        store.scrub.begin()
+        assert (await ended(store)).read_bytes == len(SEGMENTS) * 1_008
 
 
 @pytest.mark.parametrize("how", ["flipped", "of another folder", "without checksum"])
-def test_a_damaged_place_lets_nothing_be_skipped(
+async def test_a_damaged_place_lets_nothing_be_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It went on behind the damage, or failed over and over, and then told that nothing is damaged."""
     monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 200_000)
 
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await fill(store, peer)
-            store.scrub.begin()
-            running = store.scrub.running
-            assert running is not None
-            await until(lambda: running.read_bytes >= 2 * 1_008)
-        first = chunks_of(tmp_path)[0]
-        first.write_bytes(bytes(first.stat().st_size))
-        file = tmp_path / "scrub"
-        kept = file.read_bytes()
-        if how == "flipped":
-            at = kept.index(b'"segment":') + len(b'"segment":')
-            file.write_bytes(kept[:at] + bytes([kept[at] ^ 8]) + kept[at + 1 :])
-        elif how == "without checksum":
-            file.write_bytes(kept.rpartition(b" ")[0])
-        else:
-            strange = scrubs._decode(kept)
-            strange.place.container = 7
-            file.write_bytes(scrubs._encode(strange))
-        async with open_store(tmp_path) as (store, _):
-            found = await ended(store)
-            assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
-            assert found.damages >= 1
-        assert any("starts over" in line for line in caplog.messages)
-        assert not any("failed" in line for line in caplog.messages)
-
-    uvloop.run(run())
+    async with open_store(tmp_path) as (store, peer):
+        await fill(store, peer)
+        store.scrub.begin()
+        running = store.scrub.running
+        assert running is not None
+        await until(lambda: running.read_bytes >= 2 * 1_008)
+    first = chunks_of(tmp_path)[0]
+    first.write_bytes(bytes(first.stat().st_size))
+    file = tmp_path / "scrub"
+    kept = file.read_bytes()
+    if how == "flipped":
+        at = kept.index(b'"segment":') + len(b'"segment":')
+        file.write_bytes(kept[:at] + bytes([kept[at] ^ 8]) + kept[at + 1 :])
+    elif how == "without checksum":
+        file.write_bytes(kept.rpartition(b" ")[0])
+    else:
+        strange = keeping.decode(kept)
+        strange.place.container = 7
+        file.write_bytes(keeping.encode(strange))
+    async with open_store(tmp_path) as (store, _):
+        found = await ended(store)
+        assert found.read_bytes == len(SEGMENTS) * 3 * 1_008
+        assert found.damages >= 1
+    assert any("starts over" in line for line in caplog.messages)
+    assert not any("failed" in line for line in caplog.messages)
 
 
-def test_it_keeps_its_pace_and_lets_appends_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_keeps_its_pace_and_lets_appends_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 60_000)
 
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await fill(store, peer)
-            began = time.monotonic()
-            store.scrub.begin()
-            found = await ended(store)
-            assert time.monotonic() - began > 0.8 * found.read_bytes / 60_000 - 0.1
-            monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 1 << 40)
-            monkeypatch.setattr(scrubs, "SCRUB_YIELD_BYTES", 1_000)
-            monkeypatch.setattr(scrubs, "SCRUB_YIELD_S", 0.03)
-            for container in store.containers:
-                container.queue_bytes += 1
-            began = time.monotonic()
-            store.scrub.begin()
-            await ended(store, after=found)
-            assert time.monotonic() - began > 0.03 * found.read_bytes // 1_008
-            for container in store.containers:
-                container.queue_bytes -= 1
-
-    uvloop.run(run())
+    async with open_store(tmp_path) as (store, peer):
+        await fill(store, peer)
+        began = time.monotonic()
+        store.scrub.begin()
+        found = await ended(store)
+        assert time.monotonic() - began > 0.8 * found.read_bytes / 60_000 - 0.1
+        monkeypatch.setattr(scrubs, "SCRUB_ASKED_BYTES_PER_S", 1 << 40)
+        monkeypatch.setattr(scrubs, "SCRUB_YIELD_BYTES", 1_000)
+        monkeypatch.setattr(scrubs, "SCRUB_YIELD_S", 0.03)
+        for container in store.containers:
+            container.queue_bytes += 1
+        began = time.monotonic()
+        store.scrub.begin()
+        await ended(store, after=found)
+        assert time.monotonic() - began > 0.03 * found.read_bytes // 1_008
+        for container in store.containers:
+            container.queue_bytes -= 1
 
 
-def test_what_is_deleted_truncated_and_compacted_meanwhile_is_not_damage(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await fill(store, peer, chunks=9)
-            original = store._reader.verify
-            done: list[str] = []
+async def test_what_is_deleted_truncated_and_compacted_meanwhile_is_not_damage(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        await fill(store, peer, chunks=9)
+        original = store._reader.verify
+        done: list[str] = []
 
-            async def verify(container: Any, record: Any, extent: Any) -> bool:
-                if not done:
-                    done.append(record.name)
-                    others = [segment for segment in SEGMENTS if segment != record.name]
-                    await peer.ask(wire.DeleteSegment(1, others[0], ""))
-                    await peer.ask(wire.TruncateSegment(2, record.name, 5 * 1_008, ""))
-                    while await store.storage_writers[0].flush_once(everything=True):
-                        pass
-                    await store.storage_writers[0]._compact_once()
-                    for path in chunks_of(tmp_path):
-                        if str(path.relative_to(tmp_path / "tier2")) in container.state.garbage:
-                            path.unlink()
-                return await original(container, record, extent)
+        async def verify(container: Any, record: Any, extent: Any) -> bool:
+            if not done:
+                done.append(record.name)
+                others = [segment for segment in SEGMENTS if segment != record.name]
+                await peer.ask(wire.DeleteSegment(1, others[0], ""))
+                await peer.ask(wire.TruncateSegment(2, record.name, 5 * 1_008, ""))
+                while await store.storage_writers[0].flush_once(everything=True):
+                    pass
+                await store.storage_writers[0]._compact_once()
+                for path in chunks_of(tmp_path):
+                    if str(path.relative_to(tmp_path / "tier2")) in container.state.garbage:
+                        path.unlink()
+            return await original(container, record, extent)
 
-            store._reader.verify = verify  # type: ignore[method-assign]
-            store.scrub.begin()
-            found = await ended(store)
-            assert done
-            assert found.damaged == []
-
-    uvloop.run(run())
+        store._reader.verify = verify  # type: ignore[method-assign]
+        store.scrub.begin()
+        found = await ended(store)
+        assert done
+        assert found.damaged == []
 
 
-def test_over_the_wire(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await fill(store, peer, chunks=0)
-            begun = await peer.ask(wire.Scrub(1, SCRUB_SEGMENT, True, ""))
-            assert begun.segment == SCRUB_SEGMENT
-            running = msgspec.json.decode(begun.report, type=ScrubReport).running
-            assert running is not None
-            assert running.asked
-            again = await peer.ask(wire.Scrub(2, SCRUB_SEGMENT, True, ""))
-            report = msgspec.json.decode(again.report, type=ScrubReport)
-            assert (report.running or report.last).begun_ms == running.begun_ms  # type: ignore[union-attr]
-            await ended(store)
-            reply = await peer.ask(wire.Scrub(3, SCRUB_SEGMENT, False, ""))
-            report = msgspec.json.decode(reply.report, type=ScrubReport)
-            assert report.running is None
-            assert report.last is not None
-            assert report.last.read_bytes == len(SEGMENTS) * 1_008
-            assert isinstance(await peer.ask(wire.Scrub(4, "s/t/0.#epoch.0", True, "")), wire.NoSuchSegment)
-
-    uvloop.run(run())
+async def test_over_the_wire(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await fill(store, peer, chunks=0)
+        begun = await peer.ask(wire.Scrub(1, SCRUB_SEGMENT, True, ""))
+        assert begun.segment == SCRUB_SEGMENT
+        running = msgspec.json.decode(begun.report, type=ScrubReport).running
+        assert running is not None
+        assert running.asked
+        again = await peer.ask(wire.Scrub(2, SCRUB_SEGMENT, True, ""))
+        report = msgspec.json.decode(again.report, type=ScrubReport)
+        assert (report.running or report.last).begun_ms == running.begun_ms  # type: ignore[union-attr]
+        await ended(store)
+        reply = await peer.ask(wire.Scrub(3, SCRUB_SEGMENT, False, ""))
+        report = msgspec.json.decode(reply.report, type=ScrubReport)
+        assert report.running is None
+        assert report.last is not None
+        assert report.last.read_bytes == len(SEGMENTS) * 1_008
+        assert isinstance(await peer.ask(wire.Scrub(4, "s/t/0.#epoch.0", True, "")), wire.NoSuchSegment)
 
 
-def test_a_place_that_the_disk_cannot_read_does_not_end_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await fill(store, peer, chunks=0)
-            original = store._reader.verify
-            failing = SEGMENTS[2]
+async def test_a_place_that_the_disk_cannot_read_does_not_end_it(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        await fill(store, peer, chunks=0)
+        original = store._reader.verify
+        failing = SEGMENTS[2]
 
-            async def verify(container: Any, record: Any, extent: Any) -> bool:
-                if record.name == failing:
-                    raise OSError(5, "Input/output error")
-                return await original(container, record, extent)
+        async def verify(container: Any, record: Any, extent: Any) -> bool:
+            if record.name == failing:
+                raise OSError(5, "Input/output error")
+            return await original(container, record, extent)
 
-            store._reader.verify = verify  # type: ignore[method-assign]
-            store.scrub.begin()
-            found = await ended(store)
-            assert found.damages == 1
-            assert failing in found.damaged[0]
-            assert "Input/output error" in found.damaged[0]
-
-    uvloop.run(run())
+        store._reader.verify = verify  # type: ignore[method-assign]
+        store.scrub.begin()
+        found = await ended(store)
+        assert found.damages == 1
+        assert failing in found.damaged[0]
+        assert "Input/output error" in found.damaged[0]
 
 
 def leaf_pages(file: Path) -> list[int]:
@@ -359,57 +330,51 @@ def leaf_pages(file: Path) -> list[int]:
     return [n for n, head in heads.items() if head[:8] == n.to_bytes(8, "little") and head[10:12] == b"\x02\0"]
 
 
-def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(tmp_path: Path) -> None:
+async def test_a_state_that_rots_is_found_where_nothing_reads_it_and_made_anew(tmp_path: Path) -> None:
     """LMDB doesn't look at the number that a page says it has, for one; it used to go unseen."""
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await fill(store, peer)
-            (container,) = store.containers
-            await until(lambda: container._checkpoint is None or container._checkpoint.done())
-            with (tmp_path / "container-0/state/data.mdb").open("r+b", buffering=0) as file:
-                for page in leaf_pages(tmp_path / "container-0/state/data.mdb"):
-                    file.seek(page * 4096)
-                    file.write(bytes([page % 256 ^ 1]))
-            store.scrub.begin()
-            found = await ended(store)
-            assert found.damages == 1
-            assert "the state of container 0" in found.damaged[0]
-            await until(lambda: container.failure is None and bool(container.rebuilt))
-            await until(lambda: container._checkpointed_sequence == container.state.sequence)
-            store.scrub.begin()
-            again = await ended(store, after=found)
-            assert (again.damages, again.read_bytes) == (0, len(SEGMENTS) * 3 * 1_008)
-            assert again.state_bytes == (tmp_path / "container-0/state/data.mdb").stat().st_size
-            assert await peer.read_all(SEGMENTS[0]) == frame_events([bytes(1_000)]) * 3
-
-    uvloop.run(run())
+    async with open_store(tmp_path, 1) as (store, peer):
+        await fill(store, peer)
+        (container,) = store.containers
+        await until(lambda: container.checkpoints._task is None or container.checkpoints._task.done())
+        with (tmp_path / "container-0/state/data.mdb").open("r+b", buffering=0) as file:
+            for page in leaf_pages(tmp_path / "container-0/state/data.mdb"):
+                file.seek(page * 4096)
+                file.write(bytes([page % 256 ^ 1]))
+        store.scrub.begin()
+        found = await ended(store)
+        assert found.damages == 1
+        assert "the state of container 0" in found.damaged[0]
+        await until(lambda: container.failure is None and bool(container.parts.rebuilt))
+        await until(lambda: container.checkpoints.sequence == container.state.sequence)
+        store.scrub.begin()
+        again = await ended(store, after=found)
+        assert (again.damages, again.read_bytes) == (0, len(SEGMENTS) * 3 * 1_008)
+        assert again.state_bytes == (tmp_path / "container-0/state/data.mdb").stat().st_size
+        assert await peer.read_all(SEGMENTS[0]) == frame_events([bytes(1_000)]) * 3
 
 
 @pytest.mark.parametrize("what", ["base", "manifest"])
-def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what: str) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await fill(store, peer)
-            (container,) = store.containers
-            await until(lambda: container.snapshots.sequence > 0 and not container.snapshots.error)
-            store.scrub.begin()
-            whole = await ended(store)
-            assert whole.damages == 0
-            assert whole.snapshot_bytes > 0
-            rotten = next((tmp_path / "tier2").rglob(f"{what}-*"))
-            rotten.write_bytes(b"?" + rotten.read_bytes()[1:])
-            store.scrub.begin()
-            found = await ended(store, after=whole)
-            has_copy = what == "manifest"  # it is stored twice
-            assert (found.damages, found.renewals) == (not has_copy, has_copy)
-            assert rotten.name in (found.damaged or found.renewed)[0]
-            await until(lambda: rotten.name in container.snapshots.renewed)
-            store.scrub.begin()
-            again = await ended(store, after=found)
-            assert (again.damages, again.renewals) == (0, 0)
-
-    uvloop.run(run())
+async def test_a_snapshot_that_rots_is_found_and_made_anew(tmp_path: Path, what: str) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        await fill(store, peer)
+        (container,) = store.containers
+        await until(lambda: container.parts.snapshots.sequence > 0 and not container.parts.snapshots.error)
+        store.scrub.begin()
+        whole = await ended(store)
+        assert whole.damages == 0
+        assert whole.snapshot_bytes > 0
+        rotten = next((tmp_path / "tier2").rglob(f"{what}-*"))
+        rotten.write_bytes(b"?" + rotten.read_bytes()[1:])
+        store.scrub.begin()
+        found = await ended(store, after=whole)
+        has_copy = what == "manifest"  # it is stored twice
+        assert (found.damages, found.renewals) == (not has_copy, has_copy)
+        assert rotten.name in (found.damaged or found.renewed)[0]
+        await until(lambda: rotten.name in container.parts.snapshots.renewed)
+        store.scrub.begin()
+        again = await ended(store, after=found)
+        assert (again.damages, again.renewals) == (0, 0)
 
 
 @pytest.mark.parametrize("what", ["head", "header", "table"])
@@ -423,13 +388,13 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
     async def run() -> None:
         async with open_store(tmp_path, 1) as (store, peer):
             (container,) = store.containers
-            await until(lambda: container.snapshots._manifest is not None)  # the next would come in hours
+            await until(lambda: container.parts.snapshots._manifest is not None)  # the next would come in hours
             await peer.create(SEGMENTS[0])
             await peer.setup(SEGMENTS[0])
             for number, payload in enumerate(payloads):
                 await peer.append([payload], number)
-            await until(lambda: container._checkpointed_sequence == container.state.sequence)
-            known = container.snapshots.sequence
+            await until(lambda: container.checkpoints.sequence == container.state.sequence)
+            known = container.parts.snapshots.sequence
             frames = StoppedLog(tmp_path / "container-0/log").readable(known)
             assert len(frames) >= len(payloads)
             store.scrub.begin()
@@ -448,7 +413,7 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
             assert found.damages == 1
             assert f"{header.sequence:,}" in found.damaged[0]
             assert str(frames[-4].path) in found.damaged[0]
-            await until(lambda: container.snapshots.sequence >= header.sequence)
+            await until(lambda: container.parts.snapshots.sequence >= header.sequence)
             store.scrub.begin()
             assert (await ended(store, after=found)).damages == 0
         shutil.rmtree(tmp_path / "container-0/state")
@@ -458,32 +423,29 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
     uvloop.run(run())
 
 
-def test_frames_are_read_while_the_log_is_written_and_released(tmp_path: Path) -> None:
-    async def run() -> None:
-        log = FileLog.open(tmp_path, file_bytes=64 * 1024)
-        assert list(log.replay(0)) == []
-        written = asyncio.Event()
+async def test_frames_are_read_while_the_log_is_written_and_released(tmp_path: Path) -> None:
+    log = FileLog.open(tmp_path, file_bytes=64 * 1024)
+    assert list(log.replay(0)) == []
+    written = asyncio.Event()
 
-        async def write() -> None:
-            for number in range(400):
-                await log.append([b"head" * 50, bytes(9_000)])
-                if number % 20 == 19:
-                    log.truncate(number - 10)
-                await asyncio.sleep(0)
-            written.set()
-
-        writing = asyncio.create_task(write())
-        looks = 0
-        while not written.is_set():
+    async def write() -> None:
+        for number in range(400):
+            await log.append([b"head" * 50, bytes(9_000)])
+            if number % 20 == 19:
+                log.truncate(number - 10)
             await asyncio.sleep(0)
-            async for heads in log.read_heads(0):
-                assert heads.damages == ()
-                looks += 1
-        await writing
-        assert looks > 20
-        await log.close()
+        written.set()
 
-    uvloop.run(run())
+    writing = asyncio.create_task(write())
+    looks = 0
+    while not written.is_set():
+        await asyncio.sleep(0)
+        async for heads in log.read_heads(0):
+            assert heads.damages == ()
+            looks += 1
+    await writing
+    assert looks > 20
+    await log.close()
 
 
 async def fill_as_before(store: SegmentStore, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -509,33 +471,30 @@ def extents_of(store: SegmentStore) -> list[Extent]:
     return record.extents
 
 
-def test_chunks_without_checksums_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            payloads = await fill_as_before(store, peer, monkeypatch)
-            former = chunks_of(tmp_path)
-            store.scrub.begin()
-            found = await ended(store)
-            assert found.damages == 0
-            assert found.rewritten_bytes == found.read_bytes == sum(map(len, payloads)) + 8 * len(payloads)
-            assert [extent.length for extent in extents_of(store)] == [len(payload) + 8 for payload in payloads]
-            assert all(extent.checksums for extent in extents_of(store))
-            assert {str(path.relative_to(tmp_path / "tier2")) for path in former} <= store.containers[
-                0
-            ].state.garbage.keys()
-            store.scrub.begin()
-            assert (await ended(store, after=found)).rewritten_bytes == 0
-        async with open_store(tmp_path, 1) as (store, peer):
-            assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
-            assert all(extent.checksums for extent in extents_of(store))
-            chunk = tmp_path / "tier2" / extents_of(store)[1].chunk
-            with chunk.open("r+b") as file:
-                file.seek(2_000_000)
-                file.write(b"?")
-            store.scrub.begin()
-            assert (await ended(store, after=store.scrub.last)).damages == 1
-
-    uvloop.run(run())
+async def test_chunks_without_checksums_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        payloads = await fill_as_before(store, peer, monkeypatch)
+        former = chunks_of(tmp_path)
+        store.scrub.begin()
+        found = await ended(store)
+        assert found.damages == 0
+        assert found.rewritten_bytes == found.read_bytes == sum(map(len, payloads)) + 8 * len(payloads)
+        assert [extent.length for extent in extents_of(store)] == [len(payload) + 8 for payload in payloads]
+        assert all(extent.checksums for extent in extents_of(store))
+        assert {str(path.relative_to(tmp_path / "tier2")) for path in former} <= store.containers[
+            0
+        ].state.garbage.keys()
+        store.scrub.begin()
+        assert (await ended(store, after=found)).rewritten_bytes == 0
+    async with open_store(tmp_path, 1) as (store, peer):
+        assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
+        assert all(extent.checksums for extent in extents_of(store))
+        chunk = tmp_path / "tier2" / extents_of(store)[1].chunk
+        with chunk.open("r+b") as file:
+            file.seek(2_000_000)
+            file.write(b"?")
+        store.scrub.begin()
+        assert (await ended(store, after=store.scrub.last)).damages == 1
 
 
 @pytest.mark.parametrize("what", ["flipped", "cut off"])
@@ -560,7 +519,7 @@ def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None
         assert await inspected(tmp_path) == ([], [])
         rotten_bytes = sum(map(rot, rotten))
         (told,), lost = await inspected(tmp_path)
-        assert "data right: 2, " in told
+        assert "chunks with intact data but a damaged description: 2, " in told
         assert str(rotten[0].relative_to(tmp_path / "tier2")) in told
         assert lost == []
         async with open_store(tmp_path, 1) as (store, peer):
@@ -584,23 +543,20 @@ def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None
     uvloop.run(run())
 
 
-def test_without_room_chunks_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            payloads = await fill_as_before(store, peer, monkeypatch)
-            monkeypatch.setattr(ChunkStore, "room_bytes", lambda self: 1_000_000)
-            store.scrub.begin()
-            found = await ended(store)
-            assert found.damages == 0
-            assert found.rewritten_bytes == 1_008 + 200_008
-            assert [bool(extent.checksums) for extent in extents_of(store)] == [True, False, True, False]
-        async with open_store(tmp_path, 1) as (store, peer):
-            assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
-
-    uvloop.run(run())
+async def test_without_room_chunks_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        payloads = await fill_as_before(store, peer, monkeypatch)
+        monkeypatch.setattr(ChunkStore, "room_bytes", lambda self: 1_000_000)
+        store.scrub.begin()
+        found = await ended(store)
+        assert found.damages == 0
+        assert found.rewritten_bytes == 1_008 + 200_008
+        assert [bool(extent.checksums) for extent in extents_of(store)] == [True, False, True, False]
+    async with open_store(tmp_path, 1) as (store, peer):
+        assert await peer.read_all(SEGMENTS[0]) == b"".join(frame_events([payload]) for payload in payloads)
 
 
-def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pages hold still meanwhile; what is appended then is answered, and is in the next checkpoint."""
     inspect_file, go_on = statecheck.inspect_file, threading.Event()
 
@@ -608,35 +564,29 @@ def test_a_state_is_walked_beside_all_else_but_commits(tmp_path: Path, monkeypat
         assert go_on.wait(20)
         return inspect_file(file, number)
 
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await fill(store, peer, chunks=0)
-            (container,) = store.containers
-            await until(lambda: container.snapshots.sequence == container.state.sequence)
-            monkeypatch.setattr(statecheck, "inspect_file", slowly)
+    async with open_store(tmp_path, 1) as (store, peer):
+        await fill(store, peer, chunks=0)
+        (container,) = store.containers
+        await until(lambda: container.parts.snapshots.sequence == container.state.sequence)
+        monkeypatch.setattr(statecheck, "inspect_file", slowly)
+        store.scrub.begin()
+        await asyncio.sleep(0.05)
+        before = container.checkpoints.sequence
+        await peer.append([b"meanwhile"], 100)
+        await asyncio.sleep(0.1)  # five checkpoints' time
+        assert container.checkpoints.sequence == before < container.state.sequence
+        go_on.set()
+        assert (await ended(store)).damages == 0
+        await until(lambda: container.checkpoints.sequence == container.state.sequence)
+
+
+async def test_passes_beside_many_checkpoints_find_nothing(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        await fill(store, peer, chunks=0)
+        last: ScrubPass | None = None
+        for number in range(10):
             store.scrub.begin()
-            await asyncio.sleep(0.05)
-            before = container._checkpointed_sequence
-            await peer.append([b"meanwhile"], 100)
-            await asyncio.sleep(0.1)  # five checkpoints' time
-            assert container._checkpointed_sequence == before < container.state.sequence
-            go_on.set()
-            assert (await ended(store)).damages == 0
-            await until(lambda: container._checkpointed_sequence == container.state.sequence)
-
-    uvloop.run(run())
-
-
-def test_passes_beside_many_checkpoints_find_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path, 1) as (store, peer):
-            await fill(store, peer, chunks=0)
-            last: ScrubPass | None = None
-            for number in range(10):
-                store.scrub.begin()
-                for append in range(20):
-                    await peer.append([bytes(500)], 100 + 20 * number + append)
-                last = await ended(store, after=last)
-                assert last.damaged == []
-
-    uvloop.run(run())
+            for append in range(20):
+                await peer.append([bytes(500)], 100 + 20 * number + append)
+            last = await ended(store, after=last)
+            assert last.damaged == []

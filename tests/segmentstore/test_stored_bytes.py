@@ -15,20 +15,22 @@ from typing import Any
 import pytest
 import uvloop
 
+from nadi import limits
 from nadi.errors import CorruptLogError, DamagedDataError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
-from nadi.segmentstore.container import container as container_module
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, log_file_name
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES as CHECKED_BYTES
-from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
+from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.standalone.health import _container
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, open_store
+
+pytestmark = pytest.mark.uvloop
 
 S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
 TXN = S + "#transaction." + "0" * 31 + "1"
@@ -42,8 +44,8 @@ def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
 
 
-def opened(folder: Path) -> AbstractAsyncContextManager[tuple[SegmentStore, Peer]]:
-    return open_store(folder, 1)
+def opened(folder: Path, chunks: ChunkStore | None = None) -> AbstractAsyncContextManager[tuple[SegmentStore, Peer]]:
+    return open_store(folder, 1, chunks=chunks)
 
 
 async def write(peer: Peer, segment: str, count: int, size: int = EVENT_BYTES, seed: int = 0) -> bytes:
@@ -133,186 +135,174 @@ def log_place(folder: Path, extent: Extent) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize("length", [1 << 20, 2 << 20, 70_000])
-def test_a_flipped_byte_in_a_chunk_is_told_and_all_else_is_read(tmp_path: Path, length: int) -> None:
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data, other = await write(peer, S, 40), await write(peer, T, 3)
-            await move(store)
-            (extent,) = record_of(store, S).extents
-            await assert_read(store, S, data, length=length)
-            damaged = 5 * CHECKED_BYTES + 17
-            flip(chunk_path(tmp_path, extent), damaged)
-            event = EVENT_BYTES + 8
-            behind = -(-6 * CHECKED_BYTES // event) * event  # the first append that begins behind the damaged block
-            await assert_read(store, S, data, (5 * CHECKED_BYTES, behind), length=length)
-            await assert_read(store, T, other)
-            (known,) = store.containers[0].damaged
-            assert (known.segment, known.offset, known.end_offset) == (S, 5 * CHECKED_BYTES, behind)
-            assert "checksum" in known.reason
-            details = _container(store.containers[0]).details
-            assert details["damaged_places"] == 1
-            assert [(place["segment"], place["offset"]) for place in details["damaged"]] == [(S, known.offset)]
-            flip(chunk_path(tmp_path, extent), damaged)
-            await assert_read(store, S, data, length=length)
-
-    uvloop.run(run())
+async def test_a_flipped_byte_in_a_chunk_is_told_and_all_else_is_read(tmp_path: Path, length: int) -> None:
+    async with opened(tmp_path) as (store, peer):
+        data, other = await write(peer, S, 40), await write(peer, T, 3)
+        await move(store)
+        (extent,) = record_of(store, S).extents
+        await assert_read(store, S, data, length=length)
+        damaged = 5 * CHECKED_BYTES + 17
+        flip(chunk_path(tmp_path, extent), damaged)
+        event = EVENT_BYTES + 8
+        behind = -(-6 * CHECKED_BYTES // event) * event  # the first append that begins behind the damaged block
+        await assert_read(store, S, data, (5 * CHECKED_BYTES, behind), length=length)
+        await assert_read(store, T, other)
+        (known,) = store.containers[0].damaged
+        assert (known.segment, known.offset, known.end_offset) == (S, 5 * CHECKED_BYTES, behind)
+        assert "checksum" in known.reason
+        details = _container(store.containers[0]).details
+        assert details["damaged_places"] == 1
+        assert [(place["segment"], place["offset"]) for place in details["damaged"]] == [(S, known.offset)]
+        flip(chunk_path(tmp_path, extent), damaged)
+        await assert_read(store, S, data, length=length)
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "short", "description", "swapped", "block of another place"])
-def test_a_chunk_that_is_not_what_it_was(tmp_path: Path, what: str) -> None:
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data, other = await write(peer, S, 10), await write(peer, T, 10)
-            await move(store)
-            path, second = (chunk_path(tmp_path, record_of(store, s).extents[0]) for s in (S, T))
-            gaps = [(0, len(data))]
-            other_gaps: list[tuple[int, int]] = []
-            if what == "missing":
-                path.unlink()
-            elif what == "swapped":
-                content = path.read_bytes()
-                path.write_bytes(second.read_bytes())
-                second.write_bytes(content)
-                other_gaps = gaps
-            elif what == "block of another place":
-                content = path.read_bytes()
-                path.write_bytes(content[BLOCK_BYTES : 2 * BLOCK_BYTES] + content[BLOCK_BYTES:])
-                gaps = [(0, 6 * (EVENT_BYTES + 8))]
-            else:
-                size = {"empty": 0, "short": len(data) - 1, "description": len(data)}[what]
-                os.truncate(path, size)
-                gaps = {"empty": gaps, "short": [(CHECKED_BYTES, len(data))], "description": []}[what]
-            await assert_read(store, S, data, *gaps)
-            await assert_read(store, T, other, *other_gaps)
-        async with opened(tmp_path) as (store, _):
-            listed = store.containers[0].damaged
-            assert [damage.segment for damage in listed] == ([S] if what in ("missing", "empty", "short") else [])
-            await assert_read(store, S, data, *gaps)
-
-    uvloop.run(run())
+async def test_a_chunk_that_is_not_what_it_was(tmp_path: Path, what: str) -> None:
+    async with opened(tmp_path) as (store, peer):
+        data, other = await write(peer, S, 10), await write(peer, T, 10)
+        await move(store)
+        path, second = (chunk_path(tmp_path, record_of(store, s).extents[0]) for s in (S, T))
+        gaps = [(0, len(data))]
+        other_gaps: list[tuple[int, int]] = []
+        if what == "missing":
+            path.unlink()
+        elif what == "swapped":
+            content = path.read_bytes()
+            path.write_bytes(second.read_bytes())
+            second.write_bytes(content)
+            other_gaps = gaps
+        elif what == "block of another place":
+            content = path.read_bytes()
+            path.write_bytes(content[BLOCK_BYTES : 2 * BLOCK_BYTES] + content[BLOCK_BYTES:])
+            gaps = [(0, 6 * (EVENT_BYTES + 8))]
+        else:
+            size = {"empty": 0, "short": len(data) - 1, "description": len(data)}[what]
+            os.truncate(path, size)
+            gaps = {"empty": gaps, "short": [(CHECKED_BYTES, len(data))], "description": []}[what]
+        await assert_read(store, S, data, *gaps)
+        await assert_read(store, T, other, *other_gaps)
+    async with opened(tmp_path) as (store, _):
+        listed = store.containers[0].damaged
+        assert [damage.segment for damage in listed] == ([S] if what in ("missing", "empty", "short") else [])
+        await assert_read(store, S, data, *gaps)
 
 
-def test_a_merged_segment_and_one_truncated_within_a_chunk(tmp_path: Path) -> None:
+async def test_a_merged_segment_and_one_truncated_within_a_chunk(tmp_path: Path) -> None:
     """Offsets change, checksums don't; and what lies before the start offset may be damaged."""
 
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data, more = await write(peer, S, 10), await write(peer, TXN, 10)
-            await move(store)
-            await peer.ask(wire.MergeSegments(1, S, TXN, ""))
-            await assert_read(store, S, data + more)
-            start = 3 * CHECKED_BYTES // 2
-            await peer.ask(wire.TruncateSegment(2, S, start, ""))
-            first, second = (chunk_path(tmp_path, extent) for extent in record_of(store, S).extents)
-            flip(first, CHECKED_BYTES - 1)
-            flip(second, 10)
-            gap = (len(data), len(data) + 6 * (EVENT_BYTES + 8))
-            await assert_read(store, S, data + more, gap)
-            flip(first, CHECKED_BYTES)
-            await assert_read(store, S, data + more, (start, len(data)), gap)
-        async with opened(tmp_path) as (store, _):
-            await assert_read(store, S, data + more, (start, len(data)), gap)
-
-    uvloop.run(run())
+    async with opened(tmp_path) as (store, peer):
+        data, more = await write(peer, S, 10), await write(peer, TXN, 10)
+        await move(store)
+        await peer.ask(wire.MergeSegments(1, S, TXN, ""))
+        await assert_read(store, S, data + more)
+        start = 3 * CHECKED_BYTES // 2
+        await peer.ask(wire.TruncateSegment(2, S, start, ""))
+        first, second = (chunk_path(tmp_path, extent) for extent in record_of(store, S).extents)
+        flip(first, CHECKED_BYTES - 1)
+        flip(second, 10)
+        gap = (len(data), len(data) + 6 * (EVENT_BYTES + 8))
+        await assert_read(store, S, data + more, gap)
+        flip(first, CHECKED_BYTES)
+        await assert_read(store, S, data + more, (start, len(data)), gap)
+    async with opened(tmp_path) as (store, _):
+        await assert_read(store, S, data + more, (start, len(data)), gap)
 
 
-def test_compaction_makes_nothing_whole_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compaction_makes_nothing_whole_that_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 3)
 
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            tier2, data = store.storage_writers[0], b""
-            for number in range(9):
-                data += await write(peer, S, 1, seed=number)
-                await move(store)
-            extents = list(record_of(store, S).extents)
-            assert len(extents) == 9
-            flip(chunk_path(tmp_path, extents[4]), 1_000)
-            for _ in range(10):
-                await tier2._compact_once()
-            lengths = [extent.length // (EVENT_BYTES + 8) for extent in record_of(store, S).extents]
-            assert lengths == [4, 1, 4]
-            await assert_read(store, S, data, (extents[4].offset, extents[4].end))
-            assert all(extent.checksums for extent in record_of(store, S).extents)
-
-    uvloop.run(run())
+    async with opened(tmp_path) as (store, peer):
+        tier2, data = store.storage_writers[0], b""
+        for number in range(9):
+            data += await write(peer, S, 1, seed=number)
+            await move(store)
+        extents = list(record_of(store, S).extents)
+        assert len(extents) == 9
+        flip(chunk_path(tmp_path, extents[4]), 1_000)
+        for _ in range(10):
+            await tier2._compact_once()
+        lengths = [extent.length // (EVENT_BYTES + 8) for extent in record_of(store, S).extents]
+        assert lengths == [4, 1, 4]
+        await assert_read(store, S, data, (extents[4].offset, extents[4].end))
+        assert all(extent.checksums for extent in record_of(store, S).extents)
 
 
-def test_boundaries_are_kept_over_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_boundaries_are_kept_over_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_writer, "COMPACT_FROM", 2)
 
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data = b""
-            for number in range(2):
-                data += await write(peer, S, 13, seed=number)
-                await move(store)
-            await store.storage_writers[0]._compact_once()
-            (extent,) = record_of(store, S).extents
-            flip(chunk_path(tmp_path, extent), 3 * CHECKED_BYTES)
-            event = EVENT_BYTES + 8
-            behind = min(at for at in range(0, len(data), event) if at >= 4 * CHECKED_BYTES)
-            # the second chunk began within that block, and has blocks of its own: its next known boundary is later
-            ((_, end),) = [(e.offset, e.end_offset) for e in (await read(store, S))[1]]
-            assert end % event == 0
-            assert behind <= end < len(data)
-
-    uvloop.run(run())
-
-
-def test_a_chunk_that_the_disk_can_not_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read_of_disk = ChunkStore.read
-
-    async def failing(chunks: ChunkStore, name: str, position: int, length: int) -> memoryview:
-        if position <= 2 * CHECKED_BYTES + 9 < position + length:
-            raise DiskReadError("input/output error")
-        return await read_of_disk(chunks, name, position, length)
-
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data = await write(peer, S, 30)
+    async with opened(tmp_path) as (store, peer):
+        data = b""
+        for number in range(2):
+            data += await write(peer, S, 13, seed=number)
             await move(store)
-            monkeypatch.setattr(ChunkStore, "read", failing)
-            await assert_read(store, S, data, (2 * CHECKED_BYTES, 16 * (EVENT_BYTES + 8)))
+        await store.storage_writers[0]._compact_once()
+        (extent,) = record_of(store, S).extents
+        flip(chunk_path(tmp_path, extent), 3 * CHECKED_BYTES)
+        event = EVENT_BYTES + 8
+        behind = min(at for at in range(0, len(data), event) if at >= 4 * CHECKED_BYTES)
+        # the second chunk began within that block, and has blocks of its own: its next known boundary is later
+        ((_, end),) = [(e.offset, e.end_offset) for e in (await read(store, S))[1]]
+        assert end % event == 0
+        assert behind <= end < len(data)
 
-    uvloop.run(run())
+
+async def test_a_chunk_that_the_disk_can_not_read_in_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_of_disk = os.preadv
+
+    def failing(file: int, buffers: list[memoryview], position: int) -> int:
+        if position <= 2 * CHECKED_BYTES + 9 < position + sum(map(len, buffers)):
+            raise OSError(errno.EIO, "input/output error")
+        return read_of_disk(file, buffers, position)
+
+    async with opened(tmp_path) as (store, peer):
+        data = await write(peer, S, 30)
+        await move(store)
+        monkeypatch.setattr(os, "preadv", failing)
+        await assert_read(store, S, data, (2 * CHECKED_BYTES, 16 * (EVENT_BYTES + 8)))
+
+
+async def test_tier_2_may_be_any_chunk_store(tmp_path: Path) -> None:
+    chunks = ChunkStore.from_url("memory:///")
+
+    async with opened(tmp_path, chunks=chunks) as (store, peer):
+        data = await write(peer, S, 30)
+        await move(store)
+    shutil.rmtree(tmp_path / "container-0" / "state")  # its snapshot is there too
+    async with opened(tmp_path, chunks=chunks) as (store, _):
+        await assert_read(store, S, data)
+    assert not (tmp_path / "tier2").exists()
 
 
 # --- the log ---------------------------------------------------------------------------------------
 
 
-def test_a_flipped_byte_in_the_log_is_told_and_all_else_is_read(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data = await write(peer, S, 10)
-            extents = record_of(store, S).extents
-            path, at = log_place(tmp_path, extents[4])
-            flip(path, at + 100_000)
-            gap = extents[4].offset, extents[4].end
-            await assert_read(store, S, data, gap)
-            assert [(damage.offset, damage.end_offset) for damage in store.containers[0].damaged] == [gap]
-        async with opened(tmp_path) as (store, _):  # after a clean stop: the state has what the frames said
-            await assert_read(store, S, data, gap)
-
-    uvloop.run(run())
+async def test_a_flipped_byte_in_the_log_is_told_and_all_else_is_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, peer):
+        data = await write(peer, S, 10)
+        extents = record_of(store, S).extents
+        path, at = log_place(tmp_path, extents[4])
+        flip(path, at + 100_000)
+        gap = extents[4].offset, extents[4].end
+        await assert_read(store, S, data, gap)
+        assert [(damage.offset, damage.end_offset) for damage in store.containers[0].damaged] == [gap]
+    async with opened(tmp_path) as (store, _):  # after a clean stop: the state has what the frames said
+        await assert_read(store, S, data, gap)
 
 
-def test_bytes_the_disk_can_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data = await write(peer, S, 5)
-            extents, pread = record_of(store, S).extents, os.pread
-            _, bad = log_place(tmp_path, extents[2])
+async def test_bytes_the_disk_can_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened(tmp_path) as (store, peer):
+        data = await write(peer, S, 5)
+        extents, pread = record_of(store, S).extents, os.pread
+        _, bad = log_place(tmp_path, extents[2])
 
-            def failing(fd: int, length: int, offset: int) -> bytes:
-                if offset <= bad < offset + length:
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
-                return pread(fd, length, offset)
+        def failing(fd: int, length: int, offset: int) -> bytes:
+            if offset <= bad < offset + length:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return pread(fd, length, offset)
 
-            monkeypatch.setattr(os, "pread", failing)
-            await assert_read(store, S, data, (extents[2].offset, extents[2].end))
-
-    uvloop.run(run())
+        monkeypatch.setattr(os, "pread", failing)
+        await assert_read(store, S, data, (extents[2].offset, extents[2].end))
 
 
 class Killed:
@@ -323,9 +313,9 @@ class Killed:
 
     async def __call__(self, store: SegmentStore) -> None:
         (container,) = store.containers
-        if container._checkpoint is not None:
-            await asyncio.wait([container._checkpoint])
-        self._monkeypatch.setattr(container, "_start_checkpoint", lambda: None)
+        if container.checkpoints._task is not None:
+            await asyncio.wait([container.checkpoints._task])
+        self._monkeypatch.setattr(container.checkpoints, "start", lambda: None)
 
 
 @pytest.fixture
@@ -333,93 +323,85 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Killed:
     return Killed(monkeypatch)
 
 
-def test_damaged_data_does_not_stop_a_replay(
+async def test_damaged_data_does_not_stop_a_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: Killed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(container_module, "CHECKPOINT_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 3600.0)
 
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data = await write(peer, S, 10)
-            extents = list(record_of(store, S).extents)
-            await killed(store)
-        path, at = log_place(tmp_path, extents[4])
-        flip(path, at + 100_000)
-        gap = extents[4].offset, extents[4].end
-        async with opened(tmp_path) as (store, peer):
-            assert [(damage.offset, damage.end_offset) for damage in store.containers[0].damaged] == [gap]
-            await assert_read(store, S, data, gap)
-            reply = await peer.ask(wire.GetStreamSegmentInfo(1, S, ""))
-            assert reply.write_offset == len(data)
-        assert "is damaged: whoever reads it is told" in caplog.text
-
-    uvloop.run(run())
+    async with opened(tmp_path) as (store, peer):
+        data = await write(peer, S, 10)
+        extents = list(record_of(store, S).extents)
+        await killed(store)
+    path, at = log_place(tmp_path, extents[4])
+    flip(path, at + 100_000)
+    gap = extents[4].offset, extents[4].end
+    async with opened(tmp_path) as (store, peer):
+        assert [(damage.offset, damage.end_offset) for damage in store.containers[0].damaged] == [gap]
+        await assert_read(store, S, data, gap)
+        reply = await peer.ask(wire.GetStreamSegmentInfo(1, S, ""))
+        assert reply.write_offset == len(data)
+    assert "is damaged: whoever reads it is told" in caplog.text
 
 
 @pytest.mark.parametrize("frames_from_end", [1, 2, 5])
 @pytest.mark.parametrize("where", ["header", "head", "data"])
-def test_a_frame_that_the_state_reflects_is_never_taken_for_a_torn_one(
+async def test_a_frame_that_the_state_reflects_is_never_taken_for_a_torn_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str, frames_from_end: int
 ) -> None:
     """It was acknowledged, and what it changed is known: only its data is of interest, to whoever reads it."""
 
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data = await write(peer, S, 8)
-            extents = list(record_of(store, S).extents)
-        extent = extents[-frames_from_end]
-        path, at = log_place(tmp_path, extent)
-        flip(path, {"header": at - extent.position - FRAME_HEADER_BYTES + 9, "head": at - 3, "data": at + 3}[where])
-        gaps = [(extent.offset, extent.end)] if where == "data" else []
-        async with opened(tmp_path) as (store, peer):
-            await assert_read(store, S, data, *gaps)
-            more = await write(peer, T, 2)
-        async with opened(tmp_path) as (store, _):
-            await assert_read(store, S, data, *gaps)
-            await assert_read(store, T, more)
-        assert "never acknowledged" not in caplog.text
-
-    uvloop.run(run())
+    async with opened(tmp_path) as (store, peer):
+        data = await write(peer, S, 8)
+        extents = list(record_of(store, S).extents)
+    extent = extents[-frames_from_end]
+    path, at = log_place(tmp_path, extent)
+    flip(path, {"header": at - extent.position - FRAME_HEADER_BYTES + 9, "head": at - 3, "data": at + 3}[where])
+    gaps = [(extent.offset, extent.end)] if where == "data" else []
+    async with opened(tmp_path) as (store, peer):
+        await assert_read(store, S, data, *gaps)
+        more = await write(peer, T, 2)
+    async with opened(tmp_path) as (store, _):
+        await assert_read(store, S, data, *gaps)
+        await assert_read(store, T, more)
+    assert "never acknowledged" not in caplog.text
 
 
-def test_what_is_damaged_in_the_log_is_set_aside(tmp_path: Path) -> None:
+async def test_what_is_damaged_in_the_log_is_set_aside(tmp_path: Path) -> None:
     """Its neighbours go to tier 2, the files before and behind it are released, it stays; also over a restart."""
 
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data, other = await write(peer, S, 10), await write(peer, T, 10)
-            extents = record_of(store, S).extents
-            damaged = extents[4]
-            gap = damaged.offset, damaged.end
-            path, at = log_place(tmp_path, damaged)
-            flip(path, at + 5)
-            await move(store)
-            assert [bool(extent.chunk) for extent in record_of(store, S).extents] == [True, False, True]
-            assert record_of(store, T).log_bytes == 0
-            needed = store.containers[0].state.log_needed()
-            assert needed == (None, [damaged.frame and damaged.frame.address])
-            await assert_read(store, S, data, gap)
-            await assert_read(store, T, other)
-        async with opened(tmp_path) as (store, peer):
-            more = await write(peer, T + "2", 3)
-            await move(store)
-            await assert_read(store, S, data, gap)
-            await assert_read(store, T + "2", more)
-            assert path.exists()
-            await peer.ask(wire.TruncateSegment(2, S, damaged.end, ""))
-            assert store.containers[0].state.log_needed() == (None, [])
-            assert store.containers[0].damaged == []
-
-    uvloop.run(run())
+    async with opened(tmp_path) as (store, peer):
+        data, other = await write(peer, S, 10), await write(peer, T, 10)
+        extents = record_of(store, S).extents
+        damaged = extents[4]
+        gap = damaged.offset, damaged.end
+        path, at = log_place(tmp_path, damaged)
+        flip(path, at + 5)
+        await move(store)
+        assert [bool(extent.chunk) for extent in record_of(store, S).extents] == [True, False, True]
+        assert record_of(store, T).log_bytes == 0
+        needed = store.containers[0].state.log_needed()
+        assert needed == (None, [damaged.frame and damaged.frame.address])
+        await assert_read(store, S, data, gap)
+        await assert_read(store, T, other)
+    async with opened(tmp_path) as (store, peer):
+        more = await write(peer, T + "2", 3)
+        await move(store)
+        await assert_read(store, S, data, gap)
+        await assert_read(store, T + "2", more)
+        assert path.exists()
+        await peer.ask(wire.TruncateSegment(2, S, damaged.end, ""))
+        assert store.containers[0].state.log_needed() == (None, [])
+        assert store.containers[0].damaged == []
 
 
-def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> None:
+async def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> None:
     open_log = FileLog.open
 
     def small(folder: Path, **options: Any) -> FileLog:
         return open_log(folder, **options, file_bytes=64 * BLOCK_BYTES)
 
-    async def run() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileLog, "open", small)
         async with opened(tmp_path) as (store, peer):
             container = store.containers[0]
             data = await write(peer, S, 12)
@@ -430,12 +412,12 @@ def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> None:
             assert len(before) > 8
             await move(store)
             assert container.log.size_bytes > 1_000_000
-            container._start_checkpoint()
-            await container._checkpoint_ended()
-            await container.snapshots.ended()  # the first one
-            await container._snapshot()
-            await container.snapshots.ended()
-            container._truncate_log()
+            container.checkpoints.start()
+            await container.checkpoints.ended()
+            await container.parts.snapshots.ended()  # the first one
+            await container.checkpoints.snapshot()
+            await container.parts.snapshots.ended()
+            container.checkpoints.truncate_log()
             assert container.log.size_bytes < 500_000
         left = sorted(p.name for p in path.parent.glob("log-*"))
         assert path.name in left
@@ -444,39 +426,32 @@ def test_files_are_released_around_one_that_is_damaged(tmp_path: Path) -> None:
         async with opened(tmp_path) as (store, _):
             await assert_read(store, S, data, (damaged.offset, damaged.end))
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FileLog, "open", small)
-        uvloop.run(run())
-
 
 @pytest.mark.parametrize("what", ["missing", "short"])
-def test_a_log_file_that_the_state_names_is_looked_for(tmp_path: Path, what: str) -> None:
+async def test_a_log_file_that_the_state_names_is_looked_for(tmp_path: Path, what: str) -> None:
     """Known before anybody reads, without stopping the start."""
 
-    async def run() -> None:
-        async with opened(tmp_path) as (store, peer):
-            data = await write(peer, S, 6)
-        async with opened(tmp_path) as (store, peer):  # which begins a file of its own
-            other = await write(peer, T, 6)
-            extents = list(record_of(store, S).extents)
-        path, at = log_place(tmp_path, extents[3])
-        if what == "missing":
-            path.unlink()
-            gap = 0, len(data)
-        else:
-            os.truncate(path, at + 10)
-            gap = extents[3].offset, len(data)
-        async with opened(tmp_path) as (store, peer):
-            known = [(damage.segment, damage.offset, damage.end_offset) for damage in store.containers[0].damaged]
-            assert known == [(S, *gap)]
-            found, errors = await read(store, S)
-            assert b"".join(found.values()) == data[: gap[0]]
-            assert (errors[0].offset, errors[-1].end_offset) == gap
-            await assert_read(store, T, other)
-            await move(store)
-            await assert_read(store, T, other)
-
-    uvloop.run(run())
+    async with opened(tmp_path) as (store, peer):
+        data = await write(peer, S, 6)
+    async with opened(tmp_path) as (store, peer):  # which begins a file of its own
+        other = await write(peer, T, 6)
+        extents = list(record_of(store, S).extents)
+    path, at = log_place(tmp_path, extents[3])
+    if what == "missing":
+        path.unlink()
+        gap = 0, len(data)
+    else:
+        os.truncate(path, at + 10)
+        gap = extents[3].offset, len(data)
+    async with opened(tmp_path) as (store, peer):
+        known = [(damage.segment, damage.offset, damage.end_offset) for damage in store.containers[0].damaged]
+        assert known == [(S, *gap)]
+        found, errors = await read(store, S)
+        assert b"".join(found.values()) == data[: gap[0]]
+        assert (errors[0].offset, errors[-1].end_offset) == gap
+        await assert_read(store, T, other)
+        await move(store)
+        await assert_read(store, T, other)
 
 
 # --- anything at all -------------------------------------------------------------------------------
@@ -543,7 +518,7 @@ def _random_damage(tmp_path: Path, killed: Killed, seeds: range) -> dict[str, in
                 data[segment] = await write(peer, segment, 60, 3_000)
             data["scope/z/0.#epoch.0"] = await write(peer, "scope/z/0.#epoch.0", 2, 300_000)
             container = store.containers[0]
-            container._start_checkpoint()
+            container.checkpoints.start()
             await killed(store)
         return data
 

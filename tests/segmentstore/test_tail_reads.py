@@ -13,9 +13,12 @@ from nadi.limits import CONNECTION_READS_WAITING
 from nadi.model.framing import frame_events
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.doors.reads import ConnectionReads
+from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, connect, open_store
+
+pytestmark = pytest.mark.uvloop
 
 S = "scope/stream/0.#epoch.0"
 HELD = frame_events([b"held"])
@@ -39,104 +42,89 @@ async def until_waiting(store: SegmentStore, count: int) -> Any:
     pytest.fail(f"{len(record.waiters)} reads wait, not {count}")
 
 
-def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await peer.create(S)
-            await peer.setup(S)
-            readers = [await another(store) for _ in range(5)]
-            offset = 0
-            for last in range(1, 20):
-                for reader in readers:
-                    reader.send(read(offset, last), read(offset, 1000 + last))
-                record = await until_waiting(store, 2 * len(readers))
-                assert record.holders == 2 * len(readers)
-                await peer.append([bytes(last)], last)
-                for reader in readers:
-                    for request in (last, 1000 + last):
-                        found = await reader.receive()
-                        assert (found.request_id, found.offset, found.at_tail) == (request, offset, True)
-                        assert bytes(found.data) == frame_events([bytes(last)])
-                offset += 8 + last
-            assert (len(record.waiters), record.holders) == (0, 0)
-
-    uvloop.run(run())
+async def test_all_who_wait_are_answered_at_each_append(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        readers = [await another(store) for _ in range(5)]
+        offset = 0
+        for last in range(1, 20):
+            for reader in readers:
+                reader.send(read(offset, last), read(offset, 1000 + last))
+            record = await until_waiting(store, 2 * len(readers))
+            assert record.holders == 2 * len(readers)
+            await peer.append([bytes(last)], last)
+            for reader in readers:
+                for request in (last, 1000 + last):
+                    found = await reader.receive()
+                    assert (found.request_id, found.offset, found.at_tail) == (request, offset, True)
+                    assert bytes(found.data) == frame_events([bytes(last)])
+            offset += 8 + last
+        assert (len(record.waiters), record.holders) == (0, 0)
 
 
 @pytest.mark.parametrize("what", ["seal", "delete", "truncate"])
-def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await peer.create(S)
-            await peer.setup(S)
-            await peer.append([b"held"], 1)
-            reader = await another(store)
-            reader.send(read(len(HELD), 1), read(len(HELD), 2))
-            record = await until_waiting(store, 2)
-            commands = {
-                "seal": wire.SealSegment(7, S, ""),
-                "delete": wire.DeleteSegment(7, S, ""),
-                "truncate": wire.TruncateSegment(7, S, len(HELD), ""),
-            }
-            await peer.ask(commands[what])
-            if what == "truncate":  # to where they wait: they go on waiting
-                await until_waiting(store, 2)
-                await peer.append([b"next"], 2)
-            found = [await reader.receive() for _ in range(2)]
-            assert [reply.request_id for reply in found] == [1, 2]
-            expected = {"seal": wire.SegmentRead, "delete": wire.NoSuchSegment, "truncate": wire.SegmentRead}
-            assert {type(reply) for reply in found} == {expected[what]}
-            if what == "seal":
-                assert all(reply.end_of_segment and not len(reply.data) for reply in found)
-            assert (len(record.waiters), record.holders) == (0, 0)
-
-    uvloop.run(run())
+async def test_what_ends_the_segment_ends_the_wait(tmp_path: Path, what: str) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"held"], 1)
+        reader = await another(store)
+        reader.send(read(len(HELD), 1), read(len(HELD), 2))
+        record = await until_waiting(store, 2)
+        commands = {
+            "seal": wire.SealSegment(7, S, ""),
+            "delete": wire.DeleteSegment(7, S, ""),
+            "truncate": wire.TruncateSegment(7, S, len(HELD), ""),
+        }
+        await peer.ask(commands[what])
+        if what == "truncate":  # to where they wait: they go on waiting
+            await until_waiting(store, 2)
+            await peer.append([b"next"], 2)
+        found = [await reader.receive() for _ in range(2)]
+        assert [reply.request_id for reply in found] == [1, 2]
+        expected = {"seal": wire.SegmentRead, "delete": wire.NoSuchSegment, "truncate": wire.SegmentRead}
+        assert {type(reply) for reply in found} == {expected[what]}
+        if what == "seal":
+            assert all(reply.end_of_segment and not len(reply.data) for reply in found)
+        assert (len(record.waiters), record.holders) == (0, 0)
 
 
-def test_who_leaves_waits_no_longer(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await peer.create(S)
-            await peer.setup(S)
-            stays, leaves = await another(store), await another(store)
-            stays.send(read(0, 1))
-            leaves.send(*(read(0, number) for number in range(50)))
-            await until_waiting(store, 51)
-            leaves.close()
-            record = await until_waiting(store, 1)
-            assert record.holders == 1
-            await peer.append([b"held"], 1)
-            assert bytes((await stays.receive()).data) == HELD
-            assert (len(record.waiters), record.holders) == (0, 0)
-
-    uvloop.run(run())
+async def test_who_leaves_waits_no_longer(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        stays, leaves = await another(store), await another(store)
+        stays.send(read(0, 1))
+        leaves.send(*(read(0, number) for number in range(50)))
+        await until_waiting(store, 51)
+        leaves.close()
+        record = await until_waiting(store, 1)
+        assert record.holders == 1
+        await peer.append([b"held"], 1)
+        assert bytes((await stays.receive()).data) == HELD
+        assert (len(record.waiters), record.holders) == (0, 0)
 
 
-def test_too_many_waits_end_that_connection_alone(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await peer.create(S)
-            greedy = await another(store)
-            greedy.send(*(read(0, number) for number in range(CONNECTION_READS_WAITING + 1)))
-            assert await greedy.closed()
-            await until_waiting(store, 0)
-            await peer.setup(S)
-            assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)
-
-    uvloop.run(run())
+async def test_too_many_waits_end_that_connection_alone(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await peer.create(S)
+        greedy = await another(store)
+        greedy.send(*(read(0, number) for number in range(CONNECTION_READS_WAITING + 1)))
+        assert await greedy.closed()
+        await until_waiting(store, 0)
+        await peer.setup(S)
+        assert isinstance(await peer.append([b"held"], 1), wire.DataAppended)
 
 
-def test_a_container_that_recovers_ends_the_wait(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await peer.create(S)
-            reader = await another(store)
-            reader.send(read(0, 1))
-            await until_waiting(store, 1)
-            store.container_of(S)._fail(OSError("the disk is gone"))
-            assert await reader.closed()
-
-    uvloop.run(run())
+async def test_a_container_that_recovers_ends_the_wait(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await peer.create(S)
+        reader = await another(store)
+        reader.send(read(0, 1))
+        await until_waiting(store, 1)
+        store.container_of(S)._fail(OSError("the disk is gone"))
+        assert await reader.closed()
 
 
 def test_a_fault_in_one_read_ends_its_connection_alone(
@@ -167,3 +155,34 @@ def test_a_fault_in_one_read_ends_its_connection_alone(
 
     uvloop.run(run())
     assert "a read of scope/stream/0.#epoch.0 failed" in caplog.text
+
+
+async def test_a_fetch_that_finds_a_shorter_segment_waits_at_its_tail(tmp_path: Path) -> None:
+    """What was to be fetched was deleted and made anew meanwhile: no empty reply, and no task that waits."""
+    fetched = SegmentReader.read
+
+    made_anew = asyncio.Event()
+    async with open_store(tmp_path) as (store, peer):
+
+        async def emptied(self: SegmentReader, *what: Any) -> Any:
+            await peer.ask(wire.DeleteSegment(90, S, ""))
+            await peer.create(S)
+            made_anew.set()
+            return await fetched(self, *what)
+
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"gone"], 1)
+        reader = await another(store)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SegmentReader, "_in_memory", lambda *_: None)
+            patch.setattr(SegmentReader, "read", emptied)
+            reader.send(read(0, 7))
+            async with asyncio.timeout(10):
+                await made_anew.wait()
+            record = await until_waiting(store, 1)
+        assert record.holders == 1
+        await peer.setup(S)
+        await peer.append([b"held"], 1)
+        found = await reader.receive()
+        assert (bytes(found.data), found.request_id) == (HELD, 7)

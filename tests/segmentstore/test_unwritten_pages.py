@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state import pages
+from nadi.segmentstore.state import inspector, pages
 from nadi.segmentstore.state.check import STATE_FILE, Verdict
 from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.stored import state_change
 from tests.segmentstore.state_tables import records_of
 
 _BIG = bytes(300_000)
@@ -34,7 +35,7 @@ def short(tmp_path: Path) -> Path:
     """A sound state whose file lacks its last pages."""
     folder = tmp_path / "state"
     metadata = Metadata(folder, 0)
-    first = [metadata.state_change(metadata.state()), ("names", b"a", bytes(8)), ("entries", b"a", bytes(9000))]
+    first = [state_change(metadata.state()), ("names", b"a", bytes(8)), ("entries", b"a", bytes(9000))]
     metadata.commit(first)
     metadata.commit([("entries", b"big", _BIG), ("entries", b"big", None)])
     metadata.close()
@@ -55,7 +56,7 @@ def test_it_goes_on_as_it_is(short: Path) -> None:
     """In a process of its own, for LMDB must not touch what isn't there."""
     before = records_of(short)
     subprocess.run([sys.executable, "-c", _USE, str(short)], check=True)
-    assert pages.inspect(short / STATE_FILE, 0).damage == ""
+    assert inspector.inspect(short / STATE_FILE, 0).damage == ""
     after = records_of(short)
     assert after["names"] == before["names"]
     assert len(after["entries"]) == len(before["entries"]) + 40
@@ -69,7 +70,7 @@ def test_one_that_was_cut_short_is_told(short: Path, tmp_path: Path) -> None:
         cut = tmp_path / "cut"
         shutil.copytree(short, cut)
         os.truncate(cut / STATE_FILE, end)
-        damage = pages.inspect(cut / STATE_FILE, 0).damage
+        damage = inspector.inspect(cut / STATE_FILE, 0).damage
         told += bool(damage)
         assert damage or records_of(cut) == expected, end
         shutil.rmtree(cut)
@@ -88,4 +89,4 @@ def test_a_last_page_that_is_too_high_is_told(short: Path) -> None:
         number = int.from_bytes(damaged[at : at + 8], "little")
         damaged[at : at + 8] = (number + (1 << bit)).to_bytes(8, "little")
         file.write_bytes(damaged)
-        assert "cut short" in pages.inspect(file, 0).damage
+        assert "cut short" in inspector.inspect(file, 0).damage

@@ -15,29 +15,28 @@ from nadi.segmentstore.doors.reads import ConnectionReads
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import connect, open_store
 
+pytestmark = pytest.mark.uvloop
+
 S = "scope/stream/0.#epoch.0"
 CROWD = 5
 
 
-def test_waits_are_not_walked_by_the_collector(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with open_store(tmp_path) as (store, peer):
-            await peer.create(S)
-            crowd = [await connect(store.address) for _ in range(CROWD)]
-            record = store.container_of(S).state.find(S)
-            assert record is not None
-            gc.collect()
-            before = len(gc.get_objects())
-            for reader in crowd:
-                reader.send(*(wire.ReadSegment(S, 0, 1000, "", number) for number in range(CONNECTION_READS_WAITING)))
-            async with asyncio.timeout(10):
-                while len(record.waiters) < CROWD * CONNECTION_READS_WAITING:  # noqa: ASYNC110 - of another loop's turns
-                    await asyncio.sleep(0.01)
-            assert len(gc.get_objects()) - before < CROWD * CONNECTION_READS_WAITING // 10
-            for reader in crowd:
-                reader.close()
-
-    uvloop.run(main())
+async def test_waits_are_not_walked_by_the_collector(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (store, peer):
+        await peer.create(S)
+        crowd = [await connect(store.address) for _ in range(CROWD)]
+        record = store.container_of(S).state.find(S)
+        assert record is not None
+        gc.collect()
+        before = len(gc.get_objects())
+        for reader in crowd:
+            reader.send(*(wire.ReadSegment(S, 0, 1000, "", number) for number in range(CONNECTION_READS_WAITING)))
+        async with asyncio.timeout(10):
+            while len(record.waiters) < CROWD * CONNECTION_READS_WAITING:  # noqa: ASYNC110 - of another loop's turns
+                await asyncio.sleep(0.01)
+        assert len(gc.get_objects()) - before < CROWD * CONNECTION_READS_WAITING // 10
+        for reader in crowd:
+            reader.close()
 
 
 def test_waits_that_nobody_ended_are_garbage_with_their_connection_and_store(

@@ -48,12 +48,14 @@ class Driver:
         assert self._process.poll() is None, f"the driver ended by itself:\n{self._said.read_text()[-3000:]}"
 
     def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        with self._process:  # waits, and closes the pipe
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def finish(self, timeout_s: float) -> int:
         self.end.touch()
-        return self._process.wait(timeout_s)
+        assert self._process.stdout is not None
+        with self._process.stdout:
+            return self._process.wait(timeout_s)
 
 
 def _stored(manager: nadi.StreamManager) -> int:

@@ -166,7 +166,7 @@ def a_moment_after() -> int:
     [
         ({"stream": "nothing"}, "there is no stream home/nothing"),
         ({"scope": "no_scope"}, "is not a scope name"),
-        ({"controller": "localhost"}, "is no controller address"),
+        ({"controller": "localhost"}, "is not a controller address"),
         ({"start_stream_cut": "yesterday"}, "start_stream_cut"),
         ({"start_stream_cut": nadi.StreamCut("home", "other", {0: 0}).as_text()}, "belongs to stream home/other"),
         ({"end_stream_cut": nadi.StreamCut("home", "errors", {77: 0}).as_text()}, "never had a segment 77"),
@@ -176,7 +176,7 @@ def a_moment_after() -> int:
         ({"slice": "week-0", "end": "tail"}, "exclude each other"),
         ({"slice": "week-0", "endingTimestamp": "1"}, "'slice' and 'endingTimestamp' exclude each other"),
         ({"startingTimestamp": "1", "start": "head"}, "'startingTimestamp' and 'start' exclude each other"),
-        ({"startingTimestamp": "yesterday"}, "'startingTimestamp'.*'yesterday' is no time"),
+        ({"startingTimestamp": "yesterday"}, "'startingTimestamp'.*'yesterday' is not a time"),
         ({"endingTimestamp": "2026-11-14T00:00"}, "'endingTimestamp'.*no time zone"),
         ({"startingTimestmp": "1"}, "did you mean 'startingtimestamp'"),
         ({"routing_keys": "k1"}, "must be a JSON list"),

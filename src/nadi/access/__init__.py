@@ -2,6 +2,6 @@
 
 A request to the controller (or REST) carries credentials; `Gate` makes a `Caller` of them, and the
 caller's `Permissions` say what it may do on a resource such as `prn::/scope:home/stream:meters`. For
-data the controller gives out a delegation token, which says the same of one stream for a while, and
-the segment store checks the token alone. Controller and segment store share nothing but `TokenKey`.
+data the controller issues a delegation token, which says the same about one stream for a limited time, and
+the segment store checks only that token. Controller and segment store share nothing but `TokenKey`.
 """

@@ -1,4 +1,4 @@
-"""Bearer credentials: JSON Web Tokens of somebody else, who says in a claim what their bearer may do.
+"""Bearer credentials: JSON Web Tokens from an external issuer, with a claim that says what the bearer may do.
 
 The issuer's public keys come from a PEM file, a JSON Web Key Set file, or the https address of one.
 Signature, `iss`, `aud` and `exp` are checked. The claim holds grants as the users file does:
@@ -24,7 +24,7 @@ from nadi.errors import InvalidArgumentError, NotAuthenticatedError, Unavailable
 from nadi.limits import BEARER_KEYS_AGE_S, BEARER_KEYS_REFRESH_S
 
 _FETCH_TIMEOUT_S = 5.0
-# never HS*: a public key is no secret, so whoever knows it could sign
+# never HS*: a public key isn't secret, so whoever knows it could sign
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -40,7 +40,7 @@ class BearerSettings:
 
 
 class BearerKeys:
-    """Checks tokens by `settings`. Raises InvalidArgumentError where the keys can't be used."""
+    """Checks tokens according to `settings`. Raises InvalidArgumentError if the keys can't be used."""
 
     def __init__(self, settings: BearerSettings) -> None:
         if not settings.issuer or not settings.audience:
@@ -74,7 +74,7 @@ class BearerKeys:
             raise InvalidArgumentError(f"the bearer keys in {path} can't be used: {error}") from error
 
     async def caller(self, text: str) -> Caller:
-        """Who bears the token; NotAuthenticatedError if it is wrong in any way."""
+        """Return who bears the token; NotAuthenticatedError if anything about it is wrong."""
         wrong = NotAuthenticatedError("the bearer token is not valid: it may have expired; get another")
         try:
             key, algorithms = await self._key(text)
@@ -109,7 +109,7 @@ class BearerKeys:
         return found.key, [found.algorithm_name]
 
     async def _fetch(self, wanted: str | None) -> None:
-        """Have the key set young enough, and with the wanted key if the issuer has it."""
+        """Make sure the key set is recent, and holds the wanted key if the issuer has it."""
         async with self._reading:
             age = time.monotonic() - self._read_at
             if age < (BEARER_KEYS_AGE_S if wanted in self._set else BEARER_KEYS_REFRESH_S):
@@ -120,7 +120,7 @@ class BearerKeys:
                 self._set = _by_id(await asyncio.to_thread(client.get_jwk_set))
             except jwt.PyJWTError as error:
                 if wanted not in self._set:
-                    raise UnavailableError(f"the bearer keys at {self._address} can't be had: {error}") from error
+                    raise UnavailableError(f"the bearer keys at {self._address} are unavailable: {error}") from error
 
 
 def _by_id(keys: jwt.PyJWKSet) -> dict[str | None, jwt.PyJWK]:

@@ -1,10 +1,9 @@
 """One budget for all bytes that a server holds for its peers, so that none of them can take what others need.
 
-It counts what was received and is not handled yet, and what is to be sent and was not taken yet, each with half of
-the budget: a crowd that takes nothing of what it reads holds up no writer. Each connection has an account for either
-direction. None may hold more than a share of what is free, so shares become smaller as more is held; the last quarter
-is for those who hold little; and a few bytes everybody gets, or a newcomer could not even ask. Who finds no room waits
-until somebody gives something back.
+Half of it is for data received but not handled yet, half for data to be sent but not taken yet, so readers that don't
+take their data hold up no writer. Each connection has an account for each direction. An account may hold no more than
+a share of what is free, so shares shrink as more is held. The last quarter is for accounts that hold little, and every
+account gets a few bytes, or a newcomer couldn't even ask. Whoever finds no room waits until some is given back.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _KEPT_FOR_LITTLE = 4  # this part
 
 
 class Budget:
-    """Its two halves. `peak_bytes` is no less than was ever held at a time."""
+    """The budget's two halves. `peak_bytes` is at least the most that was ever held at one time."""
 
     def __init__(self, total_bytes: int = PEERS_BYTES) -> None:
         self.total_bytes = total_bytes
@@ -37,7 +36,7 @@ class Budget:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """How many are waiting for room."""
         return self.receiving.waiting + self.sending.waiting
 
 
@@ -49,7 +48,7 @@ class Pool:
         self.held_bytes = 0
         self.peak_bytes = 0
         self.share_bytes = self._share_bytes()  # what one account may hold now
-        self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # whose first one is found at once
+        self._waiting: OrderedDict[Waiter, None] = OrderedDict()  # ordered, and its first is found at once
         self._is_due = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
@@ -66,16 +65,16 @@ class Pool:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """How many are waiting for room."""
         return len(self._waiting)
 
     def account(self) -> Account:
-        """For the thread of the loop that runs now."""
+        """A new account, for the thread of the running loop."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         return Account(self)
 
     def wait(self, waiter: Waiter) -> None:
-        """Call it once after something was given back; it looks again, and may wait again."""
+        """Call it once after room was given back; it checks again, and may wait again."""
         self._waiting[waiter] = None
 
     def forget(self, waiter: Waiter) -> None:
@@ -94,10 +93,10 @@ class Pool:
             self._loop.call_soon_threadsafe(function)
 
     def change(self, count: int) -> None:
-        """For accounts: hold so many bytes more, or less."""
+        """For accounts: hold `count` more bytes, or fewer if it is negative."""
         assert self._loop is not None
         self.held_bytes += count
-        self.share_bytes = self._share_bytes()  # here, for it is asked for more often
+        self.share_bytes = self._share_bytes()  # computed here, as it is asked for more often
         if count > 0:
             self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         elif self._waiting and not self._is_due:
@@ -105,7 +104,7 @@ class Pool:
             self._loop.call_soon(self._wake, len(self._waiting))
 
     def _wake(self, count: int) -> None:
-        """Everybody who waits now looks once, a few in a turn of the loop, who waited longest first."""
+        """Let each of those waiting now check once, a few per loop turn, the longest-waiting first."""
         self._is_due = False
         for _ in range(min(count, WAKES_A_TURN, len(self._waiting))):
             waiter, _ = self._waiting.popitem(last=False)
@@ -141,12 +140,12 @@ class Account:
                 self._pool.forget(came.set)
 
     def take(self, size_bytes: int) -> None:
-        """Hold that much more, or less where it is negative; who can wait asks for `room_bytes` before."""
+        """Hold that much more, or less if it is negative; a caller that can wait checks `room_bytes` first."""
         self.held_bytes += size_bytes
         self._pool.change(size_bytes)
 
     def give(self, size_bytes: int) -> None:
-        """Hold that much less. From any thread: the last to let go of a buffer may be a collection of garbage there."""
+        """Hold that much less. From any thread: garbage collection there may drop the last reference to a buffer."""
         if not self._pool.is_at_home:
             self._pool.at_home(lambda: self.give(size_bytes))
             return

@@ -1,7 +1,7 @@
 """What each wire command does, and to which segments.
 
-One table for both ends: the segment store checks by it, and a client asks for a token by it; what an act needs is told
-in `nadi.access.names`. Commands that are not here carry no token.
+One table for both ends: the segment store checks commands against it, and a client asks for tokens by it.
+`nadi.access.names` says what an act needs. Commands not listed here carry no token.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def token_permission(kind: type[wire.Command]) -> Permission:
 
 
 def acts_of(command: Any) -> Sequence[tuple[str, Act]]:
-    """What a command of the table does to each segment that it speaks of."""
+    """What a command in the table does to each segment it names."""
     act = ACTS[type(command)]
     match command:
         case wire.MergeSegments():

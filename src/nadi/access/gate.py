@@ -1,11 +1,11 @@
-"""Who asks: from a request's `authorization` to a Caller, for gRPC and REST alike.
+"""Who is asking: from a request's `authorization` to a Caller, for gRPC and REST alike.
 
     Basic <base64 of user:password>     checked against the users file
     Bearer <JSON Web Token>             checked against the issuer's keys
 
-A password costs 0.1 to 0.4 s to check, on purpose, so that is done in threads, two at once. The others wait, of
-each address some and addresses in rotation: who guesses keeps nobody else from logging in. What was right is remembered
-(by a keyed hash) as long as the user's password stays the same.
+A password deliberately takes 0.1 to 0.4 s to check, so that is done in threads, two at once. Others wait, a limited
+number per address, with addresses in rotation: someone guessing keeps nobody else from logging in. Correct credentials
+are remembered (by a keyed hash) as long as the user's password stays the same.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from cachetools import LRUCache
+
 from nadi.access.bearer import BearerKeys, BearerSettings
 from nadi.access.passwords import hash_password, is_password
 from nadi.access.permissions import Caller, Permission
-from nadi.access.places import Places, Shares
+from nadi.access.shares import Places, Shares
 from nadi.access.users import User, UsersFile
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
 from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_KEPT, LOGINS_WAITING
-from nadi.seldom import SeldomWarning
+from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +38,14 @@ _WRONG = "the user or the password is wrong"
 
 
 class Gate:
-    """Knows the callers. `failed_logins` and `refusals` count since the start."""
+    """Authenticates callers. `failed_logins` and `refusals` count since the start."""
 
     def __init__(self, users: Path | None, bearer: BearerSettings | None = None) -> None:
         if users is None and bearer is None:
             raise InvalidArgumentError("access control needs a users file, or keys for bearer tokens")
         self._users = UsersFile(users) if users is not None else None
         self._bearer = BearerKeys(bearer) if bearer is not None else None
-        self._known: dict[bytes, User] = {}
+        self._known: LRUCache[bytes, User] = LRUCache(LOGINS_KEPT)
         self._checking: dict[bytes, _Check] = {}
         self._shares, self._places = Shares(LOGINS_WAITING), Places(LOGINS_AT_ONCE)
         self._digest_key = secrets.token_bytes(32)
@@ -54,7 +56,7 @@ class Gate:
         self._report = SeldomWarning(log, "%d failed logins, the last from %s: %s")
 
     async def caller(self, authorization: str | None, peer: str = "") -> Caller:
-        """Who sent `authorization`; NotAuthenticatedError if that can't be said."""
+        """Return who sent `authorization`; NotAuthenticatedError if that can't be determined."""
         try:
             return await self._caller(authorization, peer.rpartition(":")[0])
         except NotAuthenticatedError as error:
@@ -65,7 +67,7 @@ class Gate:
     async def authorized(
         self, authorization: str | None, resource: str, permission: Permission | None, peer: str = ""
     ) -> Caller:
-        """The caller, who has `permission` on `resource`; PermissionDeniedError otherwise, and for None always."""
+        """Return the caller if it has `permission` on `resource`; else PermissionDeniedError, as always for None."""
         caller = await self.caller(authorization, peer)
         self.require(caller, resource, permission)
         return caller
@@ -110,7 +112,7 @@ class Gate:
             return await check.result()
         finally:
             if check.is_left and self._checking.get(digest) is check:
-                del self._checking[digest]  # for who comes next it is too late
+                del self._checking[digest]  # too late for the next caller to join
 
     def _begin(self, users: UsersFile, digest: bytes, value: str, address: str) -> _Check:
         if not self._shares.enter(address):
@@ -138,14 +140,12 @@ class Gate:
             right = await asyncio.get_running_loop().run_in_executor(self._threads, is_password, password, kept)
         if user is None or not right:
             raise NotAuthenticatedError(_WRONG)
-        if len(self._known) >= LOGINS_KEPT:
-            self._known.clear()
         self._known[digest] = user
         return Caller(user.name, user.permissions)
 
 
 class _Check:
-    """Of one user and password, for all who wait for it; it ends when nobody does any more."""
+    """The check of one user and password, for all who wait for it; cancelled when nobody does any more."""
 
     def __init__(self, work: Coroutine[None, None, Caller]) -> None:
         self.task = asyncio.create_task(work)
@@ -154,7 +154,7 @@ class _Check:
 
     @property
     def is_left(self) -> bool:
-        """Nobody waits for it any more."""
+        """Whether nobody waits for it any more."""
         return not self._waiting
 
     async def result(self) -> Caller:
@@ -168,6 +168,6 @@ class _Check:
 
 
 def _seen(task: asyncio.Task[Caller]) -> None:
-    """Its error was for those who waited: where they left, it is nobody's."""
+    """Its error was for those who waited: if they left, nobody needs it."""
     if not task.cancelled():
         task.exception()

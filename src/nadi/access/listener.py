@@ -1,8 +1,8 @@
-"""A port that takes connections: so many in all, and so many from one address, counted from the first moment on.
+"""A port that accepts a limited number of connections, in all and from one address, counted as soon as they connect.
 
-A connection is a guest. One whose peer has not yet shown what it is here for, or sent half of something, is loose:
-where the door is full, the one that has been loose longest goes for the next to come. So whoever comes and says at
-once what it wants finds a place, however many come and say nothing. TLS handshakes count, and have a deadline.
+A connection is a guest. It is loose if its peer hasn't yet shown what it wants, or has sent half of something. When
+the door is full, the guest that has been loose longest makes way for the next. So a peer that says at once what it
+wants finds a place, however many silent ones connect. TLS handshakes count, and have a deadline.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
-from nadi.access.turns import Turns
+from nadi.access.loop_turns import LoopTurns
 from nadi.limits import ACCEPTS_A_TURN, FILES_FOR_STORAGE, TLS_HANDSHAKE_S, TLS_HANDSHAKES_A_TURN
-from nadi.seldom import SeldomWarning
+from nadi.throttled_log import SeldomWarning
 
 log = logging.getLogger(__name__)
 
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_DOORS = 3  # that take connections: the segment store's, gRPC's and REST's
+_DOORS = 3  # that accept connections: the segment store's, gRPC's and REST's
 _RECORD_HEAD_BYTES = 5  # of TLS: type, version, length
-_RECORD_BYTES = 1 << 14  # at most, behind that
+_RECORD_BYTES = 1 << 14  # at most, after that
 _HANDSHAKE = 22  # the type of the record that a hello comes in
 _PAUSE_S = 0.1  # when the system has no room for a connection
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets at all addresses that `host` stands for, to `listen` with; OSError where one can't be had."""
+    """Sockets at all addresses that `host` stands for, to `listen` with; OSError if one is unavailable."""
     found = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -52,13 +53,13 @@ async def bound_sockets(host: str, port: int) -> list[socket.socket]:
 
 
 def files_left(most: int) -> int:
-    """`most` connections, or as many as the process may have open files beside those that storage needs."""
+    """Return `most` connections, or fewer if the process may not open that many files besides those storage needs."""
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if allowed == resource.RLIM_INFINITY else max(1, min(most, (allowed - FILES_FOR_STORAGE) // _DOORS))
 
 
 def raise_file_limit() -> None:
-    """Let the process have as many open files as it may: by default a tenth of that, or less."""
+    """Raise the limit on open files as far as allowed: the default is a tenth of that, or less."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -76,11 +77,11 @@ class Guest:
         self.protocol: asyncio.BaseProtocol | None = None
 
     def settle(self) -> None:
-        """It has shown what it is here for, and stays."""
+        """Its peer has shown what it wants: it stays."""
         self._listener.loose.pop(self, None)
 
     def loosen(self) -> None:
-        """Nothing is under way for it: it may be the one to go."""
+        """Nothing is in progress for it: it may be ended to make room."""
         if self in self._listener.guests:
             self._listener.loose[self] = None
 
@@ -89,11 +90,11 @@ class Guest:
 
 
 class Listener:
-    """`listen`, then `close`. `make` gives a guest's protocol, `end` ends a guest's connection at once.
+    """`listen`, then `close`. `make` returns a guest's protocol, `end` ends a guest's connection at once.
 
-    `end` may be asked for a protocol that has no transport yet. most: connections in all; most_of_address: of one
-    address; extra: above these, for guests that are told so.
-    `refused` and `ended` count those that found no place, and those that had to go for others.
+    `end` may be called for a protocol that has no transport yet. most: connections in all; most_of_address: from one
+    address; extra: beyond these, for guests marked `is_extra`.
+    `refused` and `ended` count connections that found no place, and those that had to make way for others.
     """
 
     def __init__(
@@ -116,11 +117,11 @@ class Listener:
         self._report = SeldomWarning(log, f"{name}: %d connections found no place or had to go, the last from %s: %s")
         self._sockets: list[socket.socket] = []
         self._tls: ssl.SSLContext | None = None
-        self._handshakes = Turns(TLS_HANDSHAKES_A_TURN)
+        self._handshakes = LoopTurns(TLS_HANDSHAKES_A_TURN)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> None:
-        """Take connections at sockets that are bound."""
+        """Accept connections on sockets that are already bound."""
         self._sockets, self._tls = sockets, tls
         for one in sockets:
             one.setblocking(False)
@@ -128,7 +129,7 @@ class Listener:
             self._resume(one)
 
     def close(self) -> None:
-        """Take no more; guests stay."""
+        """Accept no more; guests stay."""
         sockets, self._sockets = self._sockets, []
         for one in sockets:
             asyncio.get_running_loop().remove_reader(one)
@@ -186,10 +187,15 @@ class Listener:
         self._of_address[address] += 1
         guest.task = task = asyncio.get_running_loop().create_task(self._let_in(guest, accepted))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._let_go, accepted))
+
+    def _let_go(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # before its first step, so that nothing in it ran; it never lets a later one through
+            accepted.close()
 
     def _make_place(self, address: str) -> Guest | None:
-        """End the guest that has been loose longest, of that address if there is one, and say which it was."""
+        """End the guest that has been loose longest, from `address` unless that is empty, and return it."""
         found = next((guest for guest in self.loose if not address or guest.address == address), None)
         if found is None:
             return None
@@ -227,7 +233,7 @@ class Listener:
 
 
 async def _hello(accepted: socket.socket) -> None:
-    """Wait until the first record of TLS has come as a whole, or what is none; nothing is read."""
+    """Wait until the first TLS record has fully arrived, or bytes that aren't one; consume nothing."""
     await _arrived(accepted, _RECORD_HEAD_BYTES)
     head = accepted.recv(_RECORD_HEAD_BYTES, socket.MSG_PEEK)
     if len(head) == _RECORD_HEAD_BYTES and head[0] == _HANDSHAKE:
@@ -236,7 +242,7 @@ async def _hello(accepted: socket.socket) -> None:
 
 
 async def _arrived(accepted: socket.socket, size_bytes: int) -> None:
-    """Wait for so many bytes, or the end of them: the system wakes us for no less."""
+    """Wait for that many bytes, or the end of input: the system wakes us for no less."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[None] = loop.create_future()
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size_bytes)

@@ -1,24 +1,24 @@
-"""Who may do what to a name: one table, for all doors.
+"""Who may do what to a name: one table, for every entrance.
 
-Most names are what users gave their streams and tables. The others are parts of something, or the server's own, and
-stand for less than a stream does: only what clients need is open to anybody, and the rest to the server alone, whose
-token permits everything. `RIGHTS` says so for each kind of name: on which resource a caller needs which permission to
-have a request carried out or a token given, what that token permits, and what it opens of a segment. What isn't in the
+Most names were given to streams and tables by users. The others belong to parts of something, or to the server, and
+allow less than a stream does: others may do only what clients need, and the rest is for the server alone, whose token
+permits everything. For each kind of name, `RIGHTS` says which permission a caller needs on which resource to have a
+request carried out or a token issued, what that token permits, and what it allows on a segment. Anything not in the
 table is for the server alone.
 
-A name is of a kind only as a whole: one that just begins like it, or is put together of several, is unknown, as is any
-other with an underscore at its begin, and unknown ones are for the server alone too.
+The full name decides its kind: one that merely starts like a kind, or combines several, is unknown, as is any other
+with a leading underscore; unknown names are for the server alone too.
 
     _MARK<stream>        watermarks. Readers of the stream read them; Java's ask to write and never do
     _RG<group>           the state of a Java reader group: its readers write and truncate it
-    _RG<group>_kvtable   the state of nadi's: its readers write it, who makes the group makes it
+    _RG<group>_kvtable   the state of nadi's: its readers write it, and whoever creates the group creates it
     <name>_kvtable       a table: of a user, of Python's reader groups, a partition of a key-value table
-    _bookmarks_kvtable   one that nadi's clients share in a scope, as _schemas_kvtable is. It goes with the scope
+    _bookmarks_kvtable   a table that nadi's clients share in a scope, as is _schemas_kvtable. Deleted with the scope
     _system/...          the controller's tables
-    _cluster/scrub       what the server does as a whole, the scrub: for who may make scopes
+    _cluster/scrub       what the server does as a whole, the scrub: for callers that may create scopes
 
-A segment of a transaction, or of a large event on its way, has its stream's name and more. Who may only read the
-stream must not read what may never be part of it, and only the server merges transactions.
+The segment of a transaction, or of a large event in flight, has its stream's name with a suffix. Callers that may only
+read the stream must not read what may never become part of it, and only the server merges transactions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nadi.naming import (
 
 
 class Kind(enum.Enum):
-    """What a name is of."""
+    """What a name belongs to."""
 
     STREAM = "a stream"
     MARKS = "watermarks"
@@ -74,8 +74,8 @@ class Act(enum.Enum):
     CREATE = "make it"
     READ = "read it"
     WRITE = "add to it, change its attributes and entries"
-    FREE_ROOM = "change its entries on a full disk too"  # the server's alone: nobody else may use up what is kept aside
-    TRUNCATE = "drop its begin"
+    FREE_ROOM = "change its entries on a full disk too"  # the server's alone: nobody else may use up the reserve
+    TRUNCATE = "drop its start"
     SEAL = "seal a segment"
     DELETE = "delete a segment"
     MERGE = "make it a part of another segment"
@@ -83,7 +83,7 @@ class Act(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A permission on a resource; None: only the server has it. `token`: what the token permits that comes with it."""
+    """A permission on a resource; None: only the server has it. `token`: what the token issued with it permits."""
 
     resource: str
     permission: Permission | None
@@ -92,9 +92,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """resource: what scope and name stand for. asked: the permission that a request at the controller needs (to
-    create, it is one on the scope). read, write: what a token for that needs, and what it then permits. segments:
-    the permission that a token must hold for an act on segments."""
+    """resource: what scope and name stand for. asked: the permission that a request at the controller needs (on the
+    scope, for creation). read, write: the permission needed to get a token for that, and what the token then permits.
+    segments: the permission that a token must hold for an act on segments."""
 
     resource: Callable[[str, str], str]
     asked: Mapping[Act, Permission]
@@ -180,7 +180,7 @@ _INTERNAL = (
 
 
 def kind_of(scope: str, name: str) -> Kind:
-    """What a stream's or a table's name is of."""
+    """What a stream's or a table's name belongs to."""
     if scope == INTERNAL_SCOPE:
         return Kind.SYSTEM
     if scope == CLUSTER_SCOPE and name == SCRUB:
@@ -213,7 +213,7 @@ def segment_permission(segment: str, act: Act) -> Permission | None:
     if found is None:
         return None
     if act in (Act.CREATE, Act.DELETE) and segment != segment_name(found.scope, found.name, 0):
-        return None  # clients make tables of one segment; those of several are the controller's
+        return None  # clients create tables of one segment; those of several are the controller's
     if found.is_transient:
         part = Part.TRANSIENT
     else:

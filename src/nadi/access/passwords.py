@@ -1,4 +1,4 @@
-"""Passwords as they are kept: scrypt with a salt of their own.
+"""Passwords as they are stored: scrypt, each with its own salt.
 
     scrypt$15$8$3$<salt>$<hash>
 
@@ -23,7 +23,7 @@ _MAX_PARALLEL = 16
 
 
 def hash_password(password: str) -> str:
-    """The text to keep for a password; another one each time."""
+    """Return the text to store for a password; it differs each time."""
     salt = secrets.token_bytes(_SALT_BYTES)
     digest = _scrypt(password, salt, _LOG_COST, _BLOCK, _PARALLEL)
     numbers = f"{_LOG_COST}${_BLOCK}${_PARALLEL}"
@@ -31,7 +31,7 @@ def hash_password(password: str) -> str:
 
 
 def check_hash(kept: str) -> None:
-    """InvalidArgumentError unless `kept` is such a text."""
+    """Raise InvalidArgumentError unless `kept` is such a text."""
     _parse(kept)
 
 

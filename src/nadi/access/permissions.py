@@ -6,8 +6,8 @@
     prn::/scope:S/reader-group:G
     prn::/scope:S/key-value-table:K
 
-A grant is a pattern of resources, where `*` stands for any characters, and a permission. Of several
-that match the greatest holds, but NONE beats all, so that one stream can be taken out of a scope.
+A grant is a pattern of resources, where `*` stands for any characters, and a permission. If several
+match, the greatest wins, but NONE beats all, so that one stream can be taken out of a scope.
 
 >>> held = Permissions.parse("prn::/scope:home/*,READ_UPDATE;prn::/scope:home/stream:diary,NONE")
 >>> held.on(stream_resource("home", "meters")).name
@@ -37,7 +37,7 @@ class Permission(enum.IntEnum):
 
 
 def _name(name: str) -> str:
-    """Names as they are; what is no name can't pass for a part of another resource."""
+    """Valid names unchanged; an invalid name can't pass for a part of another resource."""
     return quote(name, safe="").replace("~", "%7E")
 
 
@@ -71,7 +71,8 @@ class Grant:
         pattern, permission = pattern.strip(), permission.strip()
         if permission not in Permission.__members__ or not (pattern.startswith("prn::") or pattern == "*"):
             raise InvalidArgumentError(
-                f"{text[:100]!r} is no grant: write it as prn::/scope:S/stream:T,READ with NONE, READ or READ_UPDATE"
+                f"{text[:100]!r} is not a valid grant: write it as prn::/scope:S/stream:T,READ "
+                "with NONE, READ or READ_UPDATE"
             )
         return cls(pattern, Permission[permission])
 

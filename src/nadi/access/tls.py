@@ -1,4 +1,4 @@
-"""TLS of the server's doors: one certificate and key, for gRPC, the wire protocol and REST."""
+"""TLS for the server's ports: one certificate and key, for gRPC, the wire protocol and REST."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nadi.errors import InvalidArgumentError
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """PEM files: the certificate with those between it and its authority, and its private key."""
+    """PEM files: the certificate with its intermediates, and its private key."""
 
     certificate: Path
     key: Path
@@ -33,5 +33,5 @@ class ServerTls:
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """For gRPC, which takes TLS 1.2 and later only."""
-        self.ssl_context()  # says what is wrong with the files; gRPC would not
+        self.ssl_context()  # reports what is wrong with the files; gRPC wouldn't
         return grpc.ssl_server_credentials([(self.key.read_bytes(), self.certificate.read_bytes())])

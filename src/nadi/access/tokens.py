@@ -1,21 +1,20 @@
-"""Delegation tokens: what the controller gives a client to show to the segment store.
+"""Delegation tokens, which the controller gives a client to show to the segment store.
 
 A token is a JSON Web Token signed with HS512, in Pravega's form: one claim for each resource, named
-by it, with the permission as its value; what that opens is told in `nadi.access.names`. The master token
-has the claim `*`, and no end: it is for the controller's own commands.
+after it, with the permission as its value; `nadi.access.names` says what that allows. The master token
+has the claim `*` and never expires: it is for the controller's own commands.
 
     {"sub": "segmentstoreresource", "aud": "segmentstore", "iat": ..., "exp": ...,
      "prn::/scope:home/stream:meters": "READ_UPDATE"}
 
 The Rust client, and the Python one over it, decode the payload with the plain base64 alphabet, and
-panic without an `exp`. In the payload's encoding `-` and `_` come only of the characters `>`, `?`, `~`
-and those past ASCII; resources hold none of them, for names are percent-quoted, so none comes.
+panic without an `exp`. In the payload's encoding `-` and `_` come only from the characters `>`, `?`, `~`
+and those past ASCII; resources hold none of these, as names are percent-quoted, so neither occurs.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 import secrets
 import time
@@ -28,6 +27,7 @@ import jwt
 
 from nadi.access.names import Act, segment_permission
 from nadi.access.permissions import Permission, stream_resource
+from nadi.access.private_file import replace_private_file
 from nadi.defaults import DEFAULT_TOKEN_LIFETIME_S
 from nadi.errors import DataFolderError, InvalidArgumentError, PermissionDeniedError, TokenExpiredError
 
@@ -41,14 +41,14 @@ _STREAM = re.compile(r"prn::/scope:([^/]+)/stream:([^/]+)")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token whose signature was good. `streams` is by `scope/stream`; `ends_at` is on the monotonic clock."""
+    """A token whose signature is valid. `streams` is keyed by `scope/stream`; `ends_at` is on the monotonic clock."""
 
     streams: Mapping[str, Permission]
     everything: Permission
     ends_at: float
 
     def permits(self, segment: str, act: Act) -> bool:
-        """Whether that may be done to a segment of that name."""
+        """Whether the token allows `act` on a segment of that name."""
         needed = segment_permission(segment, act)
         if needed is None:
             return self.everything is Permission.READ_UPDATE
@@ -57,7 +57,7 @@ class Token:
 
 
 class TokenKey:
-    """Signs tokens, and checks them. `now_s` is the wall clock, in seconds since 1970."""
+    """Signs and checks tokens. `now_s` is the wall clock, in seconds since 1970."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class TokenKey:
 
     @classmethod
     def in_file(cls, path: Path, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S) -> TokenKey:
-        """The key in a file: its bytes, without line ends after them."""
+        """Return the key in a file: its bytes without trailing line ends."""
         try:
             key = path.read_bytes().rstrip(b"\r\n")
         except OSError as error:
@@ -87,23 +87,16 @@ class TokenKey:
 
     @classmethod
     def in_folder(cls, folder: Path, lifetime_s: int = DEFAULT_TOKEN_LIFETIME_S) -> TokenKey:
-        """The key that is kept in a data folder; made at the first call, and nobody else may read it."""
+        """Return the key kept in a data folder; it is created on the first call, and nobody else may read it."""
         path = folder / KEY_FILE
         if not path.exists():
-            temporary = folder / f"{KEY_FILE}.new"
-            temporary.unlink(missing_ok=True)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(secrets.token_hex(LEAST_KEY_BYTES).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
+            replace_private_file(path, secrets.token_hex(LEAST_KEY_BYTES).encode() + b"\n")
         elif path.stat().st_mode & 0o077:
             raise DataFolderError(f"others may read the signing key {path}: delete it, and a new one is made")
         return cls.in_file(path, lifetime_s)
 
     def issue(self, scope: str, stream: str, permission: Permission, *more: str) -> str:
-        """A token for one stream, and for `more` of its scope."""
+        """Return a token for one stream, and for `more` streams of its scope."""
         now = int(self.now_s())
         claims: dict[str, Any] = {
             "sub": _SUBJECT,
@@ -118,24 +111,24 @@ class TokenKey:
         return token
 
     def master(self) -> str:
-        """The token for everything, for ever."""
+        """Return the token for everything, forever."""
         claims = {"sub": _SUBJECT, "aud": _AUDIENCE, _EVERYTHING: Permission.READ_UPDATE.name}
         return jwt.encode(claims, self._key, _ALGORITHM)
 
     def check(self, text: str) -> Token:
-        """The token that the text holds; PermissionDeniedError if it is none, TokenExpiredError if it ran out."""
+        """Return the token in the text; PermissionDeniedError if it isn't valid, TokenExpiredError if it is too old."""
         try:
             claims = jwt.decode(
                 text,
                 self._key,
                 [_ALGORITHM],
                 audience=_AUDIENCE,
-                # a store's clock may be behind a controller's; the end is looked at below
+                # a store's clock may be behind a controller's; the expiry is checked below
                 options={"verify_iat": False, "verify_exp": False},
             )
             left_s = self._left_s(claims)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
-            raise PermissionDeniedError("that is no delegation token of this server") from None
+            raise PermissionDeniedError("not a valid delegation token of this server") from None
         if left_s <= 0:
             raise TokenExpiredError("the delegation token has expired")
         streams, everything = {}, Permission.NONE
@@ -149,8 +142,8 @@ class TokenKey:
         return Token(streams, everything, self.monotonic_s() + left_s)
 
     def _left_s(self, claims: Mapping[str, Any]) -> float:
-        """How long a token holds from now on: its end is by the wall clock, which may have been set since it was
-        issued. So it never holds for longer than it did at first, and not at all if that seems to be still to come.
+        """How much longer a token is valid. It expires by the wall clock, which may have been set since it was issued:
+        so never longer than its full lifetime, and not at all if it seems to have been issued in the future.
         """
         ends = float(claims.get("exp", math.inf))
         left_s = ends - self.now_s()

@@ -1,11 +1,11 @@
 """The users file: who may log in with a password, and what they may do.
 
-One user a line, as Pravega's password file has them; empty lines and those with `#` are left out:
+One user per line, as in Pravega's password file; empty lines and those starting with `#` are skipped:
 
     ann:scrypt$15$8$3$...:prn::/scope:home/*,READ_UPDATE;prn::/scope:home,READ
 
-The file is looked at before each use, and read again when it was changed. A file that can't be read
-then is reported and the users stay as they were: half an edit locks nobody out and lets nobody in.
+The file is checked before each use, and read again if it has changed. If it can't be read then, that
+is logged and the users stay as they were: a half-finished edit locks nobody out and lets nobody in.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from nadi.access.passwords import check_hash
 from nadi.access.permissions import Permissions
+from nadi.access.private_file import replace_private_file
 from nadi.errors import InvalidArgumentError
 
 log = logging.getLogger(__name__)
@@ -33,14 +34,16 @@ class User:
 
 
 def check_user_name(name: str) -> str:
-    """The name, if it may be a user's; InvalidArgumentError otherwise."""
+    """Return the name if it is a valid user name; InvalidArgumentError otherwise."""
     if not name or ":" in name or name.startswith("#") or not name.isprintable() or name != name.strip():
-        raise InvalidArgumentError(f"{name!r} is no user name: it has no colon, no space around it, no '#' before it")
+        raise InvalidArgumentError(
+            f"{name!r} is not a valid user name: it may not contain ':', start with '#', or have spaces around it"
+        )
     return name
 
 
 def read_users(path: Path) -> dict[str, User]:
-    """All users of a file by name; InvalidArgumentError says which line is wrong."""
+    """Return all users of a file by name; InvalidArgumentError says which line is wrong."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -64,16 +67,9 @@ def read_users(path: Path) -> dict[str, User]:
 
 
 def write_users(path: Path, users: dict[str, User]) -> None:
-    """Replace the file as a whole; only its owner may read it. Comments are not kept."""
+    """Replace the whole file, readable only by its owner. Comments are not kept."""
     text = "".join(f"{user.name}:{user.password_hash}:{user.permissions}\n" for user in users.values())
-    temporary = path.with_name(path.name + ".new")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    replace_private_file(path, text.encode())
 
 
 class UsersFile:

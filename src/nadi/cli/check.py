@@ -1,67 +1,71 @@
-"""`nadi check`: what a stopped data folder holds, what of it is damaged, and what that means."""
+"""`nadi check`: what a stopped data folder holds, which parts are damaged, and what that means."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.printing import failure, say
-from nadi.errors import InvalidArgumentError, NadiError
+from nadi.cli.printing import errors_told, say
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.segmentstore.datafolder import FolderLock
-    from nadi.segmentstore.repair.inspection import Report
+    from nadi.segmentstore.repair.report import Report
 
 
-def check(data: Annotated[Path, typer.Argument(help="The data folder; no server may have it open.")]) -> None:
-    """Look at every byte of a stopped data folder and tell what is damaged; nothing is changed.
+def check(data: Annotated[Path, typer.Argument(help="The data folder; no server may be using it.")]) -> None:
+    """Check every byte of a stopped data folder and report what is damaged; nothing is changed.
 
-    Ends with code 0 if all is sound, 1 if anything is damaged.
+    Exits with code 0 if everything is sound, 1 if anything is damaged.
     """
-    lock = locked(data, changes=False)
-    try:
+    with locked(data, changes=False):
         reports = inspected(data)
-    finally:
-        lock.release()
-    if not tell(reports):
+        anew = made_anew(data, reports)
+    is_sound = tell(reports)
+    tell_anew(anew)
+    if not is_sound or anew:
         raise typer.Exit(1)
 
 
-def locked(data: Path, *, changes: bool) -> FolderLock:
-    """The folder's lock; ends the command where a server has it, or where there is no data folder."""
+@contextmanager
+def locked(data: Path, *, changes: bool) -> Iterator[None]:
+    """Hold the folder's lock; end the command if a server has locked it, or if it is not a data folder."""
     from nadi.segmentstore.datafolder import FolderLock, check_is_whole, is_data_folder
 
-    try:
+    with errors_told(OSError):
         if not data.is_dir():
             raise FileNotFoundError(f"there is no folder {data}")
         check_is_whole(data)
         if not is_data_folder(data):
-            what = "it has neither a file `format` nor containers"
-            raise InvalidArgumentError(f"{data} is no data folder of nadi: {what}")
-        return FolderLock(data, changes=changes)
-    except (NadiError, OSError) as error:
-        raise failure(error) from None
+            what = "it has neither a `format` file nor containers"
+            raise InvalidArgumentError(f"{data} is not a nadi data folder: {what}")
+        lock = FolderLock(data, changes=changes)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def inspected(data: Path) -> list[Report]:
-    """What a look at the folder shows; ends the command where it can't be read."""
+    """Inspect the folder; end the command if it can't be read."""
     import asyncio
     import tempfile
 
     from nadi.segmentstore import reserve
     from nadi.segmentstore.repair.inspection import inspect_folder
 
-    try:
-        with reserve.in_words(Path(tempfile.gettempdir())):  # states are copied there
-            return asyncio.run(inspect_folder(data))
-    except (NadiError, OSError) as error:
-        raise failure(error) from None
+    with errors_told(OSError), reserve.in_words(Path(tempfile.gettempdir())):  # states are copied there
+        return asyncio.run(inspect_folder(data))
 
 
 def tell(reports: list[Report], *, is_repaired: bool = False) -> bool:
-    """Print what was found; whether all is sound. is_repaired: what was given up just now isn't found any more."""
+    """Print what was found, and return whether everything is sound.
+
+    is_repaired: something was given up just now, and no longer shows up.
+    """
     for report in reports:
         say(report.name)
         for kind, lines in (
@@ -77,8 +81,39 @@ def tell(reports: list[Report], *, is_repaired: bool = False) -> bool:
         say("what is left is sound" if is_less else "sound: nothing is damaged")
         return True
     if not any(report.lost for report in reports):
-        what = "nothing more than a repair gave up is lost" if is_less else "nothing is lost"
-        say(f"damaged, and {what}: a server mends it when it is started")
+        what = "no more is lost than a repair gave up" if is_less else "nothing is lost"
+        say(f"damaged, and {what}: a server repairs it when it starts")
     else:
-        say("damaged: what is LOST can only come back from a copy; `nadi repair` does what can be done without one")
+        say("damaged: what is LOST can only be restored from a copy; `nadi repair` does what is possible without one")
     return False
+
+
+def made_anew(data: Path, reports: list[Report], *, changes: bool = False) -> list[str]:
+    """Return what a repair of the folder has left to the next server; nothing if none can be started.
+
+    changes: whether the repair's note may be removed from the folder if nothing is left to do.
+    """
+    import asyncio
+    import tempfile
+
+    from nadi.segmentstore import reserve
+    from nadi.segmentstore.repair import unfinished
+
+    if not unfinished.is_noted(data) or not all(report.can_be_served for report in reports):
+        return []
+    from nadi.standalone.anew import look_at
+
+    with errors_told(OSError):
+        with reserve.in_words(Path(tempfile.gettempdir())):
+            plan = asyncio.run(look_at(data))
+        if plan.is_empty and changes:
+            unfinished.clear(data)
+    return plan.lines()
+
+
+def tell_anew(lines: list[str]) -> None:
+    """Print it."""
+    if lines:
+        say("the next server that starts rebuilds what tables recorded, as far as it can be rebuilt:")
+    for line in lines:
+        say(f"  {line}")

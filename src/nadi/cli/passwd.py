@@ -8,32 +8,31 @@ from typing import Annotated
 
 import typer
 
-from nadi.cli.printing import failure
-from nadi.errors import NadiError
+from nadi.cli.printing import errors_told
 
 
 def passwd(
-    file: Annotated[Path, typer.Argument(help="The users file; made if missing.")],
+    file: Annotated[Path, typer.Argument(help="The users file; created if missing.")],
     user: Annotated[str, typer.Argument(help="The user's name.")],
     grant: Annotated[
         list[str] | None,
         typer.Option(
             help="What the user may do, such as 'prn::/scope:home/*,READ_UPDATE'; may be given several times. "
-            "Replaces what the user had."
+            "Replaces the user's current grants."
         ),
     ] = None,
     password_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the password from standard input, to its first line's end.")
+        bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
     ] = False,
-    keep_password: Annotated[bool, typer.Option("--keep-password", help="Change the grants alone.")] = False,
+    keep_password: Annotated[bool, typer.Option("--keep-password", help="Change only the grants.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the user.")] = False,
 ) -> None:
-    """Add a user to a users file or change one; a running server takes it up by itself."""
+    """Add or change a user in a users file; a running server picks up the change."""
     from nadi.access.passwords import hash_password
     from nadi.access.permissions import Permissions
     from nadi.access.users import User, check_user_name, read_users, write_users
 
-    try:
+    with errors_told(OSError):
         users = read_users(file) if file.exists() else {}
         old = users.get(check_user_name(user))
         if (remove or keep_password) and old is None:
@@ -45,8 +44,6 @@ def passwd(
             kept = old.password_hash if keep_password and old else hash_password(_password(password_stdin))
             users[user] = User(user, kept, granted)
         write_users(file, users)
-    except (NadiError, OSError) as error:
-        raise failure(error) from None
 
 
 def _password(from_stdin: bool) -> str:
@@ -55,5 +52,5 @@ def _password(from_stdin: bool) -> str:
     else:
         password = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     if not password:
-        raise typer.BadParameter("an empty password is none")
+        raise typer.BadParameter("the password must not be empty")
     return password

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 
+from nadi.errors import NadiError
+
 
 def say(text: str) -> None:
-    """A line for a person."""
+    """Print a line for a person."""
     typer.echo(text)
 
 
 def failure(error: Exception) -> typer.Exit:
-    """Says what went wrong on standard error; what it gives is to be raised, and ends the command with code 1."""
+    """Print what went wrong on standard error; return the exception to raise, which ends the command with code 1."""
     from rich.console import Console
 
     Console(stderr=True, highlight=False).print(f"[red]error:[/red] {_plain(str(error))}", soft_wrap=True)
     return typer.Exit(1)
 
 
+@contextmanager
+def errors_told(*more: type[Exception]) -> Iterator[None]:
+    """End the command with the message of nadi's errors, and of these."""
+    kinds: tuple[type[Exception], ...] = (NadiError, *more)
+    try:
+        yield
+    except kinds as error:
+        raise failure(error) from None
+
+
 def show(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, as_json: bool, empty: str) -> None:
-    """Rows as a table of these columns, or whole as JSON."""
+    """Print rows as a table of these columns, or all of their fields as JSON."""
     if as_json:
-        _print_json(rows)
+        import msgspec
+
+        say(msgspec.json.format(msgspec.json.encode(rows)).decode())
     elif rows:
         _print_table(rows, columns)
     else:
         say(empty)
-
-
-def _print_json(rows: Sequence[Mapping[str, Any]]) -> None:
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(rows)).decode() + "\n")
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:

@@ -12,55 +12,54 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nadi.cli.bookmarks import PLACE
-from nadi.cli.session import Controller, TrustStore, client
-from nadi.defaults import DEFAULT_URI
+from nadi.cli.session import connected
 
 if TYPE_CHECKING:
+    from nadi.client import StreamManager
     from nadi.model.event import EventBlock
 
 
+@connected
 def read(
+    manager: StreamManager,
     scope: Annotated[str, typer.Argument(help="The scope.")],
     stream: Annotated[str, typer.Argument(help="The stream; with --slice, the slice's name.")],
-    start: Annotated[str, typer.Option("--from", help=f"Where to begin: {PLACE}.")] = "head",
+    start: Annotated[str, typer.Option("--from", help=f"Where to start: {PLACE}.")] = "head",
     end: Annotated[str, typer.Option("--to", help=f"Where to end: {PLACE}.")] = "tail",
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as events arrive, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new events, until Ctrl-C.")] = False,
     is_slice: Annotated[bool, typer.Option("--slice", help="Read the named slice STREAM instead of a stream.")] = False,
     key: Annotated[
         list[str] | None,
         typer.Option(help="Read only segments that can hold this routing key; may be given several times."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Stop after so many events.", min=1)] = None,
+    limit: Annotated[int | None, typer.Option(help="Stop after this many events.", min=1)] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print an object a line: segment, offset, and text or base64.")
+        bool, typer.Option("--json", help="Print one JSON object per line: segment, offset, and text or base64.")
     ] = False,
     on_damage: Annotated[
         Literal["raise", "skip"],
-        typer.Option(help="Where data is damaged: raise ends there, skip says so and goes on behind it."),
+        typer.Option(help="At damaged data, `raise` stops; `skip` says so and continues after it."),
     ] = "raise",
-    controller: Controller = DEFAULT_URI,
-    trust_store: TrustStore = None,
 ) -> None:
-    """Print events, one a line, from the stream's head to its end of now unless told otherwise."""
-    with client(controller, trust_store) as manager:
-        if is_slice:
-            reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
-        else:
-            cuts = manager.cuts(scope, stream)
-            last = None if follow else cuts.named(end)
-            reader = manager.create_reader(
-                scope, stream, start=cuts.named(start), end=last, routing_keys=key, on_damage=on_damage
-            )
-        with reader, suppress(KeyboardInterrupt):
-            for segment_id, block in reader:
-                lines = _json(segment_id, block) if as_json else block
-                given = list(islice(lines, limit))
-                sys.stdout.buffer.write(b"".join(line + b"\n" for line in given))
-                sys.stdout.buffer.flush()
-                if limit is not None:
-                    limit -= len(given)
-                    if limit == 0:
-                        return
+    """Print events, one per line, by default from the stream's head to its current end."""
+    if is_slice:
+        reader = manager.open_slice(scope, stream, routing_keys=key, on_damage=on_damage)
+    else:
+        cuts = manager.cuts(scope, stream)
+        last = None if follow else cuts.named(end)
+        reader = manager.create_reader(
+            scope, stream, start=cuts.named(start), end=last, routing_keys=key, on_damage=on_damage
+        )
+    with reader, suppress(KeyboardInterrupt):
+        for segment_id, block in reader:
+            lines = _json(segment_id, block) if as_json else block
+            given = list(islice(lines, limit))
+            sys.stdout.buffer.write(b"".join(line + b"\n" for line in given))
+            sys.stdout.buffer.flush()
+            if limit is not None:
+                limit -= len(given)
+                if limit == 0:
+                    return
 
 
 def _json(segment_id: int, block: EventBlock) -> Iterator[bytes]:

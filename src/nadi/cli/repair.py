@@ -1,4 +1,4 @@
-"""`nadi repair`: do what can be done for a damaged data folder; what is given up is named before it asks."""
+"""`nadi repair`: repair what can be repaired of a damaged data folder; it names what is given up, then asks."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.check import inspected, locked, tell
-from nadi.cli.printing import failure, say
-from nadi.errors import InvalidArgumentError, NadiError
+from nadi.cli.check import inspected, locked, made_anew, tell, tell_anew
+from nadi.cli.printing import errors_told, failure, say
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from nadi.segmentstore.repair.inspection import Repaired, Report
+    from nadi.segmentstore.repair.replacement import Repaired
+    from nadi.segmentstore.repair.report import Report
 
 
 def repair(
-    data: Annotated[Path | None, typer.Argument(help="The data folder; no server may have it open.")] = None,
+    data: Annotated[Path | None, typer.Argument(help="The data folder; no server may be using it.")] = None,
     cut_log: Annotated[
-        Path | None, typer.Option(help="Only end a log at a place in this file, as the error named it.")
+        Path | None, typer.Option(help="Only end a log at a place in this file, as named in the error.")
     ] = None,
-    at: Annotated[int | None, typer.Option(help="The byte of that file, as the error named it.")] = None,
+    at: Annotated[int | None, typer.Option(help="The byte of that file, as named in the error.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
 ) -> None:
-    """Repair a damaged data folder, after telling what is damaged and what would be given up.
+    """Repair a damaged data folder, after reporting what is damaged and what would be given up.
 
-    Nothing is deleted: what is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Ends with code
-    0 if all is well then, and with 1 if anything is lost, or was given up; whether a server can be started is said.
+    Nothing is deleted: whatever is replaced or cut off stays beside it, with `.damaged-<time>` in its name. Streams
+    whose segments exist, but whose entries in the server's own tables are lost, are listed: the next server rebuilds
+    them when it starts. Exits with code 0 if all is well then, and with 1 if anything is lost, was given up or is
+    still to be rebuilt; the output says whether a server can be started.
     """
     if (cut_log is None) != (at is None) or (cut_log is None) == (data is None):
-        raise failure(InvalidArgumentError("give the data folder; or else both --cut-log FILE and --at BYTE"))
+        raise failure(InvalidArgumentError("pass the data folder, or else both --cut-log FILE and --at BYTE"))
     if cut_log is not None and at is not None:
         _cut_log(cut_log.resolve(), at, yes=yes)
     elif data is not None:
@@ -37,9 +40,8 @@ def repair(
 
 
 def _repair(data: Path, *, yes: bool) -> None:
-    lock = locked(data, changes=True)
     given_up: dict[str, None] = {}  # in order, each once
-    try:
+    with locked(data, changes=True):
         reports = inspected(data)
         for _ in range(_ROUNDS):
             is_sound = tell(reports, is_repaired=bool(given_up))
@@ -57,38 +59,39 @@ def _repair(data: Path, *, yes: bool) -> None:
             reports = inspected(data)
         else:
             is_sound = tell(reports, is_repaired=bool(given_up))
-    finally:
-        lock.release()
+        anew = made_anew(data, reports, changes=True)
     lost = given_up | {f"{report.name}: {line}": None for report in reports for line in report.lost}
-    if is_sound and not lost:
+    if is_sound and not lost and not anew:
         return
     if all(report.can_be_served for report in reports):
         is_told = any(report.lost for report in reports)
-        say("a server can be started" + ("; readers of what is LOST are told so" if is_told else ""))
+        say("a server can be started" + ("; readers of what is LOST get an error" if is_told else ""))
     else:
-        say("no server can be started as it is: put back from a copy what is LOST")
+        say("no server can be started: restore what is LOST from a copy")
     for line in given_up:
         say(f"given up: {line}")
+    tell_anew(anew)
     if lost:
         say("what is LOST can't be repaired")
+    if lost or anew:
         raise typer.Exit(1)
 
 
-_ROUNDS = 3  # a state made anew may show damage of the log that it hid
+_ROUNDS = 3  # a rebuilt state may reveal damage of the log that it hid
 
 
 def _plan(reports: list[Report]) -> list[str]:
     plan = []
     for report in reports:
         if report.healed:
-            plan.append(f"{report.name}: make anew what can be without loss")
+            plan.append(f"{report.name}: rebuild what can be rebuilt without loss")
         if report.cut is not None:
             cut = f"byte {report.cut.offset:,} of {Path(report.cut.file).name}"
-            plan.append(f"{report.name}: end the log at {cut}, and so give up what is named above")
+            plan.append(f"{report.name}: end the log at {cut}, and give up what is named above")
         if report.can_be_had_back:
-            plan.append(f"{report.name}: make a state of what can be had back, and give up what is LOST")
+            plan.append(f"{report.name}: build a state from what can be recovered, and give up what is LOST")
         elif report.leaves_out:
-            plan.append(f"{report.name}: leave out what can't be read of the log, and keep what follows")
+            plan.append(f"{report.name}: leave out the parts of the log that can't be read, and keep what follows")
         if report.unnamed:
             plan.append(f"{report.name}: set aside chunks of what is given up: {report.unnamed:,}")
     return plan
@@ -99,15 +102,18 @@ def _do(data: Path, reports: list[Report]) -> None:
 
     from nadi.segmentstore import reserve
     from nadi.segmentstore.datafolder import known_containers, read_format, write_format
-    from nadi.segmentstore.repair.inspection import repair_container
+    from nadi.segmentstore.repair import unfinished
+    from nadi.segmentstore.repair.replacement import repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 
-    try:
+    with errors_told(OSError):
         if reports[0].containers:
             write_format(data, reports[0].containers)
         elif reports[0].healed and not reports[0].lost:
             read_format(data, None)
+        if any(report.gives_up for report in reports):
+            unfinished.note(data)
         by_name = {path.name: (number, path) for number, path in known_containers(data).items()}
         for report in reports[1:]:
             number, folder = by_name[report.name]
@@ -119,19 +125,17 @@ def _do(data: Path, reports: list[Report]) -> None:
                 _say_done(
                     report.name, asyncio.run(repair_container(folder, number, ChunkStore.in_folder(data / "tier2")))
                 )
-    except (NadiError, OSError) as error:
-        raise failure(error) from None
 
 
 def _say_done(name: str, done: Repaired | None) -> None:
     if done is None:
         return
-    kept = f"; the former one is kept as {done.aside.name}" if done.aside is not None else ""
-    say(f"{name}: the state was made of what there is{kept}")
+    kept = f"; the previous one is kept as {done.aside.name}" if done.aside is not None else ""
+    say(f"{name}: the state was built from what is there{kept}")
     for place in done.had_back:
-        say(f"{name}: chunks had what is missing of the log: {place}")
+        say(f"{name}: recovered from chunks what the log lacks: {place}")
     if done.unnamed:
-        say(f"{name}: {done.unnamed:,} chunks of what is given up are kept as {done.chunks_aside} in tier 2")
+        say(f"{name}: {done.unnamed:,} chunks of what was given up are kept as {done.chunks_aside} in tier 2")
 
 
 def _cut_log(file: Path, at: int, *, yes: bool) -> None:
@@ -139,37 +143,34 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     import tempfile
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.repair.inspection import cut_of, inspect_container, repair_container
+    from nadi.segmentstore.repair import unfinished
+    from nadi.segmentstore.repair.inspection import cut_of, inspect_container
+    from nadi.segmentstore.repair.replacement import repair_container
     from nadi.segmentstore.tier1.cut import cut
     from nadi.segmentstore.tier2.chunks import ChunkStore
 
     folder = file.parent.parent
     number = folder.name.removeprefix("container-")
     if not number.isdecimal():
-        raise failure(InvalidArgumentError(f"{file} is in no container's log of a data folder"))
-    lock = locked(folder.parent, changes=True)
-    try:
-        try:
+        raise failure(InvalidArgumentError(f"{file} is not in the log of a data folder's container"))
+    with locked(folder.parent, changes=True):
+        with errors_told(OSError):
             place = cut_of(file, at)
             chunks = ChunkStore.in_folder(folder.parent / "tier2")
             with reserve.in_words(Path(tempfile.gettempdir())):
                 report = asyncio.run(inspect_container(folder, int(number), chunks, place))
-        except (NadiError, OSError) as error:
-            raise failure(error) from None
         tell([report])
         if report.state_is_lost is not None or not report.segments:
-            emptied = "the container would be empty: nothing of it could be had any more"
+            emptied = "the container would be empty: nothing of it could be read any more"
             raise failure(InvalidArgumentError(f"{emptied}. See `nadi check {folder.parent}`, and `nadi repair`"))
         if not yes:
             typer.confirm(f"End the log at byte {at:,} of {file.name}, and give up what is LOST above?", abort=True)
-        try:
+        with errors_told(OSError, ValueError):
+            unfinished.note(folder.parent)
             with reserve.in_words(folder):
                 say(cut(file.parent, file.name, at))
             done = asyncio.run(repair_container(folder, int(number), chunks, leaves_out=False))
-        except (NadiError, OSError, ValueError) as error:
-            raise failure(error) from None
         _say_done(folder.name, done)
+        say("the next server that starts rebuilds what tables lost with it, as far as it can be rebuilt, and logs it")
         if report.lost:
             raise typer.Exit(1)
-    finally:
-        lock.release()

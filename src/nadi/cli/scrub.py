@@ -1,4 +1,4 @@
-"""`nadi scrub`: let a running server read everything that it keeps, and see what it finds."""
+"""`nadi scrub`: have a running server read everything it stores, and show what it finds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, Controller, TrustStore, client
-from nadi.defaults import DEFAULT_URI
+from nadi.cli.session import AsJson, connected
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
@@ -19,18 +18,17 @@ if TYPE_CHECKING:
 _LOOK_S = 0.2
 
 
+@connected
 def scrub(
-    status: Annotated[bool, typer.Option("--status", help="Start nothing: tell of the last pass.")] = False,
-    controller: Controller = DEFAULT_URI,
-    trust_store: TrustStore = None,
+    manager: StreamManager,
+    status: Annotated[bool, typer.Option("--status", help="Only report on the current and the last pass.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have everything stored read now, and tell what is damaged; exit code 1 if something is.
+    """Have the server read and check all stored data now, and report damage; exits with code 1 if there is any.
 
-    The server goes on with it if this command is interrupted, and does it by itself once a week.
+    The server continues if this command is interrupted, and does the same by itself once a week.
     """
-    with client(controller, trust_store) as manager:
-        report = manager.scrub() if status else _followed(manager, quiet=as_json)
+    report = manager.scrub() if status else _followed(manager, quiet=as_json)
     if as_json:
         show([_row(one) for one in (report.running, report.last) if one is not None], [], as_json=True, empty="")
     else:
@@ -66,7 +64,7 @@ def _tell(report: ScrubReport, *, status: bool) -> None:
         data = f"{now.read_bytes:,} of {now.total_bytes:,} bytes"
         say(f"under way since {_time(now.begun_ms)}: {_read(now, data)}")
     if report.last is None:
-        say("No pass has come to its end yet.")
+        say("No pass has finished yet.")
         return
     last = report.last
     say(
@@ -75,15 +73,15 @@ def _tell(report: ScrubReport, *, status: bool) -> None:
         + (f"damaged places: {last.damages:,}" if last.damages else "nothing is damaged")
     )
     if last.rewritten_bytes:
-        say(f"  chunks without checksums, or a whole description: {last.rewritten_bytes:,} bytes were stored anew")
+        say(f"  rewrote chunks without checksums or with a damaged description: {last.rewritten_bytes:,} bytes")
     for text in last.damaged:
         say(f"  {text}")
     if last.damages > len(last.damaged):
-        say(f"  and {last.damages - len(last.damaged):,} more: the server's log has all")
+        say(f"  and {last.damages - len(last.damaged):,} more: see the server's log")
     for text in last.renewed:
         say(f"  nothing is lost: {text}")
     if last.renewals > len(last.renewed):
-        say(f"  nor by {last.renewals - len(last.renewed):,} more: the server's log has all")
+        say(f"  and {last.renewals - len(last.renewed):,} more without loss: see the server's log")
 
 
 def _read(one: ScrubPass, data: str) -> str:

@@ -1,43 +1,43 @@
 """What the commands that talk to a server share: its address, and one client for the command.
 
-A command does its work in `with client(uri) as manager` and hands rows to `printing.show`. Errors of nadi end the
-command with their message and exit code 1.
+A `connected` command does its work with the client and hands rows to `printing.show`. Errors of nadi end it with their
+message and exit code 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Annotated, Any
 
 import typer
 
-from nadi.cli.printing import failure
-from nadi.errors import NadiError
-
-if TYPE_CHECKING:
-    from nadi.client import StreamManager
+from nadi.cli.printing import errors_told
+from nadi.defaults import DEFAULT_URI
 
 Controller = Annotated[
-    str,
-    typer.Option(
-        "--controller", envvar="NADI_CONTROLLER", help="The controller, as tcp://host:port or tls://host:port."
-    ),
+    str, typer.Option(envvar="NADI_CONTROLLER", help="The controller, as tcp://host:port or tls://host:port.")
 ]
 TrustStore = Annotated[
     str | None, typer.Option(envvar="NADI_TRUST_STORE", help="PEM file of certificates to trust, with tls://.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document for the whole answer.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, a single document.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")]
 
 
-@contextmanager
-def client(uri: str, trust_store: str | None = None) -> Iterator[StreamManager]:
-    """A client of that controller; what goes wrong with it ends the command, in words."""
-    from nadi.client import StreamManager
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a client as its first argument, and options that say of which server."""
 
-    try:
-        with StreamManager(uri, trust_store=trust_store) as manager:
-            yield manager
-    except NadiError as error:
-        raise failure(error) from None
+    def run(*, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None, **given: Any) -> None:
+        from nadi.client import StreamManager
+
+        with errors_told(), StreamManager(controller, trust_store=trust_store) as manager:
+            command(manager, **given)
+
+    _, *own = inspect.signature(command, locals={"StreamManager": object}, eval_str=True).parameters.values()
+    *server, _ = inspect.signature(run, eval_str=True).parameters.values()
+    wraps(command)(run)
+    run.__signature__ = inspect.Signature([*own, *server])  # type: ignore[attr-defined]
+    run.__annotations__ = {}  # the signature says it all
+    return run

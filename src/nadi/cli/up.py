@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nadi.cli.printing import failure, say
+from nadi.cli.printing import errors_told, say
 from nadi.defaults import (
     DEFAULT_CLAIM,
     DEFAULT_CONTROLLER_PORT,
@@ -17,7 +17,6 @@ from nadi.defaults import (
     DEFAULT_STORE_PORT,
     DEFAULT_TOKEN_LIFETIME_S,
 )
-from nadi.errors import NadiError
 
 if TYPE_CHECKING:
     from nadi.standalone.server import Server
@@ -26,7 +25,7 @@ _panel: Any = {"rich_help_panel": "Security (docs/security.md)"}
 
 
 def up(
-    data: Annotated[Path, typer.Option(help="Folder that holds all data; made if missing.")] = Path("nadi-data"),
+    data: Annotated[Path, typer.Option(help="Folder that holds all data; created if missing.")] = Path("nadi-data"),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
     port: Annotated[int, typer.Option(help="The controller's port; 0 for any free ports.")] = DEFAULT_CONTROLLER_PORT,
     store_port: Annotated[
@@ -36,14 +35,14 @@ def up(
         int | None, typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or any with --port 0]")
     ] = None,
     containers: Annotated[
-        int | None, typer.Option(help="Segment containers of a new folder; fixed from then on. [default: 1]")
+        int | None, typer.Option(help="Segment containers of a new folder; can't be changed later. [default: 1]")
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more about what goes on.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     advertised_host: Annotated[
-        str | None, typer.Option(help="Name or address that clients are told to connect to. [default: --host]")
+        str | None, typer.Option(help="Name or address that clients should connect to. [default: --host]")
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM file of the certificate; with it all ports speak TLS.", **_panel)
+        Path | None, typer.Option(help="PEM file of the certificate; makes all ports speak TLS.", **_panel)
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file of the certificate's private key.", **_panel)] = None,
     users_file: Annotated[
@@ -56,13 +55,14 @@ def up(
     bearer_audience: Annotated[str, typer.Option(help="The `aud` that bearer tokens must have.", **_panel)] = "",
     bearer_claim: Annotated[str, typer.Option(help="The claim that holds the permissions.", **_panel)] = DEFAULT_CLAIM,
     signing_key: Annotated[
-        Path | None, typer.Option(help="Key of delegation tokens. [default: one in the data folder]", **_panel)
+        Path | None, typer.Option(help="Key that signs delegation tokens. [default: one in the data folder]", **_panel)
     ] = None,
     token_lifetime: Annotated[
-        int, typer.Option(help="Seconds that a delegation token holds.", min=1, **_panel)
+        int, typer.Option(help="How long a delegation token is valid, in seconds.", min=1, **_panel)
     ] = DEFAULT_TOKEN_LIFETIME_S,
     insecure_public: Annotated[
-        bool, typer.Option("--insecure-public", help="Serve everybody on a public address, unasked.", **_panel)
+        bool,
+        typer.Option("--insecure-public", help="Serve everybody on a public address, no login.", **_panel),
     ] = False,
 ) -> None:
     """Serve a data folder until Ctrl-C or SIGTERM."""
@@ -80,14 +80,14 @@ def up(
     if rest_port is None:
         rest_port = 0 if port == 0 else DEFAULT_REST_PORT
     security = ServerSecurity(
-        tls_certificate=_text(tls_cert),
-        tls_key=_text(tls_key),
-        users_file=_text(users_file),
+        tls_certificate=tls_cert,
+        tls_key=tls_key,
+        users_file=users_file,
         bearer_keys=bearer_keys,
         bearer_issuer=bearer_issuer,
         bearer_audience=bearer_audience,
         bearer_claim=bearer_claim,
-        signing_key_file=_text(signing_key),
+        signing_key_file=signing_key,
         token_lifetime_s=token_lifetime,
         insecure_public=insecure_public,
     )
@@ -103,18 +103,12 @@ def up(
     )
 
     def ready(s: Server) -> None:
-        say(f"nadi serves {data.resolve()}")
+        say(f"nadi is serving {data.resolve()}")
         say(f"  controller     {s.controller_uri}")
         say(f"  REST           {s.rest_uri}")
         say(f"  segment store  {s.store_address[0]}:{s.store_address[1]}")
-        say("Ctrl-C stops it.")
+        say("Press Ctrl-C to stop.")
 
-    try:
+    with errors_told():
         uvloop.run(serve(server, ready))
-    except NadiError as error:
-        raise failure(error) from None
     say("stopped")
-
-
-def _text(path: Path | None) -> str | None:
-    return str(path) if path is not None else None

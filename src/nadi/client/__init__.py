@@ -9,7 +9,7 @@ from nadi.client.blocking.byte_file import ByteStreamReader, ByteStreamWriter
 from nadi.client.blocking.cuts import Bookmarks, NamedSlices, StreamCuts
 from nadi.client.blocking.manager import StreamManager
 from nadi.client.blocking.readergroup import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager
-from nadi.client.blocking.readers import SliceReader, Table
+from nadi.client.blocking.readers import Schemas, SliceReader, ValueReader
 from nadi.client.blocking.structures import (
     Journal,
     KeyValueTable,
@@ -18,15 +18,22 @@ from nadi.client.blocking.structures import (
     SharedMap,
     SharedSet,
     StateSynchronizer,
+    Table,
 )
-from nadi.client.blocking.values import Schemas, TransactionalValueWriter, ValueReader, ValueTransaction, ValueWriter
-from nadi.client.blocking.writers import EventWriter, Transaction, TransactionalEventWriter
+from nadi.client.blocking.writers import (
+    EventWriter,
+    Transaction,
+    TransactionalEventWriter,
+    TransactionalValueWriter,
+    ValueTransaction,
+    ValueWriter,
+)
 from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
 from nadi.client.places.bookmarks import Bookmark
 from nadi.client.places.slices import NamedSlice
+from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.group import Checkpoint, GroupSize
-from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import ValueRead

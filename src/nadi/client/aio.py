@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from nadi.client.bytestream.byte_stream import ByteStreamReader, ByteStreamWriter
+from nadi.client.bytestream.byte_reader import ByteStreamReader
+from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
 from nadi.client.manager.streams import StreamManager
 from nadi.client.places.bookmarks import Bookmark, Bookmarks
 from nadi.client.places.cuts import StreamCuts
 from nadi.client.places.slices import NamedSlice, NamedSlices
+from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup
 from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader
-from nadi.client.readergroup.reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.source import Gap
 from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import GroupValueReader, ValueRead

@@ -1,10 +1,10 @@
 """What each RPC needs: one table, and the one place where every request is checked by it.
 
-A rule says on which resource an RPC needs which permission, and with which permission the reply's
-delegation token is issued, if it has one; what streams' names stand for is told in `nadi.access.names`.
-Everything is taken from the request, before anything is looked up, so that who may not see a stream is
-told the same whether it exists or not. Listings are cut down to what the caller may read; as an empty
-page ends a listing, pages of which nothing is left are passed over. An RPC without a rule is refused.
+A rule says which permission an RPC needs on which resource, and with which permission the reply's
+delegation token (if any) is issued; `nadi.access.names` says what stream names stand for.
+Everything is taken from the request before anything is looked up, so a caller who may not see a stream gets
+the same answer whether it exists or not. Listings are filtered to what the caller may read; since an empty
+page ends a listing, pages that end up empty are skipped. An RPC without a rule is refused.
 """
 
 from __future__ import annotations
@@ -17,14 +17,7 @@ import msgspec
 
 from nadi.access.gate import Gate
 from nadi.access.names import Act, Kind, Need, kind_of, need
-from nadi.access.permissions import (
-    CLUSTER,
-    Caller,
-    Permission,
-    reader_group_resource,
-    scope_resource,
-    table_resource,
-)
+from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
 from nadi.access.tokens import TokenKey
 from nadi.controller.state.records import GroupRetention
 from nadi.errors import PermissionDeniedError
@@ -41,15 +34,15 @@ Exchange = Callable[[Command], Awaitable[Command]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """need: by the request; None if everybody may. also: what else is needed. stream: whose token the reply
-    carries. tables: that token is for the table of that name as well, where the caller may use it. visible: cuts a
-    listing's reply down to what may be read, and says whether anything was in it and is no more."""
+    """need: what the request needs; None if everybody may. also: what else it needs. stream: whose token the reply
+    carries. tables: the token also covers the table of that name, if the caller may use it. visible: filters a
+    listing's reply to what may be read, and says whether that emptied it."""
 
     need: Callable[[Any], Need | None]
     also: Callable[[Any], Iterable[Need]] | None = None
     stream: Callable[[Any], Any] | None = None
     tables: bool = False
-    visible: Callable[[Any, Any, Caller], bool] | None = None
+    visible: Callable[[Any, Caller], bool] | None = None
 
 
 # --- resources ------------------------------------------------------------------------------------
@@ -94,7 +87,7 @@ def _group(permission: Permission) -> Callable[[Any], Need]:
 
 
 def _by_operation(info: Callable[[Any], Any] = _info) -> Callable[[Any], Need]:
-    """NONE only looks; anything else, and nothing at all, wants a token to write."""
+    """NONE only reads; any other operation, and a missing one, needs a token to write."""
 
     def asked(request: Any) -> Need:
         name = info(request)
@@ -114,14 +107,14 @@ def _begin_transaction(request: Any) -> Need:
 
 
 def _subscribed(request: Any) -> Iterable[Need]:
-    """A group that subscribes to streams is noted at each, and told whether it exists."""
+    """A group that subscribes to streams is recorded at each, and learns whether it exists."""
     if request.retentionType != GroupRetention.NONE:
         for cut in request.startingStreamCuts:
             yield need(cut.streamInfo.scope, cut.streamInfo.stream, Act.LOOK)
 
 
 def shows(caller: Caller, scope: str, stream: str) -> bool:
-    """Whether the caller finds the stream in a list."""
+    """Whether the caller sees the stream in listings."""
     looking = need(scope, stream, Act.LOOK)
     return looking.permission is not None and caller.may(looking.resource, looking.permission)
 
@@ -129,25 +122,24 @@ def shows(caller: Caller, scope: str, stream: str) -> bool:
 # --- listings -------------------------------------------------------------------------------------
 
 
-def _keep(field: Any, wanted: Iterable[Any]) -> bool:
-    """Leave only what is wanted in a repeated field; whether that emptied it."""
-    had, kept = len(field), list(wanted)
+def _keep(field: Any, is_wanted: Callable[[Any], bool]) -> bool:
+    """Keep only what is wanted in a repeated field; return whether that emptied it."""
+    had, kept = len(field), list(filter(is_wanted, field))
     del field[:]
     field.extend(kept)
     return bool(had and not kept)
 
 
-def _visible_scopes(_: Any, reply: Any, caller: Caller) -> bool:
-    return _keep(reply.scopes, [name for name in reply.scopes if caller.may(scope_resource(name), READ)])
+def _visible_scopes(reply: Any, caller: Caller) -> bool:
+    return _keep(reply.scopes, lambda name: caller.may(scope_resource(name), READ))
 
 
-def _visible_streams(_: Any, reply: Any, caller: Caller) -> bool:
-    return _keep(reply.streams, [info for info in reply.streams if shows(caller, info.scope, info.stream)])
+def _visible_streams(reply: Any, caller: Caller) -> bool:
+    return _keep(reply.streams, lambda info: shows(caller, info.scope, info.stream))
 
 
-def _visible_tables(_: Any, reply: Any, caller: Caller) -> bool:
-    tables = [info for info in reply.kvtables if caller.may(table_resource(info.scope, info.kvtName), READ)]
-    return _keep(reply.kvtables, tables)
+def _visible_tables(reply: Any, caller: Caller) -> bool:
+    return _keep(reply.kvtables, lambda info: caller.may(table_resource(info.scope, info.kvtName), READ))
 
 
 def _listed(request: Any) -> str:
@@ -231,7 +223,7 @@ class ControllerAccess:
             self._gate.require(caller, other.resource, other.permission)
         reply = await method(request)
         if rule.visible is not None:
-            while rule.visible(request, reply, caller):
+            while rule.visible(reply, caller):
                 request.continuationToken.CopyFrom(reply.continuationToken)
                 reply = await method(request)
         if rule.stream is not None and needed.token is not Permission.NONE:
@@ -245,10 +237,10 @@ class ControllerAccess:
 
 
 def with_token(exchange: Exchange, token: str) -> Exchange:
-    """The exchange that shows `token` with every command: the controller's own way to a store that checks."""
+    """An exchange that sends `token` with every command: how the controller itself talks to a store that checks."""
 
     def send(command: Any) -> Awaitable[Command]:
-        shown = "token" in type(command).__struct_fields__  # an append shows it at its setup
+        shown = "token" in type(command).__struct_fields__  # an append's token is sent at its setup
         return exchange(msgspec.structs.replace(command, token=token) if shown else command)
 
     return send

@@ -1,20 +1,22 @@
 """The control plane: knows scopes, streams and transactions, and never a byte of data.
 
 `Controller` is what the gRPC service calls. It reads and writes table segments and commands stream
-segments, both through one `exchange` with the segment store. Everything it has begun is recorded
-there, so `start` takes up whatever an earlier controller left unfinished.
+segments, both through one `exchange` with the segment store. Everything it starts is recorded
+there, so `start` picks up whatever an earlier controller left unfinished.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from nadi.controller.engine import comparisons
-from nadi.controller.engine.workflows import Tasks, Workflows
+from nadi.controller.engine.tasks import Tasks
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds
-from nadi.controller.state.clock import Clock
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName, first_change
 from nadi.controller.state.records import (
@@ -26,6 +28,7 @@ from nadi.controller.state.records import (
     DeleteScopeWork,
     DeleteTableWork,
     DeleteWork,
+    EpochSegment,
     GroupConfig,
     KeyValueTable,
     ReaderGroup,
@@ -33,7 +36,6 @@ from nadi.controller.state.records import (
     ScaleType,
     ScaleWork,
     SealWork,
-    SegmentRange,
     Stream,
     StreamState,
     TableConfig,
@@ -43,8 +45,8 @@ from nadi.controller.state.records import (
     UpdateWork,
 )
 from nadi.controller.state.segments import Exchange, Segments
-from nadi.controller.state.store import Store
-from nadi.controller.time import marks, moments
+from nadi.controller.state.store import RecordTable, Store, T, Versioned
+from nadi.controller.time import marks, moment_cut
 from nadi.controller.workflows import (
     commit,
     create,
@@ -59,50 +61,48 @@ from nadi.controller.workflows import (
     truncate,
     update,
 )
+from nadi.controller.workflows.making import check_all
 from nadi.controller.workflows.transactions import Begun, Transactions
 from nadi.errors import (
     AlreadyExistsError,
     ConflictError,
     InvalidArgumentError,
     NotFoundError,
-    ScopeNotFoundError,
-    SegmentNotFoundError,
     StreamNotFoundError,
     UnavailableError,
 )
-from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS, TXN_TICK_MS, WATERMARK_PERIOD_S
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
+from nadi.runtime import Runtime
 
 _I64_MAX = (1 << 63) - 1
 
 
 class Controller:
-    """One controller over one segment store.
+    """One controller over the segment stores.
 
-    exchange: sends a wire command and gives its reply. store_endpoint: (host, port) told to clients for
-    data; rpc_endpoint: where this controller itself answers.
+    exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
+    WrongHost, since segments move. endpoint_of: (host, port) of the store that has a segment now, as reported to
+    clients; called with any segment name. rpc_endpoint: where this controller itself answers.
     """
 
     def __init__(
         self,
         exchange: Exchange,
         *,
-        clock: Clock | None = None,
-        store_endpoint: tuple[str, int],
+        clock: Runtime | None = None,
+        endpoint_of: Callable[[str], tuple[str, int]],
         rpc_endpoint: tuple[str, int],
     ) -> None:
-        self.store_endpoint = store_endpoint
-        self.rpc_endpoint = rpc_endpoint
-        self.clock = clock or Clock()
+        self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
+        self.clock = clock or Runtime()
         self._tasks = Tasks()
         segments = Segments(exchange, self.clock)
         self.metadata = Metadata(Store(segments))
         self._flow = flow = Workflows(self.metadata, segments, self.clock, self._tasks)
-        self._deleting: set[str] = set()
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.watermarks = WatermarkRounds(flow)
-        deleting = self._deleting
         flow.steps = {
             CreateWork: lambda name, work: create.steps(flow, name, work),
             UpdateWork: lambda name, work: update.steps(flow, name, work),
@@ -116,11 +116,11 @@ class Controller:
             DeleteGroupWork: lambda name, work: groups.delete_steps(flow, transactions, name, work),
             CreateTableWork: lambda name, work: tables.create_steps(flow, name, work),
             DeleteTableWork: lambda name, work: tables.delete_steps(flow, name, work),
-            DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, deleting, name, work),
+            DeleteScopeWork: lambda name, work: scopes.delete_steps(flow, name, work),
         }
 
     async def start(self) -> None:
-        """Make the tables where missing, and take up unfinished work; UnavailableError if the store is away."""
+        """Create missing tables and resume unfinished work; UnavailableError if the store can't be reached."""
         metadata = self.metadata
         for table in (metadata.scopes, metadata.work, metadata.transactions, metadata.numbers):
             await table.create()
@@ -129,22 +129,23 @@ class Controller:
         await self._flow.resume()
         await asyncio.sleep(0)  # resumed workflows take their streams' locks before any request does
         self.transactions.resume()
-        self._tasks.spawn(self.transactions.expire())
-        self._tasks.spawn(self.watermarks.run())
+        schedule = Schedule(self.clock, self._tasks)
+        schedule.start("transactions whose lease has run out", TXN_TICK_MS / 1000, self.transactions.expire_due)
+        schedule.start("watermarks", WATERMARK_PERIOD_S, self.watermarks.round)
 
     @property
     def unfinished(self) -> dict[str, int]:
-        """How much is under way."""
+        """How much is in progress."""
         return {"workflows": self._flow.pending_count, "transactions": self.transactions.unfinished_count}
 
     async def stop(self) -> None:
-        """End all background tasks; what they were doing is taken up by the next start."""
+        """End all background tasks; the next start resumes what they were doing."""
         await self._tasks.close()
 
     # --- scopes ----------------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> None:
-        await scopes.create_scope(self._flow, self._deleting, scope)
+        await scopes.create_scope(self._flow, scope)
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> None:
         scopes.check_deletable(scope, recursive=recursive)
@@ -152,21 +153,15 @@ class Controller:
         running = self._flow.pending(name, "scope")
         if recursive and isinstance(running, DeleteScopeWork) and running.recursive:
             return
-        try:
-            await self._flow.run(
-                name, lambda: scopes.begin_delete(self._flow, self._deleting, scope, recursive=recursive)
-            )
-        finally:
-            if self._flow.pending(name, "scope") is None:
-                self._deleting.discard(scope)
+        await self._flow.run(name, lambda: scopes.begin_delete(self._flow, scope, recursive=recursive))
 
     async def scope_exists(self, scope: str) -> bool:
         return await self.metadata.find_scope(scope) is not None
 
     async def list_scopes(self, token: str) -> tuple[list[str], str]:
-        """A page of names and the token to go on from; an empty page is the end."""
-        found, following = await self.metadata.scopes.page(_token(token), LIST_PAGE)
-        return [scope for scope, _ in found], following.hex() if found else token
+        """A page of names and the token to continue from; an empty page is the end."""
+        found, token = await _page(self.metadata.scopes, token, LIST_PAGE)
+        return [scope for scope, _ in found], token
 
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
@@ -174,19 +169,16 @@ class Controller:
             await self.metadata.scope(scope)
             names, position = await tags.page(self._flow, scope, tag, _token(token), LIST_PAGE)
             return names, position.hex() if names else token
-        found, following = await self.list_stream_records(scope, token)
-        return [name for name, _ in found], following
+        found, token = await self.list_stream_records(scope, token)
+        return [name for name, _ in found], token
 
     async def list_stream_records(
         self, scope: str, token: str, count: int = LIST_PAGE
     ) -> tuple[list[tuple[str, Stream]], str]:
-        """A page of streams, mark streams included, and the token to go on from; an empty page is the end."""
+        """A page of streams, mark streams included, and the token to continue from; an empty page is the end."""
         await self.metadata.scope(scope)
-        try:
-            found, following = await self.metadata.streams(scope).page(_token(token), count)
-        except SegmentNotFoundError as error:
-            raise ScopeNotFoundError(scope) from error
-        return [(name, stream.value) for name, stream in found], following.hex() if found else token
+        found, token = await _page(self.metadata.streams(scope), token, count)
+        return [(name, stream.value) for name, stream in found], token
 
     # --- streams ---------------------------------------------------------------------------------
 
@@ -194,7 +186,7 @@ class Controller:
         """Create a stream: when this returns, all its segments exist."""
         check_name("stream", name.stream, internal=True)
         _check_config(config)
-        await self._flow.run(name, lambda: create.begin(self._flow, self._deleting, name, config))
+        await self._flow.run(name, lambda: create.begin(self._flow, name, config))
 
     async def update_stream(self, name: StreamName, config: Config) -> None:
         _check_config(config)
@@ -210,7 +202,7 @@ class Controller:
         await self._flow.run(name, lambda: delete.begin(self._flow, name))
 
     async def stream(self, name: StreamName) -> Stream:
-        """UnavailableError while it is being created: clients try that again."""
+        """The stream's record; UnavailableError while it is being created, which clients retry."""
         found = await self.metadata.find_stream(name)
         if found is None and self._flow.pending(name, "create") is not None:
             raise UnavailableError(f"{name} is being created: try again")
@@ -219,7 +211,7 @@ class Controller:
         return found.value
 
     async def history(self, name: StreamName) -> History:
-        """All epochs of the stream; shared, so not to be changed."""
+        """All epochs of the stream; shared, so don't change it."""
         await self.metadata.stream(name)
         return await self.metadata.history(name)
 
@@ -228,12 +220,12 @@ class Controller:
 
     # --- segments --------------------------------------------------------------------------------
 
-    async def current_segments(self, name: StreamName) -> Sequence[SegmentRange]:
+    async def current_segments(self, name: StreamName) -> Sequence[EpochSegment]:
         """The segments that take events now; none if the stream is sealed."""
         stream = await self.stream(name)
         return () if stream.state is StreamState.SEALED else stream.segments
 
-    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[SegmentRange]:
+    async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[EpochSegment]:
         return (await self.metadata.history(name)).epoch(epoch)
 
     async def head(self, name: StreamName) -> Cut:
@@ -246,31 +238,30 @@ class Controller:
         return (await self.metadata.history(name)).head_of_time()
 
     async def cut_at(self, name: StreamName, at_ms: int) -> Cut:
-        """The stream cut of a moment, in ms since 1970."""
+        """The stream cut at a point in time, in ms since 1970."""
         await self.stream(name)
-        return await moments.cut_at(self._flow, name, at_ms)
+        return await moment_cut.cut_at(self._flow, name, at_ms)
 
-    async def successors(self, name: StreamName, segment: int) -> list[tuple[SegmentRange, list[int]]]:
-        await self.metadata.stream(name)
-        return (await self.metadata.history(name)).successors(segment)
+    async def successors(self, name: StreamName, segment: int) -> list[tuple[EpochSegment, list[int]]]:
+        return (await self.history(name)).successors(segment)
 
     async def segments_between(self, name: StreamName, start: Cut, end: Cut) -> list[int]:
-        await self.metadata.stream(name)
-        return await comparisons.ask(await self.metadata.history(name), lambda history: history.between(start, end))
+        history = await self.history(name)
+        return await comparisons.ask(self.clock, history, lambda history: history.between(start, end))
 
     async def is_segment_valid(self, name: StreamName, segment: int) -> bool:
         return any(segment == current.id for current in await self.current_segments(name))
 
     async def is_cut_valid(self, name: StreamName, cut: Cut) -> bool:
-        await self.metadata.stream(name)
-        return await comparisons.ask(await self.metadata.history(name), lambda history: history.is_valid_cut(cut))
+        history = await self.history(name)
+        return await comparisons.ask(self.clock, history, lambda history: history.is_valid_cut(cut))
 
     # --- scaling ---------------------------------------------------------------------------------
 
     async def scale(
         self, name: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], time_ms: int = 0
     ) -> ScaleWork:
-        """Begin to replace the `sealed` segments by new ones over `ranges`; returns when that is recorded."""
+        """Start replacing the `sealed` segments with new ones over `ranges`; return once that is recorded."""
         running = self._flow.pending(name, "scale")
         if isinstance(running, ScaleWork):
             if scale.same_scale(running, sealed, ranges):
@@ -281,7 +272,7 @@ class Controller:
         return work
 
     async def is_scaled(self, name: StreamName, epoch: int) -> bool:
-        """Whether the scale that began in `epoch` is done; NotFoundError for an epoch still to come."""
+        """Whether the scale that started in `epoch` is done; NotFoundError for an epoch not reached yet."""
         stream = await self.stream(name)
         if epoch > stream.epoch:
             raise NotFoundError(f"{name} has not reached epoch {epoch}")
@@ -316,25 +307,22 @@ class Controller:
     # --- reader groups ---------------------------------------------------------------------------
 
     async def create_reader_group(self, name: GroupName, config: GroupConfig, group_id: str) -> ReaderGroup:
-        """The group as it is stored: the one that had the name already, else a new one with this UUID."""
-        begin = partial(groups.begin_create, self._flow, self._deleting, name, config, group_id)
-        try:
-            await self._flow.run(name.stream, begin)
-        except AlreadyExistsError:
-            pass
+        """The group as stored: an existing one of that name, else a new one with this UUID."""
+        with suppress(AlreadyExistsError):
+            await self._flow.run(name.stream, lambda: groups.begin_create(self._flow, name, config, group_id))
         return await self.reader_group(name)
 
     async def reader_group(self, name: GroupName) -> ReaderGroup:
         return (await self.metadata.group(name)).value
 
     async def list_reader_groups(self, scope: str, token: str, count: int = LIST_PAGE) -> tuple[list[str], str]:
-        """A page of names, and the token to go on from; an empty page is the end."""
+        """A page of names, and the token to continue from; an empty page is the end."""
         await self.metadata.scope(scope)
-        found, following = await self.metadata.groups(scope).page(_token(token), count)
-        return [group for group, _ in found], following.hex() if found else token
+        found, token = await _page(self.metadata.groups(scope), token, count)
+        return [group for group, _ in found], token
 
     async def update_reader_group(self, name: GroupName, config: GroupConfig, group_id: str, generation: int) -> int:
-        """The new generation; GenerationMismatchError if the group isn't (any more) as the caller read it."""
+        """The new generation; GenerationMismatchError if the group is no longer as the caller read it."""
         begin = partial(groups.begin_update, self._flow, name, config, group_id, generation)
         work = await self._flow.run(name.stream, begin)
         assert isinstance(work, UpdateGroupWork)
@@ -363,7 +351,7 @@ class Controller:
 
     async def create_table(self, name: TableName, config: TableConfig) -> None:
         """Create a key-value table: when this returns, all its segments exist."""
-        await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, self._deleting, name, config))
+        await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, name, config))
 
     async def delete_table(self, name: TableName) -> None:
         await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
@@ -374,19 +362,25 @@ class Controller:
     async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
         """A page of names of key-value tables; an empty page is the end."""
         await self.metadata.scope(scope)
-        found, following = await self.metadata.tables(scope).page(_token(token), LIST_PAGE)
-        return [table for table, _ in found], following.hex() if found else token
+        found, token = await _page(self.metadata.tables(scope), token, LIST_PAGE)
+        return [table for table, _ in found], token
+
+
+async def _page(table: RecordTable[T], token: str, count: int) -> tuple[list[tuple[str, Versioned[T]]], str]:
+    found, following = await table.page(_token(token), count)
+    return found, following.hex() if found else token
 
 
 def _token(token: str) -> bytes:
     try:
         return bytes.fromhex(token)
     except ValueError as error:
-        raise InvalidArgumentError(f"{token[:40]!r} is no continuation token of this controller") from error
+        raise InvalidArgumentError(f"{token[:40]!r} is not a continuation token of this controller") from error
 
 
 def _check_config(config: Config) -> None:
-    checks: list[tuple[bool, str]] = [
+    check_all(
+        "stream",
         (1 <= config.min_segments <= STREAM_MAX_SEGMENTS, f"1 to {STREAM_MAX_SEGMENTS:,} segments"),
         (config.scale_type is ScaleType.FIXED or config.target_rate > 0, "a target rate over 0"),
         (config.target_rate >= 0 and config.scale_factor >= 0, "no negative rate or scale factor"),
@@ -394,7 +388,4 @@ def _check_config(config: Config) -> None:
         (config.rollover_size_bytes >= 0, "no negative rollover size"),
         (len(config.tags) <= STREAM_MAX_TAGS, f"at most {STREAM_MAX_TAGS} tags"),
         (all(len(tag) <= TAG_MAX_CHARS for tag in config.tags), f"tags of at most {TAG_MAX_CHARS} characters"),
-    ]
-    for good, wanted in checks:
-        if not good:
-            raise InvalidArgumentError(f"the stream's configuration is wrong: it needs {wanted}")
+    )

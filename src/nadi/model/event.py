@@ -1,7 +1,7 @@
-"""The events in bytes of a segment, read whole.
+"""Whole events in a range of a segment's bytes.
 
-An `EventBlock` knows where each event begins, and gives all payloads as one Arrow array, without a Python object for
-each event, or as a list of bytes objects that Arrow makes. `nadi.model.framing` says how one event lies there.
+An `EventBlock` knows where each event starts, and returns all payloads as one Arrow array, without a Python object for
+each event, or as a list of bytes objects that Arrow makes. `nadi.model.framing` says how one event is laid out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from nadi.errors import ProtocolError
 from nadi.limits import KIB, MAX_LARGE_EVENT_BYTES
 from nadi.model.framing import HEADER, HEADER_BYTES
 
-_LENGTH = struct.Struct(">Q")  # a good header's first half is 0, so the whole of it is the length
+_LENGTH = struct.Struct(">Q")  # a valid header's first half is 0, so the header as one number is the length
 _LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before whole_events looks for equal lengths
-_FEW = 128  # payloads that are cut out one by one sooner than Arrow has begun
-_SMALL_BYTES = 64 * KIB  # copied whole sooner than a view is made for each slice
+_FEW = 128  # up to so many payloads, cutting them out one by one is faster than starting Arrow
+_SMALL_BYTES = 64 * KIB  # up to this size, copying everything is faster than a view for each slice
 
 
 def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
-    """An Arrow array over the same memory; pa.array would import pandas first, for half a second."""
+    """Return an Arrow array over the same memory; pa.array would first spend half a second importing pandas."""
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
@@ -34,8 +34,8 @@ def int_array(numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
 class EventBlock:
     """Whole events read from one segment.
 
-    data: the framed bytes, exactly the whole events. starts: int64 positions in `data` of each
-    event's header. offset: where `data` begins in the segment.
+    data: the framed bytes of these events and nothing else. starts: int64 position in `data` of each
+    event's header. offset: where `data` starts in the segment.
     """
 
     data: memoryview
@@ -53,7 +53,7 @@ class EventBlock:
         return iter(self.events())
 
     def events(self) -> list[bytes]:
-        """All payloads as bytes objects, made all at once: a fifth of the time that it takes one by one."""
+        """Return all payloads as bytes objects, made all at once: a fifth of the time it takes one by one."""
         if len(self.starts) > _FEW:
             events: list[bytes] = self.payloads().to_pylist()
             return events
@@ -62,11 +62,11 @@ class EventBlock:
         return [bytes(data[start + HEADER_BYTES : end]) for start, end in borders]
 
     def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """int64 offset in the segment of each event's header."""
+        """Return the int64 offset in the segment of each event's header."""
         return self.starts + self.offset
 
     def payloads(self) -> pa.Array:
-        """All payloads as an Arrow `binary` array; one copy, made by Arrow, drops the headers."""
+        """Return all payloads as an Arrow `binary` array; one copy, made by Arrow, drops the headers."""
         count = len(self.starts)
         if count == 0:
             return pa.array([], pa.binary())
@@ -79,20 +79,20 @@ class EventBlock:
 
 
 def joined(blocks: Sequence[EventBlock]) -> EventBlock:
-    """Blocks that follow each other in a segment as one, in a copy."""
+    """Return consecutive blocks of a segment as one block, in a copy."""
     data = memoryview(b"".join([block.data for block in blocks]))
     first = blocks[0].offset
     return EventBlock(data, np.concatenate([block.starts + (block.offset - first) for block in blocks]), first)
 
 
 def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = None) -> tuple[EventBlock, int]:
-    """The whole events at the head of `data`, and how many bytes they take.
+    """Return the whole events at the start of `data`, and how many bytes they take.
 
-    `offset` is where `data` begins in its segment; at most `max_events` are taken. Raises ProtocolError
-    where the bytes are no events.
+    `offset` is where `data` starts in its segment; at most `max_events` are taken. Raises ProtocolError
+    if the bytes aren't events.
 
     Events are stepped over one by one in a loop that does next to nothing; every few KiB, if the last two are
-    equally long, array comparisons find how far that length goes on.
+    equally long, array comparisons find how many more have that length.
     """
     size = min(len(data), HEADER_BYTES + MAX_LARGE_EVENT_BYTES)
     limit = size if max_events is None else max_events
@@ -134,11 +134,11 @@ def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = 
 
 
 def _step(data: memoryview, size: int, position: int, stop: int, starts: list[int]) -> int:
-    """Append to `starts` where each event from `position` to `stop` begins; where the last of them ends.
+    """Append to `starts` where each event from `position` to `stop` starts; return where the last of them ends.
 
-    A header is read as one unsigned number, which is just the length if the header is good. Whatever is
+    A header is read as one unsigned number, which is just the length if the header is valid. Anything
     wrong with it makes that number larger than `size` may be, so the step after it ends beyond `size`, as
-    after a last event that is not whole: only that one header needs a look.
+    after an incomplete last event: only that one header needs a check.
     """
     stop = min(stop, size - HEADER_BYTES + 1)
     unpack, append = _LENGTH.unpack_from, starts.append
@@ -149,9 +149,9 @@ def _step(data: memoryview, size: int, position: int, stop: int, starts: list[in
 
 
 def _run(data: memoryview, position: int, stride: int, most: int) -> int:
-    """How many events from `position` on, `most` at most, are as long as the one that ends there.
+    """How many events from `position` on, at most `most`, are as long as the one that ends there.
 
-    Looks at 16 headers, then at twice as many each time, so that it never looks at much more than it finds.
+    Looks at 16 headers, then at twice as many each time, so it never looks at many more than it finds.
     """
     run, rows = 0, 16
     while run < most:

@@ -1,19 +1,19 @@
 """What of a stream may be read next: the one home of the rule that keeps each key's events in order.
 
-A *stream cut* says of some segments how far they were read. It is **legal** if a reader that began at the stream's
-first event could have come to stand there, which is this, given a stream's history of segments:
+A *stream cut* says of some segments how far they were read. It is **legal** if a reader that started at the stream's
+first event could have reached it. Given a stream's history of segments, that means:
 
-1. Every key has a segment in the cut. Over each key the cut *stands in* the oldest of them: what is older was read
-   to its end, what is newer was not begun.
-2. A segment with an offset (0 or more) was begun: the cut stands in it over all of its keys. One at -1 waits: over
-   some of its keys an older segment is not done. (Where nothing older is left, -1 means 0.)
-3. A segment was read to its end over all of its keys or over none: where the cut stands behind a segment over
-   one key, it stands behind it over all of them.
+1. Every key has a segment in the cut. Over each key the cut *stands in* the oldest of them: older segments were read
+   to their ends, newer ones weren't started.
+2. A segment with an offset (0 or more) was started: the cut stands in it over all of its keys. One at -1 waits: over
+   some of its keys an older segment is not done. (If nothing older is left, -1 means 0.)
+3. A segment was read to its end over all of its keys or over none: if the cut stands after a segment over
+   one key, it stands after it over all of them.
 4. An offset is that of an event, or the segment's end, and no greater.
 
 From a legal cut there are two steps, and both lead to a legal cut. *Read on* in a segment that may be read: the cut
 stands in it over all of its keys. *Complete* one that is sealed and read to its end: it leaves the cut, and its
-successors that are not yet in it come in, at 0 where nothing older in the cut has any of their keys, else at -1. So a
+successors that aren't yet in the cut enter it, at 0 if nothing older in the cut has any of their keys, else at -1. So a
 segment that was read to its end stays in the cut, at its end, until all of its keys are with its successors; those are
 in the cut from then on, though they may wait. Both forms name the same place. Nothing else is ever remembered: which
 segments may be read follows from the cut alone, however many scalings lie between its segments.
@@ -42,15 +42,15 @@ class Frontier:
     """The segments of a legal cut: `active` may be read now, `waiting` once what is older is done.
 
     segments: those of a cut; future: those of them at -1. keys: None, or the only places of the key space that
-    matter: segments without one of them are left out. InvalidStreamCutError if that is no legal cut, as far as
-    the cut's own segments tell.
+    matter: segments without one of them are left out. InvalidStreamCutError if the cut isn't legal, as far as
+    its own segments show.
     """
 
     def __init__(
         self, segments: Iterable[SegmentRange], future: Collection[int], keys: Sequence[float] | None = None
     ) -> None:
         self._keys = None if keys is None else sorted(keys)
-        mine = [piece for piece in segments if self._matters(piece)]
+        mine = [piece for piece in segments if self._keys is None or has_key(self._keys, piece.low, piece.high)]
         self._cut = SegmentsByKey(mine, self._keys)
         self._active: dict[int, SegmentRange] = {}
         self._waiting: dict[int, SegmentRange] = {}
@@ -70,7 +70,7 @@ class Frontier:
 
     @property
     def segments(self) -> list[SegmentRange]:
-        """All of the cut."""
+        """All segments of the cut."""
         return [*self._active.values(), *self._stopped.values(), *self._waiting.values()]
 
     @property
@@ -78,14 +78,14 @@ class Frontier:
         return self._waiting.keys()
 
     def positions(self, offsets: Mapping[int, int]) -> dict[int, int]:
-        """The cut, given the offsets of all segments that were begun."""
+        """Return the cut, given the offsets of all segments that were started."""
         begun = {segment_id: offsets[segment_id] for segment_id in (*self._active, *self._stopped)}
         return begun | dict.fromkeys(self._waiting, WAITING)
 
     def complete(self, segment_id: int, successors: Iterable[SegmentRange]) -> list[SegmentRange]:
-        """A segment was read to its end: those that may be read now because of it.
+        """Note that a segment was read to its end; return those that may be read now because of it.
 
-        successors: all that follow it; for a stream that is sealed there is nothing to complete, see `stop`.
+        successors: all that follow it; in a sealed stream there is nothing to complete, see `stop`.
         """
         done = self._active.pop(segment_id)
         self._cut.remove(done)
@@ -93,7 +93,7 @@ class Frontier:
             if piece.segment_id not in self._waiting and self._cut.share(piece, done):
                 self._enter(piece)
         freed = sorted(
-            (piece for piece in self._cut.newer(done) if piece.segment_id in self._waiting),
+            (piece for piece in self._cut.sharing(done) if piece.segment_id in self._waiting),
             key=lambda piece: piece.segment_id,
         )
         begun = [piece for piece in freed if self._cut.is_oldest(piece)]
@@ -102,7 +102,7 @@ class Frontier:
         return begun
 
     def stop(self, segment_id: int) -> None:
-        """A segment was read as far as is wanted: it stays in the cut, and nothing follows it."""
+        """Note that a segment was read as far as wanted: it stays in the cut, and nothing follows it."""
         self._stopped[segment_id] = self._active.pop(segment_id)
 
     def _enter(self, piece: SegmentRange) -> None:
@@ -114,9 +114,6 @@ class Frontier:
         self._cut.add(piece)
         self._waiting[piece.segment_id] = piece
 
-    def _matters(self, piece: SegmentRange) -> bool:
-        return self._keys is None or has_key(self._keys, piece.low, piece.high)
-
     def _check_keys(self, mine: list[SegmentRange]) -> None:
         open_ranges = gaps(mine)
         left_out = [low for low, _ in open_ranges]
@@ -124,8 +121,8 @@ class Frontier:
             left_out = [key for key in self._keys if any(low <= key < high for low, high in open_ranges)]
         if left_out:
             raise InvalidStreamCutError(
-                f"the cut says nothing of keys from {left_out[0]} on: it is no boundary of the stream, or the position "
-                "of a reader of some routing keys, which goes on with the same keys"
+                f"the cut doesn't cover the keys from {left_out[0]} on: it is not a boundary of the stream, or it is "
+                "the position of a reader of some routing keys, which must continue with the same keys"
             )
 
 
@@ -137,7 +134,7 @@ class Bound:
         self._standing = oldest_by_key(segments)
 
     def limit(self, piece: Segment) -> int | None:
-        """The offset in this segment at which the bound lies; None if it lies behind all of the segment."""
+        """Return the offset in this segment at which the bound lies; None if it lies after all of the segment."""
         offset = self._positions.get(piece.segment_id)
         if offset is not None and offset >= 0:
             return offset
@@ -146,17 +143,17 @@ class Bound:
 
 
 def may_begin(segments: Iterable[SegmentRange], waiting: Collection[int]) -> list[int]:
-    """Which waiting segments of a cut have nothing older before them any more: the rule of `Frontier`, for a cut
-    that is kept elsewhere and changed by many."""
+    """Return which waiting segments of a cut no longer have anything older before them: the rule of `Frontier`, for a
+    cut that is kept elsewhere and changed by many."""
     known = list(segments)
     index = SegmentsByKey(known)
     return [piece.segment_id for piece in known if piece.segment_id in waiting and index.is_oldest(piece)]
 
 
 def check_legal(positions: Mapping[int, int], segments: Iterable[Segment], between: Iterable[Segment]) -> None:
-    """InvalidStreamCutError unless the cut is legal, but for its offsets, which only the segments' store knows.
+    """Raise InvalidStreamCutError unless the cut is legal, apart from offsets, which only the segment store knows.
 
-    segments: those of the cut; between: at least all that were made from the cut's oldest epoch to its newest.
+    segments: those of the cut; between: at least all that were created from the cut's oldest epoch to its newest.
     """
     own = [SegmentRange(piece.segment_id, piece.low, piece.high) for piece in segments]
     Frontier(own, [segment_id for segment_id, offset in positions.items() if offset < 0])
@@ -166,7 +163,7 @@ def check_legal(positions: Mapping[int, int], segments: Iterable[Segment], betwe
         if any(behind) and not all(behind):
             raise InvalidStreamCutError(
                 f"the cut has read segment {piece.segment_id} to its end for some of its keys and not for others: "
-                "it is no boundary of the stream"
+                "it is not a boundary of the stream"
             )
 
 

@@ -1,7 +1,7 @@
-"""MurmurHash3, the 128-bit variant for x64, with a seed of 64 bits.
+"""MurmurHash3, the 128-bit variant for x64, with a 64-bit seed.
 
-The `mmh3` package takes seeds of 32 bits only, and Pravega's key-value tables are placed by a negative
-Java int that was widened to 64 bits. Keys are at most 256 bytes, so this plain form is fast enough.
+The `mmh3` package takes only 32-bit seeds, and Pravega's key-value tables hash with a negative
+Java int widened to 64 bits. Keys are at most 256 bytes, so this plain form is fast enough.
 
 >>> import mmh3
 >>> first_word(b"The quick brown fox jumps", 7) == mmh3.hash64(b"The quick brown fox jumps", 7, signed=False)[0]
@@ -36,7 +36,7 @@ def _finish(word: int) -> int:
 
 
 def first_word(data: bytes, seed: int) -> int:
-    """The first 64 bits of the hash, unsigned; a negative seed counts as its two's complement."""
+    """Return the first 64 bits of the hash, unsigned; a negative seed counts as its two's complement."""
     h1 = h2 = seed & _MASK
     whole = len(data) & ~15
     for k1, k2 in _BLOCK.iter_unpack(data[:whole]):

@@ -1,4 +1,4 @@
-"""What a scrub tells: how far a pass over everything that a segment store keeps is, or what it found."""
+"""What a scrub reports: how far a pass over everything in a segment store has come, or what it found."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class ScrubPass(msgspec.Struct, omit_defaults=True):
-    """One pass. Times are in ms since 1970; `ended_ms` is 0 while it goes on.
+    """One pass. Times are in ms since 1970; `ended_ms` is 0 while it runs.
 
     asked: somebody waits for it; else it is the weekly one. read_bytes: of segments' data so far, of total_bytes.
-    records, state_bytes, snapshot_bytes: of the states, and of their snapshots, so far. rewritten_bytes: of chunks of
-    earlier versions, which had no checksums, and of those whose description was damaged: they were stored anew.
-    damages: how many damaged places were found; `damaged` tells the first of them in words.
-    renewals: how many places were found damaged of which nothing is lost, for there is another copy of what they said;
-    `renewed` tells the first of them.
+    records, state_bytes, snapshot_bytes: of the states and their snapshots, so far. rewritten_bytes: of chunks that
+    were stored again: those of earlier versions, without checksums, and those whose description was damaged.
+    damages: how many damaged places were found; `damaged` describes the first of them in words.
+    renewals: how many damaged places cost nothing because there is another copy of what they held;
+    `renewed` describes the first of them.
     """
 
     begun_ms: int
@@ -32,7 +32,7 @@ class ScrubPass(msgspec.Struct, omit_defaults=True):
 
 
 class ScrubReport(msgspec.Struct, omit_defaults=True):
-    """The pass under way, and the last that came to its end; None where there is none.
+    """The running pass and the last finished one; None if there is none.
 
     >>> msgspec.json.decode(b'{"last": {"begun_ms": 5, "ended_ms": 9}}', type=ScrubReport).last.damages
     0

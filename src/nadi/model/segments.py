@@ -1,8 +1,8 @@
-"""Segments by the keys they take, and the algebra of key ranges: which share keys, what they leave open, who is oldest.
+"""Segments by the keys they take, and the algebra of key ranges: what they share, leave open, and which is oldest.
 
-A segment takes low ≤ position < high of the key space [0, 1). Its id begins with the epoch that made it, and the
-segments of an epoch tile the key space: two that one epoch made never share a key, and of two that share
-one the smaller id is the older.
+A segment takes low ≤ position < high of the key space [0, 1). Its id starts with the epoch that created it, and the
+segments of an epoch tile the key space: two that one epoch created never share a key, and of two segments that
+share a key, the one with the smaller id is older.
 
 >>> left, right, both = SegmentRange(0, 0.0, 0.5), SegmentRange(1, 0.5, 1.0), SegmentRange((1 << 32) | 2, 0.0, 1.0)
 >>> share_keys(left, both), share_keys(left, right), gaps([left])
@@ -52,25 +52,57 @@ class SegmentRange:
     high: float
 
     def takes_any(self, routing_keys: Iterable[str]) -> bool:
-        """Whether events of one of these keys are in it, if there are any."""
-        return any(self.low <= key_position(key) < self.high for key in routing_keys)
+        """Return whether any of these keys falls in the segment."""
+        return any(takes(self, key_position(key)) for key in routing_keys)
+
+
+Piece = tuple[KeyRange, SegmentRange, SegmentRange]  # of the key space, and the segment that takes it on either side
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A segment that follows others, and the ids of all those."""
+    """A segment that follows others, with the ids of all of those."""
 
     segment: SegmentRange
     predecessors: tuple[int, ...]
 
 
+def takes(one: Keys, position: float) -> bool:
+    """Return whether these keys include `position`."""
+    return one.low <= position < one.high
+
+
 def share_keys(one: Keys, other: Keys) -> bool:
-    """Whether there is a key that both take."""
+    """Return whether any key is taken by both."""
     return one.low < other.high and other.low < one.high
 
 
+def common_keys(one: Keys, other: Keys) -> KeyRange | None:
+    """Return the keys that both take, or None."""
+    low, high = max(one.low, other.low), min(one.high, other.high)
+    return (low, high) if low < high else None
+
+
+def pieces_of_both(ours: Sequence[SegmentRange], theirs: Sequence[SegmentRange]) -> Iterator[Piece]:
+    """The key space cut at all borders of two coverings, where both take it, with the segments that take each piece.
+
+    Each covering is disjoint and in order, as `oldest_by_key` returns it.
+
+    >>> one, two = [SegmentRange(7, 0.0, 1.0)], [SegmentRange(8, 0.0, 0.5), SegmentRange(9, 0.75, 1.0)]
+    >>> [(keys, a.segment_id, b.segment_id) for keys, a, b in pieces_of_both(one, two)]
+    [((0.0, 0.5), 7, 8), ((0.75, 1.0), 7, 9)]
+    """
+    i = j = 0
+    while i < len(ours) and j < len(theirs):
+        a, b = ours[i], theirs[j]
+        if keys := common_keys(a, b):
+            yield keys, a, b
+        i += a.high <= b.high
+        j += b.high <= a.high
+
+
 def gaps(taken: Iterable[Keys]) -> list[KeyRange]:
-    """The parts of the key space that nobody takes."""
+    """Return the parts of the key space that nothing takes."""
     found, reached = [], 0.0
     for piece in sorted(taken, key=lambda piece: piece.low):
         if piece.low > reached:
@@ -82,7 +114,7 @@ def gaps(taken: Iterable[Keys]) -> list[KeyRange]:
 
 
 def tiles(segments: Sequence[Keys]) -> bool:
-    """Whether these, in order, take each key once; borders are compared bit for bit."""
+    """Return whether these, in order, take each key exactly once; borders are compared bit for bit."""
     if not segments or segments[0].low != 0.0 or segments[-1].high != 1.0:
         return False
     borders = all(a.high == b.low for a, b in itertools.pairwise(segments))
@@ -90,7 +122,7 @@ def tiles(segments: Sequence[Keys]) -> bool:
 
 
 def joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Neighbours made one as far as they touch; borders are compared bit for bit."""
+    """Return the ranges with touching neighbours merged; borders are compared bit for bit."""
     blocks: list[KeyRange] = []
     for low, high in sorted(ranges):
         if blocks and blocks[-1][1] == low:
@@ -101,7 +133,7 @@ def joined(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 
 
 def oldest_by_key(segments: Iterable[Segment]) -> list[SegmentRange]:
-    """Over each key the oldest of the segments that take it, as disjoint pieces in order of the keys."""
+    """Return for each key the oldest of the segments that take it, as disjoint pieces in key order."""
     starts = sorted((piece.low, piece.high, piece.segment_id) for piece in segments)
     borders = sorted({low for low, _, _ in starts} | {high for _, high, _ in starts})
     found: list[SegmentRange] = []
@@ -119,15 +151,15 @@ def oldest_by_key(segments: Iterable[Segment]) -> list[SegmentRange]:
 
 
 def ids_under(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[int]:
-    """Of disjoint pieces in order, as `oldest_by_key` gives them, the ids of those that share keys with `keys`."""
+    """Of disjoint pieces in order, as from `oldest_by_key`, the ids of those that share keys with `keys`."""
     for piece in _overlapping(pieces, keys):
         yield piece.segment_id
 
 
 def _overlapping(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[SegmentRange]:
-    """Of disjoint pieces in order those that share keys with `keys`; the others are not looked at."""
+    """Of disjoint pieces in order, those that share keys with `keys`; the others aren't visited."""
     first = bisect.bisect_right(pieces, keys.low, key=lambda piece: piece.high)
-    for at in range(first, len(pieces)):  # not islice, which goes through all that it leaves out
+    for at in range(first, len(pieces)):  # not islice, which steps through all that it skips
         piece = pieces[at]
         if piece.low >= keys.high:
             break
@@ -135,7 +167,7 @@ def _overlapping(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[Segment
 
 
 class SegmentsByKey:
-    """Segments of any epochs, found by the keys they share; adding, taking out and finding cost little with thousands.
+    """Segments of any epochs, found by the keys they share; adding, removing and finding stay cheap with thousands.
 
     keys: None, or the only places of the key space that count.
     """
@@ -147,7 +179,7 @@ class SegmentsByKey:
             self.add(piece)
 
     def add(self, piece: SegmentRange) -> None:
-        """InvalidStreamCutError if another of its epoch has some of its keys: no stream ever had both."""
+        """Add a segment; InvalidStreamCutError if another of its epoch shares keys with it: no stream ever had both."""
         epoch = self._epochs.setdefault(segment_epoch(piece.segment_id), [])
         at = bisect.bisect_left(epoch, piece.low, key=lambda other: other.low)
         if any(share_keys(other, piece) for other in epoch[max(at - 1, 0) : at + 1]):
@@ -155,29 +187,33 @@ class SegmentsByKey:
         epoch.insert(at, piece)
 
     def remove(self, piece: SegmentRange) -> None:
-        """Take out what was added."""
+        """Remove a segment that was added."""
         epoch = self._epochs[segment_epoch(piece.segment_id)]
         del epoch[bisect.bisect_left(epoch, piece.low, key=lambda other: other.low)]
         if not epoch:
             del self._epochs[segment_epoch(piece.segment_id)]
 
     def older(self, piece: SegmentRange) -> Iterator[SegmentRange]:
-        """Those that hold keys of this segment and come before it."""
+        """Segments that share keys with this one and come before it."""
         own = segment_epoch(piece.segment_id)
         return self._sharing(piece, (segments for epoch, segments in self._epochs.items() if epoch < own))
 
     def newer(self, piece: SegmentRange) -> Iterator[SegmentRange]:
-        """Those that hold keys of this segment and come after it."""
+        """Segments that share keys with this one and come after it."""
         own = segment_epoch(piece.segment_id)
         return self._sharing(piece, (segments for epoch, segments in self._epochs.items() if epoch > own))
 
+    def sharing(self, piece: SegmentRange) -> Iterator[SegmentRange]:
+        """Segments that share keys with this one, of any epoch: a barrier is created together with what follows it."""
+        return self._sharing(piece, self._epochs.values())
+
     def share(self, one: Keys, other: Keys) -> bool:
-        """Whether there is a key that both take, and that counts."""
-        low, high = max(one.low, other.low), min(one.high, other.high)
-        return low < high and (self._keys is None or has_key(self._keys, low, high))
+        """Return whether both take some key that counts."""
+        common = common_keys(one, other)
+        return common is not None and (self._keys is None or has_key(self._keys, *common))
 
     def is_oldest(self, piece: SegmentRange) -> bool:
-        """Whether nothing comes before this segment under any of its keys."""
+        """Return whether nothing comes before this segment under any of its keys."""
         return next(self.older(piece), None) is None
 
     def _sharing(self, piece: SegmentRange, epochs: Iterable[list[SegmentRange]]) -> Iterator[SegmentRange]:
@@ -188,6 +224,6 @@ class SegmentsByKey:
 
 
 def has_key(keys: Sequence[float], low: float, high: float) -> bool:
-    """Whether one of the places, which are in order, lies in [low, high)."""
+    """Return whether any of the places, given in order, lies in [low, high)."""
     at = bisect.bisect_left(keys, low)
     return at < len(keys) and keys[at] < high

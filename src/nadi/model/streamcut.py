@@ -1,7 +1,7 @@
-"""Stream cuts: one consistent event boundary over all segments of a stream at one moment.
+"""Stream cuts: one consistent event boundary over all segments of a stream.
 
 The text form is Pravega's: `0:scope/stream:numbers:epochs:offsets`, gzipped and in Base64, so a cut
-that was bookmarked with one client can be opened with another. Offset -1 means "not yet reached".
+bookmarked with one client can be opened with another. Offset -1 means "not yet reached".
 
 >>> cut = StreamCut("sc", "st", {(1 << 32) | 2: 70000, 0: 100})
 >>> StreamCut.from_text(cut.as_text()) == cut
@@ -47,7 +47,7 @@ class StreamCut:
         return f"{self.scope}/{self.stream}: {inner}"
 
     def as_text(self) -> str:
-        """The cut as Pravega's text, to be stored anywhere."""
+        """Return the cut as Pravega's text, to be stored anywhere."""
         ids = list(self.positions)
         plain = ":".join(
             [
@@ -62,7 +62,7 @@ class StreamCut:
 
     @classmethod
     def from_text(cls, text: str) -> StreamCut:
-        """The cut that `as_text` (or Pravega's `StreamCut.asText`) wrote.
+        """Return the cut that `as_text` (or Pravega's `StreamCut.asText`) wrote.
 
         Raises InvalidStreamCutError if the text is something else.
         """

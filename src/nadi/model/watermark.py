@@ -1,9 +1,9 @@
-"""Watermarks: how far event time has come at one place of a stream, and how they lie in its mark stream.
+"""Watermarks: how far event time has come at one place of a stream, and how the stream's mark stream encodes that.
 
 A watermark says of its cut: every event that a writer wrote before it noted a time of `lower` or less lies before
 the cut, and `upper` is the latest time that a writer had noted. An entry is one event of the mark stream, in the
 form that Pravega's clients read: each part has a header of format 0, version 0 and one revision, numbered 0, with
-its length; numbers are big-endian. Readers pass over what later versions may add at the end.
+its length; numbers are big-endian. Readers skip what later versions may add at the end.
 
 >>> entry = encode_watermark(Watermark(1, 2, (SegmentPosition(3, 0.0, 1.0, 40),)))
 >>> entry[:24].hex(" ", 8)
@@ -36,23 +36,23 @@ class SegmentPosition:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """lower, upper: the earliest and the latest time that writers had noted, in their own measure. cut: by segment."""
+    """lower, upper: the earliest and latest time that writers had noted, in their own units. cut: by segment."""
 
     lower: int
     upper: int
     cut: tuple[SegmentPosition, ...]
 
     def positions(self) -> dict[int, int]:
-        """The cut as offsets by segment id."""
+        """Return the cut as offsets by segment id."""
         return {place.segment_id: place.offset for place in self.cut}
 
     def ranges(self) -> dict[int, tuple[float, float]]:
-        """The key ranges of the cut's segments, by id."""
+        """Return the key ranges of the cut's segments, by id."""
         return {place.segment_id: (place.low, place.high) for place in self.cut}
 
 
 def encode_watermark(watermark: Watermark) -> bytes:
-    """The entry's bytes, without the header of the event that holds it."""
+    """Return the entry's bytes, without the header of the event that holds it."""
     parts = [_TIMES.pack(watermark.lower, watermark.upper), _compact(len(watermark.cut))]
     for place in watermark.cut:
         parts.append(_framed(_RANGE.pack(place.segment_id, place.low, place.high)))
@@ -61,7 +61,7 @@ def encode_watermark(watermark: Watermark) -> bytes:
 
 
 def decode_watermark(data: bytes | memoryview) -> Watermark:
-    """The watermark of an entry; ProtocolError if it is none."""
+    """Return the watermark of an entry; ProtocolError if it isn't one."""
     try:
         return _decode(memoryview(data))
     except struct.error as error:

@@ -1,15 +1,14 @@
-"""A data folder as a whole: whose it is, what format it has, and that nobody else reads it.
+"""A data folder as a whole: who owns it, what format it has, and keeping others from reading it.
 
-`DIR/format` says the format and the number of containers, under a checksum; each container's folder has a copy, made
-before it, from which it is healed where it is damaged or missing. Folders of earlier versions, format 1, have neither
-checksum nor copies, and get them. Tier 2 tells of containers too, where their folders are gone: nothing is made anew
-beside what it has of them. Files are for the server's user alone, whatever its umask.
+`DIR/format` holds the format and the number of containers, under a checksum. Each container's folder has a copy,
+written first, from which the file is healed if it is damaged or missing. Folders of earlier versions, format 1, have
+neither checksum nor copies, and get them. Tier 2 shows which containers there were even if their folders are gone:
+nothing is recreated beside what it has of them. Files are for the server's user alone, whatever its umask.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -38,19 +37,19 @@ FORMAT = 2  # 1: without checksums in the states and in this very file
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 _FILE = "format"
-_COUNTS = 1_000  # of containers, that are thought of
+_COUNTS = 1_000  # of containers that are considered
 _CONTAINER = re.compile(r"container-(\d+)")
 
 
 @contextlib.contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """What the system says while a data folder is opened, in words that tell what to do."""
+    """Turn system errors while a data folder is opened into ones that say what to do."""
     try:
         yield
     except NadiError:  # some are an OSError too
         raise
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if disk.is_no_room(error):
             raise StorageFullError(
                 f"no room for the data folder {folder} ({error}): free space on its disk, then start again"
             ) from error
@@ -63,8 +62,8 @@ def explained(folder: Path) -> Iterator[None]:
 class FolderLock:
     """The data folder is this process's while it is held.
 
-    changes: without them nothing is written there; where there is no lock file, no server ever was.
-    DataFolderError: it is a part of a data folder; nothing is written there.
+    changes: if False, nothing is written there; if there is no lock file, no server ever used the folder.
+    DataFolderError: it is part of a data folder; nothing is written there.
     """
 
     def __init__(self, folder: Path, *, changes: bool = True) -> None:
@@ -88,7 +87,7 @@ class FolderLock:
             os.pwrite(self._file, f"process {os.getpid()}".encode(), 0)
 
     def is_held(self) -> bool:
-        """False once the file was removed: then another server may hold one of that name."""
+        """False once the file has been removed: then another server may hold one of that name."""
         try:
             there, own = os.stat(self._folder / "lock"), os.fstat(self._file)
         except FileNotFoundError:
@@ -96,7 +95,10 @@ class FolderLock:
         return (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino)
 
     def release(self) -> None:
-        os.close(self._file)
+        """Release the lock; a second call does nothing."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
 
 
 # --- the format --------------------------------------------------------------------------------------
@@ -114,9 +116,9 @@ class Format(msgspec.Struct, frozen=True):
 
 
 class FoundFormat(msgspec.Struct, frozen=True):
-    """What there is of a folder's format. own: "" where the file is whole, else what is wrong with it.
+    """What was found of a folder's format. own: "" if the file is intact, else what is wrong with it.
 
-    format: what counts, if anything can. stale: folders whose copies are to be written.
+    format: the one that counts, if any can. stale: folders whose copies must be written.
     """
 
     own: str
@@ -126,11 +128,11 @@ class FoundFormat(msgspec.Struct, frozen=True):
 
 
 def read_format(folder: Path, containers: int | None) -> int:
-    """The folder's number of containers; a new folder gets its files, durably, and one with damaged ones is healed.
+    """Return the folder's number of containers; a new folder gets its files, durably; damaged ones are healed.
 
     Raises:
         DataFolderVersionError: another version wrote it, or nothing says what it is.
-        DataFolderError: it was made with another number of containers, or one of them is missing.
+        DataFolderError: it was created with another number of containers, or one of them is missing.
     """
     for path in _no_folders(folder):
         raise DataFolderError(f"{path} is a file, and a container's folder has such a name: move it elsewhere")
@@ -176,7 +178,7 @@ def find_format(folder: Path) -> FoundFormat:
 
 
 def container_number(segment: str, count: int) -> int:
-    """Which of so many containers the segment of that name belongs to: a hash that ignores epochs and transactions."""
+    """Return which of `count` containers a segment belongs to, by a hash that ignores epochs and transactions."""
     return int(crc32c(container_key(segment).encode()) % count)
 
 
@@ -195,7 +197,7 @@ def told_by_names(names: dict[int, list[str]]) -> int | None:
 
 
 def write_format(folder: Path, count: int) -> None:
-    """Make the folder's `format` and its copies anew, where nothing is left of them; blocking."""
+    """Recreate the folder's `format` and its copies if nothing is left of them; blocking."""
     for number in range(count):
         path = folder / f"container-{number}"
         path.mkdir(mode=0o700, exist_ok=True)
@@ -204,25 +206,25 @@ def write_format(folder: Path, count: int) -> None:
 
 
 def is_data_folder(folder: Path) -> bool:
-    """Whether there is anything in it that tells."""
+    """Whether anything in the folder shows that it is a data folder."""
     return (folder / _FILE).exists() or bool(known_containers(folder))
 
 
 def container_folders(folder: Path) -> dict[int, Path]:
-    """The containers' folders that there are, by number."""
+    """The existing container folders, by number."""
     found = ((match, path) for path in folder.glob("container-*") if (match := _CONTAINER.fullmatch(path.name)))
     return dict(sorted((int(match[1]), path) for match, path in found if path.is_dir()))
 
 
 def stored_containers(folder: Path) -> set[int]:
-    """The numbers of those of which tier 2, if it is in the folder, has any chunk or snapshot."""
+    """The numbers of the containers of which tier 2, if it is in the folder, has any chunk or snapshot."""
     places = (folder / TIER2, folder / TIER2 / "snapshots")
-    found = {number: path for place in places for number, path in container_folders(place).items() if _has_file(path)}
-    return set(found)
+    folders = [found for place in places for found in container_folders(place).items()]
+    return {number for number, path in folders if any(files for _, _, files in os.walk(path))}
 
 
 def known_containers(folder: Path) -> dict[int, Path]:
-    """The folders of all containers of which there is anything, by number; a folder itself may be gone."""
+    """The folders of all containers that have left anything, by number; the folder itself may be gone."""
     numbers = sorted({*container_folders(folder), *stored_containers(folder)})
     return {number: folder / f"container-{number}" for number in numbers}
 
@@ -232,7 +234,7 @@ def named(numbers: Iterable[int]) -> str:
 
 
 def misplaced(folder: Path, count: int) -> list[str]:
-    """What is there that a folder of so many containers hasn't; for each what it is, and what to do."""
+    """What is there that doesn't belong in a folder of `count` containers; for each, what it is and what to do."""
     told = [f"{path.name} is a file, and a container's folder has such a name" for path in _no_folders(folder)]
     for number, path in container_folders(folder).items():
         if number >= count:
@@ -243,17 +245,13 @@ def misplaced(folder: Path, count: int) -> list[str]:
 
 
 def _no_folders(folder: Path) -> list[Path]:
-    """What has the name of a container's folder, and is none."""
+    """What has the name of a container's folder, but isn't a folder."""
     found = sorted(path for path in folder.glob("container-*") if _CONTAINER.fullmatch(path.name))
     return [path for path in found if not path.is_dir()]
 
 
-def _has_file(folder: Path) -> bool:
-    return any(files for _, _, files in os.walk(folder))
-
-
 def check_is_whole(folder: Path) -> None:
-    """DataFolderError where it is a container or the tier 2 of a data folder, or lies deeper in one."""
+    """Raise DataFolderError if it is a container or the tier 2 of a data folder, or lies deeper in one."""
     if (folder / _FILE).exists() and container_folders(folder):
         return
     path = folder.resolve()
@@ -265,7 +263,7 @@ def check_is_whole(folder: Path) -> None:
 
 
 def _read(path: Path) -> Format | str:
-    """What the file says, or in a word why it can't be relied on."""
+    """What the file says, or in a word why it can't be trusted."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Format)
     except FileNotFoundError:
@@ -287,24 +285,24 @@ def _check_containers(folder: Path, found: Format) -> None:
         raise DataFolderError(f"the data folder {folder} can't be used: {what}")
     there = set(container_folders(folder))
     missing = sorted(set(range(found.containers)) - there)
-    if missing and there and found.format == 1:  # all were made at the first start
+    if missing and there and found.format == 1:  # all were created at the first start
         what = f"{_FILE} says {found.containers} containers, and {len(there)} are there"
         raise DataFolderError(f"the data folder {folder} can't be used: {what}; put back from a copy what is wrong")
-    if found.format == 1:  # they were made after the file
+    if found.format == 1:  # they were created after the file
         missing = sorted(stored_containers(folder).intersection(missing))
     if missing:
         raise DamagedStateError(str(folder / f"container-{missing[0]}"), "the container's whole folder is missing")
 
 
 def _create(folder: Path, count: int) -> int:
-    for path in container_folders(folder).values():  # of a creation that was interrupted
+    for path in container_folders(folder).values():  # left by an interrupted creation
         for file in path.iterdir():
             file.unlink()
         path.rmdir()
     for number in range(count):
         (folder / f"container-{number}").mkdir(mode=0o700)
         _write(folder / f"container-{number}", count)
-    _write(folder, count)  # the last: with it the folder is in use
+    _write(folder, count)  # last: from here on the folder is in use
     return count
 
 
@@ -315,12 +313,12 @@ def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
         if found.own or counted.format != FORMAT:
             _write(folder, counted.containers)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not disk.is_no_room(error):
             raise
-        log.warning("no room to write %s anew in %s (%s): that waits for a later start", _FILE, folder, error)
+        log.warning("no room to recreate %s in %s (%s): that waits for a later start", _FILE, folder, error)
         return
     if found.own:
-        log.warning("%s was %s: it was made anew from its copies", folder / _FILE, found.own)
+        log.warning("%s was %s: it was recreated from its copies", folder / _FILE, found.own)
 
 
 def _write(folder: Path, count: int) -> None:
@@ -333,9 +331,9 @@ def _write(folder: Path, count: int) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Take from everybody else what earlier versions let them read: all of it once, then only the folder is looked at.
+    """Take away the access that earlier versions gave to others: everywhere once; later only the folder is checked.
 
-    The mode of `lock` tells whether it was done, since that is the last file to be changed.
+    The mode of `lock` shows whether it was done, since that is the last file to be changed.
     """
     try:
         _chmod(folder, 0o700)

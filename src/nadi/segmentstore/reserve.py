@@ -1,14 +1,13 @@
 """Room kept aside for opening a container and for its state.
 
 A recovery writes a few blocks before anything can be read, and a checkpoint before room in the log can be freed.
-Writers fill a disk to its last block, or others do. A container gives this room up while it is opened, or while a
-checkpoint would fail without it, and takes it again as soon as there is some.
+Writers, or other programs, fill a disk to its last block. A container gives this room up while it is opened, or while
+a checkpoint would fail without it, and takes it back as soon as there is some.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import lmdb
 
 from nadi.errors import NadiError, StorageFullError, UnavailableError
 from nadi.limits import KIB
-from nadi.segmentstore.tier1.disk import held_bytes
+from nadi.segmentstore.tier1 import disk
 
 FULL_BELOW_BYTES = 1024 * KIB
 RESERVE_BYTES = 256 * KIB  # a new epoch file, a probe of the file system, changes of folders, a small checkpoint
@@ -27,34 +26,34 @@ log = logging.getLogger(__name__)
 
 
 def release(folder: Path) -> bool:
-    """Give the room up; False if there was none."""
+    """Release the reserved space; return False if there is none."""
     path = folder / _FILE
-    had = held_bytes(path) > 0
+    had = disk.held_bytes(path) > 0
     path.unlink(missing_ok=True)
     return had
 
 
 def disk_is_full(folder: Path) -> bool:
-    """Whether there is next to no room: LMDB tells a write cut short by a full disk as an input/output error."""
+    """Whether there is next to no room: LMDB reports a write cut short by a full disk as an input/output error."""
     return free_bytes(folder) < FULL_BELOW_BYTES
 
 
 def is_no_room(error: Exception, folder: Path) -> bool:
-    """Whether that went wrong because the folder's disk is full."""
+    """Whether the error came from the folder's disk being full."""
     if isinstance(error, (lmdb.DiskError, StorageFullError)):
         return True
     if isinstance(error, OSError) and not isinstance(error, NadiError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return disk.is_no_room(error)
     return isinstance(error, (lmdb.Error, UnavailableError)) and disk_is_full(folder)
 
 
 @contextlib.contextmanager
 def in_words(folder: Path) -> Iterator[None]:
-    """Of what a command writes in a folder: what goes wrong says what to do about it.
+    """Around a command's writes to a folder: make errors say what to do about them.
 
     Raises:
         StorageFullError: there is no room.
-        UnavailableError: the disk doesn't do what it should.
+        UnavailableError: the disk fails.
     """
     try:
         yield
@@ -71,14 +70,14 @@ def in_words(folder: Path) -> Iterator[None]:
 
 
 def free_bytes(folder: Path) -> int:
-    """What is left of the disk."""
+    """Free space on the disk."""
     status = os.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
 
 def take(folder: Path) -> None:
-    """Take the room, where there is any and it isn't held already."""
-    if held_bytes(folder / _FILE) >= RESERVE_BYTES:
+    """Reserve the space, if there is room and it isn't held already."""
+    if disk.held_bytes(folder / _FILE) >= RESERVE_BYTES:
         return
     try:
         descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -87,6 +86,6 @@ def take(folder: Path) -> None:
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not disk.is_no_room(error):
             raise
         log.info("no room is kept aside in %s: %s", folder, error)

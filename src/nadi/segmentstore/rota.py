@@ -1,8 +1,8 @@
-"""Connections that have more to do than one turn allows go on one after another, a bounded amount of work in each turn
-of the loop, however many of them there are. So the loop comes round soon for those who have little to do.
+"""Connections with more to do than one turn allows continue one after another, with a bounded amount of work in each
+turn of the loop, however many there are. So the loop soon gets back to those that have little to do.
 
-What is done as it comes, past the rota, is counted too: a crowd of connections may come in one turn, and once they
-have used it up each is to do little, or to wait for its turn.
+Work done on arrival, past the rota, is counted too: a crowd of connections may arrive in one turn, and once they
+have used it up, each does little, or waits for its turn.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable
 
 from nadi.limits import COMMANDS_A_TURN
 
-Work = Callable[[], int]  # does some, and says how many commands that was worth
+Work = Callable[[], int]  # does some of it, and returns how many commands that was worth
 
 
 class Rota:
-    """Of one loop. Work that is not finished is to be added again."""
+    """The rota of one loop. Work that isn't finished must be added again."""
 
     def __init__(self) -> None:
         self._waiting: deque[Work] = deque()
         self._is_due = False
-        self._done = 0  # commands, since a turn began; it begins when that is too many, or for those who wait
+        self._done = 0  # commands since the turn began; a new one begins when there are too many, or when work waits
         self.is_spent = False  # enough was done for one turn of the loop
 
     def count(self, commands: int) -> None:
-        """So much was done as it came."""
+        """Count commands that were done on arrival."""
         self._done += commands
         if self._done >= COMMANDS_A_TURN:
             self.is_spent = True
@@ -38,7 +38,7 @@ class Rota:
         self._come_round()
 
     async def do(self, work: Work) -> None:
-        """Have it done in a later turn, and wait for that; it is not done for who waits no more."""
+        """Have it done in a later turn, and wait for that; it isn't done if nobody waits any more."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def in_turn() -> int:

@@ -1,21 +1,20 @@
 """The storage writer of a container: moves bytes from the log to chunks, compacts, collects garbage.
 
-Bytes are checked as they are read, so a chunk's own checksums are never made of damaged ones: what is damaged is set
-aside, stays where it is and in the container's list, and holds up nothing else.
+Bytes are checked as they are read, so a chunk's own checksums are never computed over damaged bytes. What is damaged
+is set aside: it stays where it is and in the container's list, and holds up nothing else.
 
-A chunk's name is planned in the log before the object is written, and stored in it after the object
-is durable; so after a crash each object is either a segment's or known garbage.
+A chunk's name is logged as planned before the object is written, and as stored once the object
+is durable; so after a crash each object either belongs to a segment or is known garbage.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-import uuid
 from collections.abc import Iterator
 from itertools import islice
 
+from nadi.backoff import Backoff
 from nadi.errors import DamagedDataError, NadiError, NotFoundError, StorageFullError
 from nadi.limits import (
     CHUNK_FLUSH_AGE_S,
@@ -26,6 +25,7 @@ from nadi.limits import (
     STORAGE_WRITER_RUNS,
     STORAGE_WRITER_TICK_S,
 )
+from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.reading.boundaries import event_begins
@@ -36,6 +36,7 @@ from nadi.segmentstore.tier1.log import ALL
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
+from nadi.throttled_log import Complaints
 from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
@@ -45,31 +46,44 @@ FLUSH_MAX_BYTES = CHUNK_MAX_BYTES // 4  # what one chunk takes in memory while i
 SMALL_BYTES = CHUNK_FLUSH_BYTES // 2
 GARBAGE_AT_ONCE = 1_000
 FULL_PAUSE_S = 1.0  # the longest between two tries on a full disk
+_LONGEST_PAUSE_S = 10.0
 FRAMES_LOOKED_AT = 100
-FLUSH_ROUND_S = 5.0  # then compaction and garbage have a turn, however much there is to move
+FLUSH_ROUND_S = 5.0  # then compaction and garbage collection get a turn, however much is left to move
 
 
 class StorageWriter:
-    """One task that works through what waits; errors are logged and tried again with a growing pause.
+    """One task that works through what waits; errors are logged and retried with a growing pause.
 
-    at_once: how many runs may be on their way, each in memory as a whole; shared by all storage writers of a store.
+    at_once: how many runs may be in flight, each entirely in memory; shared by all storage writers of a store.
     """
 
     def __init__(
-        self, container: Container, chunks: ChunkStore, reader: SegmentReader, at_once: asyncio.Semaphore
+        self,
+        container: Container,
+        chunks: ChunkStore,
+        reader: SegmentReader,
+        at_once: asyncio.Semaphore,
+        runtime: Runtime,
     ) -> None:
         self._container = container
         self._chunks = chunks
         self._reader = reader
         self._at_once = at_once
-        self._moving: dict[Extent, int] = {}  # the extents on their way, with their segments
+        self._runtime = runtime
+        self._moving: dict[Extent, int] = {}  # the extents being moved, with their segments
         self._task: asyncio.Task[None] | None = None
         self._planned_here: set[str] = set()
         self._fresh: set[int] = set()  # segments with a new chunk
         self.error: NadiError | None = None  # why the last round failed
+        self._complaints = Complaints(log, "storage writer %s waits, and tries again")
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"storage-writer-{self._container.number}")
+
+    @property
+    def number(self) -> int:
+        """The number of its container."""
+        return self._container.number
 
     @property
     def started(self) -> bool:
@@ -85,6 +99,8 @@ class StorageWriter:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        number = str(self._container.number)
+        backoff = Backoff(first_s=2 * STORAGE_WRITER_TICK_S, longest_s=_LONGEST_PAUSE_S)
         pause = STORAGE_WRITER_TICK_S
         while True:
             await asyncio.sleep(pause)
@@ -94,24 +110,27 @@ class StorageWriter:
                 await self._flush()
                 await self._compact_once()
                 pause = STORAGE_WRITER_TICK_S
+                backoff.reset()
                 self.error = None
+                self._complaints.settled(number)
             except NadiError as error:
-                known, self.error = str(self.error) == str(error), error
-                pause = min(FULL_PAUSE_S if isinstance(error, StorageFullError) else 10.0, pause * 2)
-                if not known:
-                    log.warning("storage writer %d waits, and tries again: %s", self._container.number, error)
-            except Exception:  # ours: said loudly, for without this task the log fills up
-                pause = 10.0
-                log.exception("storage writer %d failed; next try in %.1f s", self._container.number, pause)
+                self.error = error
+                self._complaints.tell(number, error)
+                if isinstance(error, StorageFullError):
+                    backoff.at_most(FULL_PAUSE_S)
+                pause = backoff.take()
+            except Exception:  # a bug of ours: log it loudly, for without this task the log fills up
+                pause = _LONGEST_PAUSE_S
+                log.exception("storage writer %s failed; next try in %.1f s", number, pause)
 
     # --- from the log to chunks -----------------------------------------------------------------------
 
     async def _flush(self) -> None:
-        """Move what is due, several runs at a time, for a while; a failure is told once the others have ended."""
-        ends_at = time.monotonic() + FLUSH_ROUND_S
+        """Move what is due, several runs at a time, for a while; a failure is raised once the others have ended."""
+        ends_at = self._runtime.monotonic() + FLUSH_ROUND_S
 
         async def one_after_another() -> None:
-            while time.monotonic() < ends_at:
+            while self._runtime.monotonic() < ends_at:
                 if not await self.flush_once():
                     if not self._moving:
                         return
@@ -125,7 +144,7 @@ class StorageWriter:
                 raise outcome
 
     async def flush_once(self, *, everything: bool = False) -> bool:
-        """Move one run of the log to a chunk, if one is due; whether it did."""
+        """Move one run of the log to a chunk, if one is due; return whether it did."""
         async with self._at_once:
             if self._container.failure is not None:
                 return False
@@ -144,7 +163,7 @@ class StorageWriter:
     def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, list[Extent]] | None:
         """The first run that is due."""
         moving = set(self._moving.values())
-        most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a short disk takes small chunks at least
+        most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still takes small chunks
         for record in self._due(everything):
             run, size = self._next_run(record, most_bytes)
             if run and (record.id not in moving or size >= CHUNK_FLUSH_BYTES):
@@ -152,10 +171,10 @@ class StorageWriter:
         return None
 
     def _due(self, everything: bool) -> Iterator[SegmentRecord]:
-        """Segments that have bytes in the log's oldest frames, if those are due; else those that fill a chunk."""
+        """Segments with bytes in the log's oldest frames, if those are due; else those with enough to fill a chunk."""
         state = self._container.state
         pressed = everything or self._container.log.size_bytes > LOG_MAX_BYTES // 2
-        old = time.monotonic() - CHUNK_FLUSH_AGE_S
+        old = self._runtime.monotonic() - CHUNK_FLUSH_AGE_S
         seen: set[int] = set()
         for frame in islice(state.to_move(), FRAMES_LOOKED_AT):
             if not pressed and frame.at >= old:
@@ -181,19 +200,19 @@ class StorageWriter:
         return run, size
 
     async def rewrite(self, record: SegmentRecord, extent: Extent) -> bool:
-        """Store the chunk of an earlier version anew, with checksums; False if that can't be done (now).
+        """Store a chunk of an earlier version again, with checksums; return False if that isn't possible (now).
 
         Raises:
             StorageFullError: there is no room for it.
-            UnavailableError: tier 2 or the container can't.
+            UnavailableError: tier 2 or the container is unavailable.
         """
         async with self._at_once:
             return await self._store(record, [extent])
 
     async def _store(self, record: SegmentRecord, extents: list[Extent]) -> bool:
-        """Put the extents together in one chunk; only bytes that are those that were appended get there.
+        """Put the extents together in one chunk; only the very bytes that were appended get there.
 
-        False: they can't be read, or are the segment's no more.
+        False: they can't be read, or no longer belong to the segment.
         """
         self._chunks.check_room(sum(extent.length for extent in extents))
         parts = await self._read(record, extents)
@@ -201,9 +220,9 @@ class StorageWriter:
             return False
         container, segment, name_of_segment = self._container.number, record.id, record.name
         offset, length = extents[0].offset, sum(map(len, parts))
-        name = f"container-{container}/{segment:012x}/{offset:016x}-{uuid.uuid4().hex}"
+        name = f"container-{container}/{segment:012x}/{offset:016x}-{self._runtime.unique()}"
         begins = await self._begins(extents)
-        checksums = await asyncio.get_running_loop().run_in_executor(None, checksums_of, name, parts)
+        checksums = await self._runtime.in_thread(checksums_of, name, parts)
         boundaries = boundaries_of(begins, length)
         self._planned_here.add(name)
         try:
@@ -223,7 +242,7 @@ class StorageWriter:
     async def _read(self, record: SegmentRecord, extents: list[Extent]) -> list[Buffer] | None:
         """All their bytes, checked; None if they can't be moved (now). What is damaged is set aside."""
         state = self._container.state
-        state.residents.hold(record)
+        state.record_cache.hold(record)
         try:
             return await self._reader.read_exactly(self._container, record, extents)
         except NotFoundError:
@@ -236,7 +255,7 @@ class StorageWriter:
                         self._fresh.add(record.id)
             return None
         finally:
-            state.residents.release(record)
+            state.record_cache.release(record)
 
     async def _begins(self, extents: list[Extent]) -> list[int]:
         """Where events may begin in the extents put end to end."""
@@ -250,7 +269,7 @@ class StorageWriter:
         return begins
 
     def _plan(self, frame: FrameBuilder, name: str) -> tuple[int, int]:
-        """The log's epoch, and the frame that says so."""
+        """Log the plan; return the log's epoch and the number of the frame that records the plan."""
         frame.emit(ChunkPlanned(name))
         return self._container.log.epoch, frame.ref.sequence
 
@@ -259,7 +278,7 @@ class StorageWriter:
         frame.emit(stored, *([record] if record is not None else []), of_kept=ALL)  # it empties the log
 
     async def _drop_lost_plans(self) -> None:
-        """Plans of a former life, or of a try that failed."""
+        """Drop the plans of a former process, or of a failed try."""
         if self._container.failure is not None:
             return
         lost = [name for name in self._container.state.planned if name not in self._planned_here]
@@ -269,7 +288,7 @@ class StorageWriter:
     # --- compaction and garbage -------------------------------------------------------------------------
 
     async def _compact_once(self) -> None:
-        """Make one chunk of many small ones in a row, in a segment that got a new chunk lately."""
+        """Merge many small chunks in a row into one, in a segment that recently got a new chunk."""
         while self._fresh and self._container.failure is None:
             record = self._container.state.by_id(self._fresh.pop())
             run: list[Extent] = []
@@ -292,12 +311,12 @@ class StorageWriter:
         if self._container.failure is not None:
             return
         is_full = self._container.waits_for_room or isinstance(self.error, StorageFullError)
-        oldest_kept = time.monotonic() - (0.0 if is_full else CHUNK_GARBAGE_DELAY_S)
+        oldest_kept = self._runtime.monotonic() - (0.0 if is_full else CHUNK_GARBAGE_DELAY_S)
         oldest = islice(self._container.state.garbage.items(), GARBAGE_AT_ONCE)
         due = [name for name, since in oldest if since <= oldest_kept]
         if not due:
             return
-        # State runs ahead of the log: if the log fails now, these chunks may be a segment's again.
+        # State runs ahead of the log: if the log fails now, these chunks may belong to a segment again.
         await self._container.call(lambda frame: None)
         for name in due:
             await self._chunks.delete(name)

@@ -3,10 +3,11 @@
 DIR/format                  the folder's format and number of containers (`datafolder`)
 DIR/lock                    held by the one server that uses the folder
 DIR/container-N/log/        tier 1
-DIR/container-N/state/      the container's state, written behind
+DIR/container-N/state/      the container's state, written after the log
 DIR/container-N/reserve     room kept aside for a recovery on a full disk, and for the state
 DIR/container-N/format      a copy of DIR/format
-DIR/scrub                   how far the weekly reading of everything is
+DIR/unfinished-repair       what a repair left for the controller to do (`repair.unfinished`)
+DIR/scrub                   how far the weekly scrub has come
 DIR/tier2/                  chunk objects, and snapshots of the states, where tier 2 is local
 """
 
@@ -15,28 +16,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from nadi.access.budget import Budget
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.access.tokens import TokenKey
+from nadi.errors import ClosedError
 from nadi.limits import CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS, PATROL_S, STORAGE_WRITER_RUNS
+from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
-from nadi.segmentstore.container.container import Container, wall_clock_ms
-from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
-from nadi.segmentstore.doors.access import TokenCheck
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.doors.service import SegmentService
+from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.hosted import Hosted, Placement
 from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.recovery.parts import ContainerParts
 from nadi.segmentstore.rota import Rota
-from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.scrub.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.seldom import SeldomWarning
+from nadi.throttled_log import SeldomWarning
 from nadi.wire.commands import Command
 
 log = logging.getLogger(__name__)
@@ -47,8 +53,9 @@ _LOOKS_A_TURN = 200
 class SegmentStore:
     """Open it, `listen`, and `close` it.
 
-    tokens: with it every command must show a delegation token. now_ms: the clock that says when something was
-    appended.
+    tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default a
+    folder beside the log. parts: the parts of the containers it has at first, if they are kept outside the folder;
+    by default it has all containers. owner_of: returns who has the others.
     """
 
     def __init__(
@@ -56,7 +63,10 @@ class SegmentStore:
         folder: Path,
         containers: int | None = None,
         tokens: TokenKey | None = None,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        runtime: Runtime = REAL,
+        chunks: ChunkStore | None = None,
+        parts: Sequence[ContainerParts] | None = None,
+        owner_of: Placement = lambda number: "",
     ) -> None:
         self._folder = folder
         with explained(folder):
@@ -64,60 +74,131 @@ class SegmentStore:
             try:
                 make_private(folder)
                 count = read_format(folder, containers)
-                chunks = ChunkStore.in_folder(folder / "tier2")
+                chunks = chunks or ChunkStore.in_folder(folder / "tier2", runtime)
             except BaseException:
                 self._lock.release()
                 raise
         self.taken = asyncio.Event()  # another server has the folder: this one must stop
-        cache = BlockCache()
-        self.containers = [Container(n, folder / f"container-{n}", cache, chunks, now_ms) for n in range(count)]
-        for container in self.containers:
-            container.on_opened = partial(inventory.take, container, chunks)
-            container.is_owned, container.on_taken = self._lock.is_held, self.taken.set
+        self._runtime, self._chunks, self._cache = runtime, chunks, BlockCache()
+        if parts is None:
+            is_owned = self._lock.is_held
+            parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
+        self._hosted = Hosted(count, map(self._container, parts), owner_of)
+        self.container_of = self._hosted.container_of
         self._rota = Rota()
-        self._reader = SegmentReader(chunks, cache, self._rota)
-        at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
-        self.storage_writers = [
-            StorageWriter(container, chunks, self._reader, at_once) for container in self.containers
-        ]
-        self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens))
-        self.scrub = self._service.scrub = Scrub(
-            folder / "scrub", self.containers, self._reader, self.storage_writers, now_ms
-        )
+        self._reader = SegmentReader(chunks, self._cache, self._rota)
+        self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
+        self._writers = {container.number: self._storage_writer(container) for container in self.containers}
+        self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens), runtime)
+        self.scrub = self._service.scrub = Scrub(folder / "scrub", self._hosted, self._reader, self._writers, runtime)
         self._door = InnerDoor(self.container_of, self._reader, self._service)
+        self._moves = asyncio.Lock()
+        self._moving: set[asyncio.Task[None]] = set()
+        self._closed = False
         self._connections: set[Connection] = set()
         self.budget = Budget()
         self._patrol: asyncio.Task[None] | None = None
-        self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s")
+        self._report = SeldomWarning(log, "%d connections were ended, the last from %s: %s", runtime.monotonic)
         self.listener: Listener | None = None
         self.address = ("", 0)
-        self.too_slow = 0  # connections that were ended for it
+        self.too_slow = 0  # connections ended because the peer was too slow
 
-    def container_of(self, segment: str) -> Container:
-        """The container that owns the segment of that name, by a hash that ignores epochs and transactions."""
-        if len(self.containers) == 1:
-            return self.containers[0]
-        return self.containers[container_number(segment, len(self.containers))]
+    def _container(self, parts: ContainerParts) -> Container:
+        container = Container(parts, self._cache, self._runtime)
+        container.on_opened = partial(inventory.take, container, self._chunks)
+        container.on_taken = self.taken.set
+        return container
+
+    def _storage_writer(self, container: Container) -> StorageWriter:
+        return StorageWriter(container, self._chunks, self._reader, self._at_once, self._runtime)
+
+    @property
+    def containers(self) -> list[Container]:
+        """The containers it has now, in order of their numbers."""
+        return self._hosted.all()
+
+    @property
+    def storage_writers(self) -> list[StorageWriter]:
+        """The storage writers of its containers, in the same order."""
+        return [self._writers[container.number] for container in self.containers]
 
     async def start(self) -> None:
-        """Recover all containers; StorageFullError or another NadiError says why one can't be."""
-        started: list[Container] = []
+        """Recover all containers; raise StorageFullError or another NadiError if one can't be recovered."""
         try:
             with explained(self._folder):
                 for container in self.containers:
                     await container.start()
-                    started.append(container)
         except BaseException:
-            for container in started:
-                await container.stop()
-            self._lock.release()
+            await self.close()
             raise
         for writer in self.storage_writers:
             writer.start()
         self.scrub.start()
 
+    async def take(self, parts: ContainerParts) -> None:
+        """Take over a container that nobody else has open; raise what `start` raises if it can't be recovered.
+
+        Cancelled, it goes on all the same, as `give_up` does; `close` waits for either.
+        """
+        await self._move(partial(self._take, parts))
+
+    async def _take(self, parts: ContainerParts) -> None:
+        assert parts.number not in self._hosted, "each container is had once"
+        container = self._container(parts)
+        await container.start()
+        self._hosted.add(container)
+        self._writers[container.number] = self._storage_writer(container)
+        self._writers[container.number].start()
+
+    async def give_up(self, number: int) -> None:
+        """Give up a container: when this returns, its parts are closed, and another store may open them.
+
+        From now on requests on its segments are answered with NotOwnerError; so are, at once, reads that wait there
+        and appends that wait for their turn. Its writers are notified. What is being written is still acknowledged.
+        """
+        await self._move(partial(self._give_up, number))
+
+    async def _give_up(self, number: int) -> None:
+        owner = self._hosted.owner_of(number)
+        container, writer = self._hosted.remove(number), self._writers.pop(number)
+        await writer.stop()
+        container.give_up(owner)
+        steps = 0
+        for connection in list(self._connections):
+            for _ in connection.tell_given_up(container, owner):
+                steps += 1
+                if steps % _LOOKS_A_TURN == 0:
+                    await asyncio.sleep(0)
+        await container.stop()
+
+    async def _move(self, move: Callable[[], Awaitable[None]]) -> None:
+        """Move a container, to the end: half-way it would be nobody's, and its files open."""
+        task = asyncio.create_task(self._moved(move), name="move")
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_failure)  # nobody else hears of it
+            raise
+
+    async def _moved(self, move: Callable[[], Awaitable[None]]) -> None:
+        """One at a time, with the scrub stopped."""
+        async with self._moves:
+            self._check_open()
+            await self.scrub.stop()
+            try:
+                await move()
+            finally:
+                if not self._closed:
+                    self.scrub.start()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this store is closed")
+
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
-        """Take clients; gives the address, with the port that was found for port 0."""
+        """Accept clients; return the address, with the port chosen if `port` is 0."""
         found = await bound_sockets(host, port)
         self.listener = Listener(
             self._connection,
@@ -144,34 +225,49 @@ class SegmentStore:
         )
 
     async def _look_after(self) -> None:
-        """End connections whose peers are too slow, each looked at every now and then."""
+        """Check each connection now and then, and end those whose peers are too slow."""
         loop = asyncio.get_running_loop()
+
+        def look(connection: Connection) -> None:
+            self.too_slow += connection.look(loop.time())
+
         while True:
             await asyncio.sleep(PATROL_S)
-            connections = list(self._connections)
-            for first in range(0, len(connections), _LOOKS_A_TURN):
-                for connection in connections[first : first + _LOOKS_A_TURN]:
-                    self.too_slow += connection.look(loop.time())
-                await asyncio.sleep(0)
+            await self._each_connection(look)
+
+    async def _each_connection(self, do: Callable[[Connection], None]) -> None:
+        """A bounded number of them per turn of the loop."""
+        connections = list(self._connections)
+        for first in range(0, len(connections), _LOOKS_A_TURN):
+            for connection in connections[first : first + _LOOKS_A_TURN]:
+                do(connection)
+            await asyncio.sleep(0)
 
     async def exchange(self, command: Command) -> Command:
-        """A command's reply, for whoever lives in the same process."""
+        """Return the reply to a command; for callers in the same process."""
         return await self._door.exchange(command)
 
     async def close(self) -> None:
-        """End connections, finish what is queued, write the state, release the folder."""
+        """End connections, finish what is queued, write the state, release the folder; a second call does nothing."""
+        self._closed = True
         if self.listener is not None:
             self.listener.close()
         if self._patrol is not None:
             self._patrol.cancel()
         for connection in list(self._connections):
             connection.close()
-        await self.scrub.stop()
-        for writer in self.storage_writers:
-            await writer.stop()
-        for container in self.containers:
-            await container.stop()
-        self._lock.release()
+        async with self._moves:
+            await self.scrub.stop()
+            for writer in self.storage_writers:
+                await writer.stop()
+            for container in self.containers:
+                await container.stop()
+            self._lock.release()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a container's move failed after its caller had gone", exc_info=error)
 
 
 def _abort(protocol: asyncio.BaseProtocol) -> None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from nadi.client import aio
 from nadi.client.blocking.loop_thread import LoopThread
 from nadi.client.control.security import Credentials
+from nadi.client.manager.streams import stores_of
 from nadi.errors import StreamNotFoundError
 
 _Result = TypeVar("_Result")
@@ -23,8 +24,8 @@ _tasks = 0
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where a controller is and how to show oneself there; what isn't given comes from the environment of
-    the process that connects. It goes to Spark's workers, credentials included."""
+    """Where a controller is and how to authenticate there; whatever isn't given comes from the environment of
+    the process that connects. It is sent to Spark's workers, credentials included."""
 
     uri: str
     credentials: Credentials | None = None
@@ -40,7 +41,14 @@ class Client:
 
     def __init__(self, controller: Connection) -> None:
         self.thread = LoopThread(f"nadi client of {controller.uri} for Spark")
-        self.manager = self.thread.run(_manager(controller))
+        self.manager = self.thread.result(
+            aio.StreamManager,
+            controller.uri,
+            credentials=controller.credentials,
+            trust_store=controller.trust_store,
+            validate_host_name=controller.validate_host_name,
+            blocking=True,
+        )
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -56,18 +64,8 @@ class Client:
 
     async def check_stream(self, scope: str, stream: str) -> None:
         """StreamNotFoundError if it doesn't exist now: it may have been deleted since the process wrote to it last."""
-        if not await self.manager.controller.stream_exists(scope, stream):
+        if not await stores_of(self.manager).controller.stream_exists(scope, stream):
             raise StreamNotFoundError(scope, stream)
-
-
-async def _manager(controller: Connection) -> aio.StreamManager:
-    return aio.StreamManager(
-        controller.uri,
-        credentials=controller.credentials,
-        trust_store=controller.trust_store,
-        validate_host_name=controller.validate_host_name,
-        blocking=True,
-    )
 
 
 def client_of(controller: Connection) -> Client:
@@ -80,10 +78,10 @@ def client_of(controller: Connection) -> Client:
 
 
 def begin_task() -> None:
-    """To be called at the head of each task.
+    """To be called at the start of each task.
 
     Spark's worker daemon collects garbage after each task, 25 to 50 ms over all that is imported;
-    what is frozen is not looked at.
+    frozen objects are skipped.
     """
     global _tasks
     _tasks += 1

@@ -1,12 +1,12 @@
-"""Each batch of a streaming query's sink counts once, whatever crashes: a durable record of intent.
+"""Each batch of a streaming query's sink takes effect once, whatever crashes: a durable record of intent.
 
-Spark asks to commit a batch again whenever it crashed before its own commit log, with new tasks and so
-new transactions. Therefore one record for each (query, stream), changed by compare-and-set only:
+Spark asks to commit a batch again if it crashed before writing its own commit log, with new tasks and so
+new transactions. So there is one record per (query, stream), changed only by compare-and-set:
 
     batch 7, [transactions], pending  →  commit each of them, idempotent  →  batch 7, done
 
-Asked for batch 7 again, the recorded transactions are rolled forward and the new ones aborted. Always
-true: a transaction of a query is committed only while it stands in the record.
+If batch 7 is requested again, the recorded transactions are rolled forward and the new ones aborted. What
+always holds: a query's transaction is committed only while it is in the record.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from uuid import UUID
 
 import msgspec
 
+from nadi.backoff import Tries
 from nadi.client.aio import ABSENT, StreamManager, Table
+from nadi.client.control.patience import TimeLimit
+from nadi.client.manager.streams import stores_of
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     ConflictError,
-    RequestTimeoutError,
     TransactionFailedError,
     TransactionNotFoundError,
     UnavailableError,
 )
 
 TABLE = "spark-sinks"
-_TRIES = 50
 _STATE_PAUSE_S = 0.005
 _COMMIT_TIMEOUT_S = 120.0
 
@@ -51,9 +52,10 @@ class SinkRecord:
         self._key = f"{query_id}/{stream}".encode()
 
     async def commit(self, batch: int, transactions: Sequence[UUID]) -> None:
-        """Make the batch part of the stream if it is not yet; returns once readers can see it."""
+        """Make the batch part of the stream if it isn't yet; return once readers can see it."""
         await self._table.create()
-        for _ in range(_TRIES):
+        tries = Tries(f"the record of query {self._query_id}")
+        while True:
             held = await self._table.get(self._key)
             intent = msgspec.json.decode(held.value, type=Intent) if held else None
             version = held.version if held else ABSENT
@@ -64,69 +66,62 @@ class SinkRecord:
                     f"{self._scope}/{self._stream}: its checkpoint is older than the stream; use a new checkpoint"
                 )
             if intent is not None and not intent.done:
-                await self._roll_forward(intent, version)
-                continue
-            if intent is not None and intent.batch == batch:
+                what = f"batch {intent.batch} of query {self._query_id}"
+                await commit_all(self._manager, self._scope, self._stream, intent.transactions, what)
+                is_stored = await self._put(Intent(intent.batch, intent.transactions, True), version)
+            elif intent is not None and intent.batch == batch:
                 extra = set(transactions) - set(intent.transactions)
                 await abort_all(self._manager, self._scope, self._stream, extra)
                 return
-            try:
-                await self._put(Intent(batch, list(transactions), False), version)
-            except ClosedError:
-                raise
-            except (ConditionFailedError, UnavailableError):
-                await asyncio.sleep(0.02)  # look again: another driver's change, or ours with its reply lost
-        raise ConflictError(f"another driver changes the record of query {self._query_id} all the time")
+            else:
+                is_stored = await self._put(Intent(batch, list(transactions), False), version)
+            if not is_stored:
+                await tries.lost()
 
-    async def abort(self, batch: int, transactions: Sequence[UUID]) -> None:
-        """Abort what is not recorded."""
+    async def abort(self, transactions: Sequence[UUID]) -> None:
+        """Abort those transactions that aren't recorded."""
         await self._table.create()
         held = await self._table.get(self._key)
         kept = msgspec.json.decode(held.value, type=Intent).transactions if held else []
         await abort_all(self._manager, self._scope, self._stream, set(transactions) - set(kept))
 
-    async def _roll_forward(self, intent: Intent, version: int) -> None:
-        what = f"batch {intent.batch} of query {self._query_id}"
-        await commit_all(self._manager, self._scope, self._stream, intent.transactions, what)
+    async def _put(self, intent: Intent, version: int) -> bool:
+        """False if the record has to be read again: another driver changed it, or the reply was lost."""
         try:
-            await self._put(Intent(intent.batch, intent.transactions, True), version)
+            await self._table.put(self._key, msgspec.json.encode(intent), version)
         except ClosedError:
             raise
         except (ConditionFailedError, UnavailableError):
-            pass  # the next look at the record tells
-
-    async def _put(self, intent: Intent, version: int) -> None:
-        await self._table.put(self._key, msgspec.json.encode(intent), version)
+            return False
+        return True
 
 
 async def commit_all(manager: StreamManager, scope: str, stream: str, transactions: Sequence[UUID], what: str) -> None:
-    """Commit in order, and wait until readers can see all; nothing happens to those that are committed.
+    """Commit in order, and wait until readers can see all; those already committed stay as they are.
 
     TransactionFailedError, naming `what`, if one was aborted or has timed out.
     """
+    controller = stores_of(manager).controller
     for txn_id in transactions:
         try:
-            await manager.controller.commit_transaction(scope, stream, txn_id)
+            await controller.commit_transaction(scope, stream, txn_id)
         except (TransactionFailedError, TransactionNotFoundError) as error:
             raise _lost(what, scope, stream, txn_id) from error
-    try:
-        async with asyncio.timeout(_COMMIT_TIMEOUT_S):
-            for txn_id in transactions:
-                while (state := await manager.controller.transaction_state(scope, stream, txn_id)) != "COMMITTED":
-                    if state in ("ABORTING", "ABORTED"):
-                        raise _lost(what, scope, stream, txn_id)
-                    await asyncio.sleep(_STATE_PAUSE_S)
-    except TimeoutError as error:
-        if isinstance(error, RequestTimeoutError):
-            raise
-        raise RequestTimeoutError(f"{what} is not committed yet after {_COMMIT_TIMEOUT_S} s: start again") from None
+    late = f"{what} is not committed yet after {_COMMIT_TIMEOUT_S} s: start again"
+    async with TimeLimit(_COMMIT_TIMEOUT_S, lambda: late):
+        for txn_id in transactions:
+            while (state := await controller.transaction_state(scope, stream, txn_id)) != "COMMITTED":
+                if state in ("ABORTING", "ABORTED"):
+                    raise _lost(what, scope, stream, txn_id)
+                await asyncio.sleep(_STATE_PAUSE_S)
 
 
 async def abort_all(manager: StreamManager, scope: str, stream: str, transactions: Iterable[UUID]) -> None:
-    """Abort what can be; the rest ends with its lease."""
+    """Abort what can be aborted; the rest ends with its lease."""
+    controller = stores_of(manager).controller
     for txn_id in transactions:
         try:
-            await manager.controller.abort_transaction(scope, stream, txn_id)
+            await controller.abort_transaction(scope, stream, txn_id)
         except (ConflictError, TransactionNotFoundError, UnavailableError):
             continue
 

@@ -1,7 +1,7 @@
-"""Which options there are, and where each has an effect; one without is refused, with what there is instead.
+"""Which options exist, and where each has an effect; one without effect is refused, naming the alternatives.
 
-Spark hands a source or sink all that the user gave it, and its own settings of a sink's query among them: those
-are let pass. It puts a path beside them only where one was given to load, save or start.
+Spark hands a source or sink everything the user set, including its own settings of a sink's query: those
+are let through. It puts a path beside them only where one was given to load, save or start.
 """
 
 from __future__ import annotations
@@ -88,13 +88,10 @@ def check_names(given: Iterable[str], use: Use | None) -> None:
     """InvalidArgumentError unless each option, in small letters, has an effect in this use (None: in any)."""
     for name in given:
         effective = _EFFECTIVE.get(name, set())
-        if (use in effective or (use is None and effective)) or _is_sparks(name, use):
+        is_sparks = name.startswith(_TABLES) or (use is not None and name.startswith(_SPARKS.get(use, ())))
+        if use in effective or (use is None and effective) or is_sparks:
             continue
         raise InvalidArgumentError(_refusal(name, use, effective))
-
-
-def _is_sparks(name: str, use: Use | None) -> bool:
-    return name.startswith(_TABLES) or (use is not None and name.startswith(_SPARKS.get(use, ())))
 
 
 def _refusal(name: str, use: Use | None, effective: set[Use]) -> str:

@@ -1,6 +1,6 @@
 """The options of `format("nadi")`, checked; their names are those of Pravega's Spark connector.
 
-Names are case-insensitive (`option_names` has them). What is wrong is said at once, with the option's name.
+Names are case-insensitive (`option_names` has them). Mistakes are reported at once, with the option's name.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nadi.client.control.security import Basic, Bearer, Credentials
-from nadi.client.manager.streams import controller_address
+from nadi.client.control.security import Basic, Bearer, Credentials, split_uri
 from nadi.client.places.moments import HEAD, TAIL, moment_ms, moment_of
+from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
-from nadi.client.reading.reader import check_cut
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
@@ -29,12 +28,12 @@ DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one `.format("nadi")` was given.
+    """The options of one `.format("nadi")`.
 
-    start, end: a cut, or what `StreamCuts.named` reads, or a moment in ms since 1970; None if not given. slice_name: of
+    start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
-    max_bytes_per_trigger: None is no limit. skip_truncated: a streaming query goes on behind what was truncated.
-    on_damage: whether what is damaged fails its task, or is left out.
+    max_bytes_per_trigger: None means no limit. skip_truncated: a streaming query continues after truncated events.
+    on_damage: whether damaged data fails its task, or is skipped.
     routing_key_column: None means "routing_key" if there is such a column.
     """
 
@@ -56,7 +55,7 @@ class Options:
 
     @classmethod
     def from_spark(cls, given: Mapping[str, str], use: Use | None = None) -> Options:
-        """InvalidArgumentError for what is wrong, and for what has no effect where the options are used."""
+        """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
         options = {name.lower(): value for name, value in given.items()}
         check_names(options, use)
         controller = _connection(options)
@@ -84,7 +83,7 @@ class Options:
 
 def _connection(options: Mapping[str, str]) -> Connection:
     uri = options.get("controller", DEFAULT_URI)
-    controller_address(uri)  # raises if it is none
+    split_uri(uri)  # raises if it is none
     user, token = options.get("auth_user"), options.get("auth_token")
     credentials: Credentials | None = None
     if user is not None and token is not None:
@@ -159,7 +158,7 @@ def _on_damage(options: Mapping[str, str]) -> OnDamage:
 
 
 def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | int | None:
-    """What `start` (or `end`) says, a bookmark mostly, or `start_stream_cut`, a cut's text, or `startingTimestamp`."""
+    """The value of `start` (or `end`), usually a bookmark, `start_stream_cut`, a cut's text, or `startingTimestamp`."""
     long_name, timestamp = f"{name}_stream_cut", _TIMESTAMPS[name]
     if timestamp.lower() in options:
         for other in (name, long_name):
@@ -175,7 +174,7 @@ def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> S
 
 
 def _moment(name: str, text: str) -> int:
-    """A moment in ms since 1970, which it is given as, or as ISO 8601."""
+    """A time in ms since 1970, given as such or as ISO 8601."""
     try:
         return moment_ms(int(text) if text.isdecimal() else moment_of(text))
     except InvalidArgumentError as error:

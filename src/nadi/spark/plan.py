@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
+from nadi.client.places import cuts
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import HEAD, TAIL
-from nadi.client.reading.reader import check_boundary, check_cut
+from nadi.client.reading.boundary import check_boundary, check_cut
 from nadi.model.streamcut import StreamCut
 from nadi.spark.options import Options
 
@@ -33,12 +35,12 @@ async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str
     if isinstance(cut, str):
         return await manager.cuts(options.scope, options.stream).named(cut)
     check_cut(cut, options.scope, options.stream)
-    await check_boundary(manager.stores, cut)
+    await check_boundary(stores_of(manager), cut)
     return cut
 
 
 async def start_of(manager: StreamManager, options: Options) -> StreamCut:
-    """Where a streaming query begins (at the head unless told); InvalidStreamCutError if that is behind its end."""
+    """Where a streaming query starts (default: the head); InvalidStreamCutError if that is after its end."""
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
     if options.end is not None:
@@ -48,11 +50,11 @@ async def start_of(manager: StreamManager, options: Options) -> StreamCut:
 
 
 async def batch_slices(manager: StreamManager, options: Options) -> list[SegmentSlice]:
-    """Everything between the two cuts of the options (head and tail unless given), as far as it is asked for."""
+    """Everything between the two cuts of the options (default: head and tail), as far as it is requested."""
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
     end = await resolve(manager, options, TAIL if options.end is None else options.end)
-    slices = await manager.cuts(options.scope, options.stream).slices(start, end)
+    slices = await cuts.slices_between(manager.cuts(options.scope, options.stream), start, end)
     return await narrowed(manager, options, slices)
 
 
@@ -60,7 +62,7 @@ async def narrowed(manager: StreamManager, options: Options, slices: list[Segmen
     """Those of the slices that can hold the options' routing keys."""
     if options.routing_keys is None or not slices:
         return slices
-    return await manager.cuts(options.scope, options.stream).narrowed(slices, options.routing_keys)
+    return await cuts.narrowed(manager.cuts(options.scope, options.stream), slices, options.routing_keys)
 
 
 def tasks(slices: Iterable[SegmentSlice], most: int, min_bytes: int) -> list[tuple[SegmentSlice, ...]]:

@@ -1,8 +1,8 @@
-"""How a streaming query goes on: from one stream cut to the next, in batches that Spark may run again.
+"""How a streaming query advances: from one stream cut to the next, in batches that Spark may run again.
 
-A query's offset is a legal stream cut (see `nadi.model.frontier`), and so is every cut made here. A batch begins with
-what costs no reading: segments that earlier batches have read to their ends are replaced by their successors. It then
-reads, up to its limits, only what the frontier lets begin, and passes nothing that it reads itself. So it
+A query's offset is a legal stream cut (see `nadi.model.frontier`), and so is every cut made here. A batch starts with
+what needs no reading: segments that earlier batches have read to their ends are replaced by their successors. It then
+reads, up to its limits, only segments that the frontier allows, and never moves past one that it reads itself. So it
 takes each key from one segment, and a key's events keep their order whichever tasks read them.
 
 What a batch reads follows from its two offsets alone: run again, it reads the same events.
@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from nadi.client.aio import StreamManager
+from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
+from nadi.client.reading.boundary import check_boundary, check_cut, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage
-from nadi.client.reading.reader import check_boundary, check_cut, segment_ranges
 from nadi.client.segments.info import SegmentInfo
 from nadi.errors import (
     InvalidArgumentError,
@@ -57,10 +58,12 @@ class Offset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Offset:
-        """InvalidStreamCutError for the offset of something else."""
+        """Read an offset; InvalidStreamCutError if it is not one of nadi's."""
         cut, skipped_to = found.get("cut"), found.get("skipped_to")
         if not isinstance(cut, str) or not isinstance(skipped_to, str | None):
-            raise InvalidStreamCutError(f"{found} is no offset of a nadi stream: the checkpoint is another query's")
+            raise InvalidStreamCutError(
+                f"{found} is not an offset of a nadi stream: the checkpoint belongs to another query"
+            )
         return cls(StreamCut.from_text(cut), StreamCut.from_text(skipped_to) if skipped_to is not None else None)
 
 
@@ -70,14 +73,14 @@ class StreamView:
     def __init__(self, manager: StreamManager, scope: str, stream: str, on_damage: OnDamage = RAISE) -> None:
         self.scope, self.stream = scope, stream
         self._on_damage = on_damage
-        self.ends = SegmentEnds(manager.stores, scope, stream)
+        self.ends = SegmentEnds(stores_of(manager), scope, stream)
         self._manager = manager
         self._ranges: dict[int, SegmentRange] = {}
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
         """The segments of a cut; InvalidStreamCutError if one isn't of the stream. They never change."""
         if not cut.positions.keys() <= self._ranges.keys():
-            found = await segment_ranges(self._manager.stores, self.scope, self.stream, cut)
+            found = await segment_ranges(stores_of(self._manager), self.scope, self.stream, cut)
             self._ranges = {piece.segment_id: piece for piece in found}
         return [self._ranges[segment_id] for segment_id in cut.positions]
 
@@ -88,10 +91,10 @@ class StreamView:
     async def check(self, cut: StreamCut) -> None:
         """InvalidStreamCutError unless the cut is legal."""
         check_cut(cut, self.scope, self.stream)
-        await check_boundary(self._manager.stores, cut)
+        await check_boundary(stores_of(self._manager), cut)
 
     async def head(self) -> StreamCut:
-        return await self._manager.controller.head(self.scope, self.stream)
+        return await stores_of(self._manager).controller.head(self.scope, self.stream)
 
     async def cut_short(self, given: Mapping[SegmentSlice, int]) -> list[SegmentSlice]:
         """Of each slice the longest head that has whole events and at most so many bytes.
@@ -116,7 +119,7 @@ class StreamView:
 
 
 class Progress:
-    """The batches of one query. skip_truncated: go on behind what was truncated, instead of failing."""
+    """The batches of one query. skip_truncated: continue after truncated events, instead of failing."""
 
     def __init__(self, view: StreamView, *, skip_truncated: bool = False) -> None:
         self._view, self._skips = view, skip_truncated
@@ -129,7 +132,7 @@ class Progress:
         self._bounds[name] = Bound(cut.positions, await self._view.ranges(cut))
 
     async def next(self, start: Offset, max_bytes: int | None = None) -> Offset:
-        """Where a batch that begins at `start` ends now; `start` itself if nothing can be read.
+        """Where a batch that starts at `start` ends now; `start` itself if nothing can be read.
 
         max_bytes: about how much it may hold; each segment in turn gives at least one event.
         QueryTruncatedError if what comes next was truncated and is not to be skipped.
@@ -214,7 +217,7 @@ class Progress:
     async def _limited(self, slices: list[SegmentSlice], max_bytes: int) -> list[SegmentSlice]:
         """The slices cut short at event boundaries, to about `max_bytes` in all.
 
-        Large events may be more than a segment's share: so that none is left behind for ever, one segment of
+        Large events may be more than a segment's share: so that none is left behind forever, one segment of
         each batch, another each time, gives its next event whatever its size.
         """
         given = shares({piece.segment_id: piece.size_bytes for piece in slices}, max_bytes)

@@ -1,8 +1,8 @@
-"""Segments to Arrow batches, inside Spark's tasks: no Python object is made for an event."""
+"""Segments to Arrow batches, inside Spark's tasks, without a Python object for each event."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -29,16 +29,17 @@ _MAX_ROWS = 50_000
 
 
 def read_slices(options: Options, slices: Iterable[SegmentSlice]) -> Iterator[pa.RecordBatch]:
-    """The events of the slices, one slice after the other, each in the order of its offsets."""
+    """Yield the events of the slices, one slice after the other, each in offset order."""
     begin_task()
     client = client_of(options.controller)
-    constant = _Constants(options.scope, options.stream)
+    # the scope and stream columns: made once, as long as the longest batch, and sliced
+    constant = [pa.repeat(pa.scalar(name), _MAX_ROWS) for name in (options.scope, options.stream)]
     for piece in slices:
         name = segment_name(options.scope, options.stream, piece.segment_id)
         held: list[EventBlock] = []
         rows = size = 0
         blocks = client.manager.read_segment_range(name, piece.start, piece.end, on_damage=options.on_damage)
-        while (block := client.run(_following(blocks))) is not None:
+        for block in client.thread.each(blocks):
             held.append(block)
             rows += len(block)
             size += block.size_bytes
@@ -49,29 +50,14 @@ def read_slices(options: Options, slices: Iterable[SegmentSlice]) -> Iterator[pa
             yield from _batches(held, piece.segment_id, constant)
 
 
-def _batches(blocks: list[EventBlock], segment_id: int, constant: _Constants) -> Iterator[pa.RecordBatch]:
+def _batches(blocks: list[EventBlock], segment_id: int, constant: list[pa.Array]) -> Iterator[pa.RecordBatch]:
     payloads = [block.payloads() for block in blocks]
     events = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
     offsets = np.concatenate([block.offsets() for block in blocks])
     for low in range(0, len(events), _MAX_ROWS):
         some = events.slice(low, _MAX_ROWS)
-        scope, stream = constant.columns(len(some))
+        scope, stream = (column.slice(0, len(some)) for column in constant)
         ids = np.full(len(some), segment_id, np.int64)
         yield pa.RecordBatch.from_arrays(
             [some, scope, stream, pa.array(ids), pa.array(offsets[low : low + _MAX_ROWS])], schema=_COLUMNS
         )
-
-
-async def _following(blocks: AsyncIterator[EventBlock]) -> EventBlock | None:
-    return await anext(blocks, None)
-
-
-class _Constants:
-    """The scope and stream columns: made once, as long as the longest batch, and sliced."""
-
-    def __init__(self, scope: str, stream: str) -> None:
-        self._scope = pa.repeat(pa.scalar(scope), _MAX_ROWS)
-        self._stream = pa.repeat(pa.scalar(stream), _MAX_ROWS)
-
-    def columns(self, rows: int) -> tuple[pa.Array, pa.Array]:
-        return self._scope.slice(0, rows), self._stream.slice(0, rows)

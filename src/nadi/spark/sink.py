@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from nadi.client.aio import Transaction
+from nadi.client.writing.transactions import let_go
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import Client, begin_task, client_of
 from nadi.spark.intents import SinkRecord, abort_all, commit_all
@@ -27,7 +27,7 @@ _WRITING_LEASE_MS = 60_000
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task tells the driver; no transaction if it had no rows."""
+    """What a task reports to the driver; no transaction if it had no rows."""
 
     transaction: UUID | None
     query_id: str | None
@@ -36,14 +36,14 @@ class Written(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where in a row the event and its routing key are."""
+    """The positions of the event and its routing key in a row."""
 
     event: int
     routing_key: int | None
 
     @classmethod
     def of(cls, schema: StructType, options: Options) -> Columns:
-        """InvalidArgumentError unless the columns are there and of the right types."""
+        """Find the columns; InvalidArgumentError unless they exist and have the right types."""
         names = schema.fieldNames()
         if options.event_column not in names:
             raise InvalidArgumentError(
@@ -102,7 +102,7 @@ async def _begin(client: Client, options: Options) -> Transaction:
 
 async def _hand_over(txn: Transaction, lease_ms: int) -> None:
     await txn.flush()
-    txn.stop()  # and with it the pinger, which would shorten the lease again
+    let_go(txn)  # and with it the pinger, which would shorten the lease again
     await txn.ping(lease_ms)
 
 
@@ -110,18 +110,15 @@ async def _abort(txn: Transaction) -> None:
     try:
         await txn.abort()
     except NadiError:
-        txn.stop()  # it ends with its lease
+        let_go(txn)  # it ends with its lease
 
 
 def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[UUID]:
     return [m.transaction for m in messages if isinstance(m, Written) and m.transaction is not None]
 
 
-class BatchWriter(DataSourceArrowWriter):
-    """`df.write`: all tasks' transactions are committed one after the other once all are written.
-
-    A driver that dies within the commit leaves some of them in the stream and not the others.
-    """
+class _Writer:
+    """What a task does, the same for both."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -129,6 +126,13 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_rows(self._options, self._columns, iterator)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """`df.write`: all tasks' transactions are committed one after another once all are written.
+
+    A driver that dies during the commit leaves some of them in the stream and not the others.
+    """
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options, client = self._options, client_of(self._options.controller)
@@ -140,15 +144,8 @@ class BatchWriter(DataSourceArrowWriter):
         client.run(abort_all(client.manager, options.scope, options.stream, _transactions(messages)))
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream`: each batch once, whatever is killed or run again (see `intents`)."""
-
-    def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = options
-        self._columns = Columns.of(schema, options)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_rows(self._options, self._columns, iterator)
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """`df.writeStream`: each batch exactly once, whatever is killed or rerun (see `intents`)."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         record, client = self._record(messages)
@@ -158,13 +155,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         record, client = self._record(messages)
         if record is not None:
-            client.run(record.abort(batchId, _transactions(messages)))
+            client.run(record.abort(_transactions(messages)))
 
     def _record(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkRecord | None, Client]:
         client = client_of(self._options.controller)
         for message in messages:
             if isinstance(message, Written):
                 assert message.query_id, "a task of a streaming query has its id"
-                options: Any = self._options
+                options = self._options
                 return SinkRecord(client.manager, options.scope, options.stream, message.query_id), client
         return None, client

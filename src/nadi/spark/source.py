@@ -1,12 +1,12 @@
 """The data source that Spark finds as `nadi`, and its two readers.
 
 The streaming reader lives beside the driver for as long as the query runs; `read` runs in the tasks,
-on a pickled copy, so that a reader holds its options and nothing else that matters there.
+on a pickled copy, so only a reader's options matter there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import TAIL, is_moment
 from nadi.client.reading.read_ahead import what_became_of
@@ -55,10 +56,6 @@ class SlicesPartition(InputPartition):
 
 class DefaultSource(DataSource):
     """`format("nadi")`: a stream as rows (event, scope, stream, segment_id, offset), and rows as events."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._parsed: Options | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -104,7 +101,7 @@ def _writable(options: Options) -> Options:
 
 
 def _partitions(options: Options, slices: list[SegmentSlice]) -> list[SlicesPartition]:
-    """At least one: with none Spark calls `read` with None."""
+    """The partitions, at least one: with none, Spark calls `read` with None."""
     tasks = plan.tasks(slices, options.max_partitions, options.min_partition_bytes)
     return [SlicesPartition(task) for task in tasks] or [SlicesPartition(())]
 
@@ -126,7 +123,7 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The stream from a cut on; offsets are those of `progress`, whose `cut` is the text of a stream cut."""
+    """The stream from a cut on; offsets are those of `progress` as JSON, where `cut` is the text of a stream cut."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -144,19 +141,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        client = client_of(self._options.controller)
+        client, progress = self._begun()
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        return client.run(self._next(client, Offset.from_json(start), max_bytes)).to_json()
+        return client.run(progress.next(Offset.from_json(start), max_bytes)).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        client = client_of(self._options.controller)
-        client.run(self._end_at_tail(client))
+        client, progress = self._begun()
+        tail = client.run(plan.resolve(client.manager, self._options, TAIL))
+        client.run(progress.limit_to("what is available now", tail))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        client = client_of(self._options.controller)
-        return _partitions(
-            self._options, client.run(self._slices(client, Offset.from_json(start), Offset.from_json(end)))
-        )
+        client, progress = self._begun()
+        slices = client.run(progress.slices(Offset.from_json(start), Offset.from_json(end)))
+        return _partitions(self._options, client.run(plan.narrowed(client.manager, self._options, slices)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SlicesPartition)
@@ -167,60 +164,41 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             gap: NadiError = error
             if isinstance(error, SegmentNotFoundError):
                 client = client_of(options.controller)
-                gap = client.run(what_became_of(client.manager.stores, error.segment))
+                gap = client.run(what_became_of(stores_of(client.manager), error.segment))
             if not isinstance(gap, TruncatedError):
                 raise gap from error
             stream = f"{options.scope}/{options.stream}"
             raise QueryTruncatedError(stream, gap, is_skipping=options.skip_truncated) from error
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the offsets are Spark's to keep, and the stream's retention is its own."""
+        """Do nothing: Spark keeps the offsets, and the stream has its own retention."""
 
-    # --- on the client's loop -----------------------------------------------------------------
-
-    async def _begun(self, client: Client) -> Progress:
+    def _begun(self) -> tuple[Client, Progress]:
+        client = client_of(self._options.controller)
         if self._progress is None:
-            options = await plan.with_slice(client.manager, self._options)
+            options = client.run(plan.with_slice(client.manager, self._options))
             view = StreamView(client.manager, options.scope, options.stream, options.on_damage)
             progress = Progress(view, skip_truncated=options.skip_truncated)
             if options.end is not None:
-                await progress.limit_to("end", await plan.resolve(client.manager, options, options.end))
+                end = client.run(plan.resolve(client.manager, options, options.end))
+                client.run(progress.limit_to("end", end))
             self._progress = progress
-        return self._progress
-
-    async def _next(self, client: Client, start: Offset, max_bytes: int | None) -> Offset:
-        return await (await self._begun(client)).next(start, max_bytes)
-
-    async def _slices(self, client: Client, start: Offset, end: Offset) -> list[SegmentSlice]:
-        slices = await (await self._begun(client)).slices(start, end)
-        return await plan.narrowed(client.manager, self._options, slices)
-
-    async def _end_at_tail(self, client: Client) -> None:
-        tail = await plan.resolve(client.manager, self._options, TAIL)
-        await (await self._begun(client)).limit_to("what is available now", tail)
+        return client, self._progress
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What is wrong with a query, said at Spark's first question: what is raised while a reader is made, Spark
-    hides behind an error of its own (it stops the reader that it doesn't have)."""
+    """Raises what is wrong with a query at Spark's first call: an error raised while a reader is created is hidden by
+    Spark's own (it stops the reader that it doesn't have)."""
 
     def __init__(self, error: NadiError) -> None:
         self._error = error
 
-    def getDefaultReadLimit(self) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise self._error
 
-    def initialOffset(self) -> NoReturn:
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> NoReturn:
-        raise self._error
-
-    def prepareForTriggerAvailableNow(self) -> NoReturn:
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> NoReturn:
-        raise self._error
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        raise self._error
+    getDefaultReadLimit = _refuse
+    initialOffset = _refuse
+    latestOffset = _refuse
+    prepareForTriggerAvailableNow = _refuse
+    partitions = _refuse
+    read = _refuse

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.errors import DataFolderError, DataFolderTakenError, InvalidArgumentError, NadiError, StorageFullError
-from nadi.standalone.embedded import Ready
-from nadi.standalone.security import ServerSecurity
+from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
+from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
 
 
 def _say(ready: Ready) -> None:
@@ -20,9 +19,7 @@ def _say(ready: Ready) -> None:
     sys.stdout.buffer.flush()
 
 
-async def _serve(
-    folder: str, port: int, rest_port: int | None, containers: int, host: str, advertised: str, security: str
-) -> None:
+async def _serve(folder: str, settings: Settings) -> None:
     from nadi.standalone.server import Server, serve
 
     stop = asyncio.Event()
@@ -34,16 +31,7 @@ async def _serve(
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    server = Server(
-        folder,
-        host=host,
-        store_port=0,
-        controller_port=port,
-        rest_port=rest_port,
-        containers=containers or None,
-        advertised_host=advertised or None,
-        security=msgspec.json.decode(security, type=ServerSecurity),
-    )
+    server = Server(folder, store_port=0, **msgspec.structs.asdict(settings))
     await serve(server, lambda s: _say(Ready(s.controller_uri, *s.store_address, s.rest_uri)), stop)
 
 
@@ -61,7 +49,7 @@ def _take_environment() -> None:
 
 
 def main() -> int:
-    folder, port, rest_port, containers, host, advertised, security = sys.argv[1:8]
+    folder, settings = sys.argv[1], msgspec.json.decode(sys.argv[2], type=Settings)
     try:
         _take_environment()
         from nadi.segmentstore.state.check import look_ahead
@@ -69,14 +57,12 @@ def main() -> int:
         look_ahead(Path(folder))
         import uvloop
 
-        rest = int(rest_port) if rest_port else None
-        uvloop.run(_serve(folder, int(port), rest, int(containers), host, advertised, security))
+        uvloop.run(_serve(folder, settings))
     except DataFolderTakenError as error:  # long after anybody waited for the start
         logging.error("%s", error)
         return 1
     except NadiError as error:
-        kinds = {DataFolderError: "folder", StorageFullError: "full", InvalidArgumentError: "argument"}
-        kind = next((word for kind, word in kinds.items() if isinstance(error, kind)), "other")
+        kind = next((word for word, kind in ERROR_KINDS.items() if isinstance(error, kind)), "other")
         _say(Ready(error=str(error), error_kind=kind))
         return 1
     return 0

@@ -1,8 +1,8 @@
-"""A server of one's own, for tests and notebooks: `with nadi.embedded("data") as server: ...`.
+"""A private server for tests and notebooks: `with nadi.embedded("data") as server: ...`.
 
-It runs in a child process (docs/decisions/0001): the caller's interpreter lock is not shared with
-it, and a caller that is killed takes it along, for the child ends when its standard input closes.
-Ctrl-C in a terminal, and an interrupted notebook, reach the caller alone: it may have things to store yet.
+It runs in a child process (docs/decisions/0001): it doesn't share the caller's interpreter lock, and
+it ends when a caller is killed, because the child stops when its standard input closes.
+Ctrl-C in a terminal and interrupting a notebook reach only the caller, which may still have things to store.
 """
 
 from __future__ import annotations
@@ -24,6 +24,18 @@ from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+ERROR_KINDS = {"folder": DataFolderError, "full": StorageFullError, "argument": InvalidArgumentError}  # of a start
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """The settings of `Server`, as passed to the child: after the folder, whose name need not be text."""
+
+    host: str
+    controller_port: int
+    rest_port: int | None
+    containers: int | None
+    advertised_host: str | None
+    security: ServerSecurity
 
 
 class Ready(msgspec.Struct):
@@ -38,31 +50,21 @@ class Ready(msgspec.Struct):
 
 
 class EmbeddedServer:
-    """A running child server. `controller_uri` is what clients connect to; `pid` its process.
+    """A running child server. Clients connect to `controller_uri`; `pid` is its process.
 
-    `rest_uri` is where REST is served, if it was asked for.
+    `rest_uri` is the address of the REST interface, if it was requested.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        port: int,
-        containers: int | None,
-        timeout_s: float,
-        rest_port: int | None = None,
-        environment: Mapping[str, str] | None = None,
-        host: str = DEFAULT_HOST,
-        advertised_host: str | None = None,
-        security: ServerSecurity | None = None,
+        self, folder: Path, settings: Settings, *, timeout_s: float, environment: Mapping[str, str] | None = None
     ) -> None:
         self.folder = folder
-        arguments = [folder, port, "" if rest_port is None else rest_port, containers or 0, host, advertised_host or ""]
-        command = [sys.executable, "-m", "nadi.standalone", *map(str, arguments)]
-        command.append(msgspec.json.encode(security or ServerSecurity()).decode())
-        settings = {**os.environ, **(environment or {})}
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=settings, process_group=0
+            [sys.executable, "-m", "nadi.standalone", str(folder), msgspec.json.encode(settings).decode()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            process_group=0,
         )
         try:
             ready = self._await_ready(timeout_s)
@@ -72,8 +74,7 @@ class EmbeddedServer:
         if ready.error:
             self._process.wait(STOP_TIMEOUT_S)
             self._close_pipes()
-            kinds = {"folder": DataFolderError, "full": StorageFullError, "argument": InvalidArgumentError}
-            raise kinds.get(ready.error_kind, UnavailableError)(ready.error)
+            raise ERROR_KINDS.get(ready.error_kind, UnavailableError)(ready.error)
         self.controller_uri = ready.controller_uri
         self.store_address = (ready.store_host, ready.store_port)
         self.rest_uri = ready.rest_uri
@@ -93,7 +94,7 @@ class EmbeddedServer:
         return Ready(error=f"the server ended at once with code {self._process.wait()}; see its messages above")
 
     def stop(self) -> None:
-        """Clean stop; waits for it."""
+        """Stop the server cleanly, and wait for it."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -104,7 +105,7 @@ class EmbeddedServer:
         self._close_pipes()
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
+        """Kill the server with SIGKILL, as in a crash."""
         self._process.kill()
         self._process.wait()
         self._close_pipes()
@@ -115,12 +116,12 @@ class EmbeddedServer:
                 pipe.close()
 
     def memory_bytes(self) -> int:
-        """Resident memory of the server now, in bytes."""
+        """Return the server's current resident memory, in bytes."""
         status = Path(f"/proc/{self.pid}/statm").read_text()
         return int(status.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def peak_memory_bytes(self) -> int:
-        """The most resident memory the server had so far, in bytes."""
+        """Return the server's peak resident memory, in bytes."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -159,14 +160,7 @@ def embedded(
     True
     """
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
-    return EmbeddedServer(
-        path,
-        port=port,
-        rest_port=rest_port,
-        containers=containers,
-        timeout_s=timeout_s,
-        environment=environment,
-        host=host,
-        advertised_host=advertised_host,
-        security=security,
+    settings = Settings(
+        host, port, rest_port, containers or None, advertised_host or None, security or ServerSecurity()
     )
+    return EmbeddedServer(path, settings, timeout_s=timeout_s, environment=environment)

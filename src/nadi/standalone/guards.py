@@ -1,11 +1,10 @@
-"""What a server makes of its ServerSecurity: its TLS, the gate for callers, the key of its tokens.
+"""What a server builds from its ServerSecurity: its TLS, the gate for callers, the key of its tokens.
 
-Apart from the settings, because a parent that only hands those to its child has no use for gRPC and cryptography.
+Separate from the settings, because a parent that only hands those to its child doesn't need gRPC and cryptography.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from nadi.access.bearer import BearerSettings
@@ -25,19 +24,19 @@ def tls_of(security: ServerSecurity) -> ServerTls | None:
 
 
 def gate_of(security: ServerSecurity) -> Gate | None:
-    """None where nobody is asked who they are."""
+    """The gate for callers; None if callers needn't identify themselves."""
     if not security.asks:
         return None
     bearer = None
     if security.bearer_keys is not None:
         bearer = BearerSettings(
-            os.fspath(security.bearer_keys), security.bearer_issuer, security.bearer_audience, security.bearer_claim
+            str(security.bearer_keys), security.bearer_issuer, security.bearer_audience, security.bearer_claim
         )
     return Gate(Path(security.users_file) if security.users_file is not None else None, bearer)
 
 
 def token_key_of(security: ServerSecurity, folder: Path) -> TokenKey | None:
-    """The key for delegation tokens; None where nobody is asked who they are."""
+    """The key for delegation tokens; None if callers needn't identify themselves."""
     if not security.asks:
         return None
     if security.signing_key_file is not None:

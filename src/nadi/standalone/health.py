@@ -1,32 +1,30 @@
-"""The health of a running server, as its parts tell it at this moment."""
+"""The current health of a running server, as its parts report it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from nadi.controller.rest.health import Component, Status, leaf, parent
+from nadi.controller.controller import Controller
+from nadi.observe.health import Component, Status, leaf, parent
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.scrub import Scrub
+from nadi.segmentstore.scrub.scrub import Scrub
 from nadi.segmentstore.storage_writer import StorageWriter
 from nadi.segmentstore.store import SegmentStore
-
-if TYPE_CHECKING:
-    from nadi.standalone.server import Server
 
 _DAMAGE_SHOWN = 20  # places of each container
 
 
-def server_health(server: Server) -> Component:
-    store = server.store
+def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: str) -> Component:
+    """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is."""
     containers = [_container(container) for container in store.containers]
-    writers = [_storage_writer(number, writer) for number, writer in enumerate(store.storage_writers)]
+    writers = [_storage_writer(writer) for writer in store.storage_writers]
     return parent(
         "nadi",
         (
-            _controller(server),
+            _controller(controller),
             parent(
                 "segment-store",
                 (
@@ -36,13 +34,12 @@ def server_health(server: Server) -> Component:
                     _scrub(store.scrub),
                 ),
             ),
-            leaf("rpc", Status.UP if server.controller_uri else Status.STARTING, {"uri": server.controller_uri}),
+            leaf("rpc", Status.UP if rpc_uri else Status.STARTING, {"uri": rpc_uri}),
         ),
     )
 
 
-def _controller(server: Server) -> Component:
-    controller = server.started_controller
+def _controller(controller: Controller | None) -> Component:
     if controller is None:
         return leaf("controller", Status.STARTING)
     return leaf("controller", Status.UP, {"unfinished": controller.unfinished})
@@ -67,7 +64,7 @@ def _peers(store: SegmentStore) -> Component:
 
 
 def _container(container: Container) -> Component:
-    """A container that lost its log is starting again, by itself."""
+    """A container that lost its log restarts by itself."""
     name = f"container-{container.number}"
     if container.ended:
         return leaf(name, Status.DOWN)
@@ -75,21 +72,21 @@ def _container(container: Container) -> Component:
         return leaf(name, Status.STARTING, {"recovers_from": str(container.failure)})
     if not container.started:
         return leaf(name, Status.STARTING)
+    snapshots = container.parts.snapshots
     details: dict[str, Any] = {
         "frame": container.state.sequence,
         "queued_bytes": container.queue_bytes,
         "log_bytes": container.log.size_bytes,
-        "waits_for_room": container.waits_for_room or container.state_waits_for_room,
-        "snapshot": container.snapshots.sequence,
+        "waits_for_room": container.waits_for_room or container.checkpoints.waits_for_room,
+        "snapshot": snapshots.sequence,
     }
-    if container.snapshots.error:
-        details["snapshot_error"] = container.snapshots.error
-    if container.snapshots.damage:
-        details["snapshot_damaged"] = container.snapshots.damage
-    if container.snapshots.renewed:
-        details["snapshot_renewed"] = container.snapshots.renewed
-    if container.rebuilt:
-        details["rebuilt"] = container.rebuilt
+    unusual = {
+        "snapshot_error": snapshots.error,
+        "snapshot_damaged": snapshots.damage,
+        "snapshot_renewed": snapshots.renewed,
+        "rebuilt": container.parts.rebuilt,
+    }
+    details |= {what: found for what, found in unusual.items() if found}
     damaged = container.damaged
     if damaged:
         details["damaged_places"] = len(damaged) + container.damage.unlisted
@@ -98,7 +95,7 @@ def _container(container: Container) -> Component:
 
 
 def _scrub(scrub: Scrub) -> Component:
-    """What the last reading of everything has found; damage that it found doesn't keep the server from its work."""
+    """What the last full scrub found; damage that it found doesn't stop the server from working."""
     if not scrub.started:
         return leaf("scrub", Status.STARTING)
     passes = {"running": scrub.running, "last": scrub.last}
@@ -106,8 +103,8 @@ def _scrub(scrub: Scrub) -> Component:
     return leaf("scrub", Status.FAILED if scrub.ended else Status.UP, details)
 
 
-def _storage_writer(number: int, writer: StorageWriter) -> Component:
-    name = f"storage-writer-{number}"
+def _storage_writer(writer: StorageWriter) -> Component:
+    name = f"storage-writer-{writer.number}"
     if not writer.started:
         return leaf(name, Status.STARTING)
     if writer.ended:

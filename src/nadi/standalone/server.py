@@ -9,23 +9,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 from nadi.access.listener import raise_file_limit
 from nadi.access.tls import ServerTls
-from nadi.access.tokens import TokenKey
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
-from nadi.controller.grpc.service import add_controller, rpc_server
+from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
+from nadi.controller.state.segments import Exchange
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.limits import THREAD_SWITCH_S
+from nadi.observe.health import Component
 from nadi.segmentstore.store import SegmentStore
+from nadi.standalone import anew
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
 from nadi.standalone.security import ServerSecurity, is_any_address
@@ -66,7 +70,7 @@ class Server:
         self.controller_uri = ""
         self.rest_uri = ""
         self._rest: RestServer | None = None
-        self._api = Api(lambda: server_health(self), RestAccess())
+        self._api = Api(self._health, RestAccess())
 
     async def start(self) -> None:
         security = self._security
@@ -74,98 +78,84 @@ class Server:
         if self._advertised_host is None and is_any_address(self._host):
             raise InvalidArgumentError("clients can't connect to every address: give one of them as --advertised-host")
         tls, tokens = tls_of(security), token_key_of(security, self.folder)
-        self.store = SegmentStore(self.folder, self._containers, tokens)
-        self._api.budget = self.store.budget
-        self.gate = gate_of(security)
-        self._api.access = RestAccess(self.gate)
-        try:
-            await self._listen_rest(tls)
-        except UnavailableError:
-            await self.store.close()
-            raise
-        try:
-            await self._start_parts(tls, tokens)
-        except BaseException:
-            await self._stop_rest()
-            raise
-
-    async def _listen_rest(self, tls: ServerTls | None) -> None:
-        if self._rest_port is None:
-            return
         context = tls.ssl_context() if tls is not None else None
-        self._rest = RestServer(self._api, self._host, self._rest_port, context)
-        try:
-            await self._rest.start()
-        except OSError as error:
-            self._rest = None
-            raise UnavailableError(_taken(self._host, self._rest_port, error)) from error
-        self.rest_uri = self._rest.uri
+        async with AsyncExitStack() as parts:
+            self.store = SegmentStore(self.folder, self._containers, tokens)
+            parts.push_async_callback(self.store.close)
+            self._api.budget = self.store.budget
+            self.gate = gate_of(security)
+            if self.gate is not None:
+                parts.callback(self.gate.close)
+            self._api.access = RestAccess(self.gate)
+            if self._rest_port is not None:
+                self._rest = await self._listening_rest(self._rest_port, context)
+                parts.push_async_callback(self._rest.stop)
+                self.rest_uri = self._rest.uri
+            await self.store.start()
+            await self._listen_store(context)
+            exchange = self.store.exchange if tokens is None else with_token(self.store.exchange, tokens.master())
+            self.controller = Controller(
+                exchange,
+                endpoint_of=lambda segment: self.store_address,
+                rpc_endpoint=(self.store_address[0], self._controller_port),
+            )
+            parts.push_async_callback(self.controller.stop)
+            await self._start_controller(exchange)
+            access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
+            await self._start_rpc(tls, access)
+            parts.push_async_callback(self._stop_answering)
+            self._parts = parts.pop_all()
+        self._api.controller = self.controller
 
-    async def _stop_rest(self) -> None:
-        if self._rest is not None:
-            await self._rest.stop()
+    async def _listening_rest(self, port: int, context: ssl.SSLContext | None) -> RestServer:
+        rest = RestServer(self._api, self._host, port, context)
+        with _listening(self._host, port):
+            await rest.start()
+        return rest
 
-    async def _start_parts(self, tls: ServerTls | None, tokens: TokenKey | None) -> None:
-        await self.store.start()
-        try:
-            context = tls.ssl_context() if tls is not None else None
-            address, store_port = await self.store.listen(self._host, self._store_port, context)
-        except OSError as error:
-            await self.store.close()
-            raise UnavailableError(_taken(self._host, self._store_port, error)) from error
+    async def _listen_store(self, context: ssl.SSLContext | None) -> None:
+        with _listening(self._host, self._store_port):
+            address, port = await self.store.listen(self._host, self._store_port, context)
         # a certificate bears names rather than numbers
-        told = self._advertised_host or (self._host if tls is not None else address)
-        self.store_address = (told, store_port)
-        exchange = self.store.exchange if tokens is None else with_token(self.store.exchange, tokens.master())
-        self.controller = Controller(
-            exchange,
-            store_endpoint=self.store_address,
-            rpc_endpoint=(told, self._controller_port),
-        )
+        self.store_address = (self._advertised_host or (self._host if context is not None else address), port)
+
+    async def _start_controller(self, exchange: Exchange) -> None:
         try:
+            await anew.finish(self.folder, self.store.containers, exchange)
             await self.controller.start()
         except StorageFullError as error:
-            await self.store.close()
             raise StorageFullError(
                 f"no room in the data folder {self.folder} ({error}): free space on its disk, then start again"
             ) from error
-        except BaseException:
-            await self.store.close()
-            raise
+
+    async def _start_rpc(self, tls: ServerTls | None, access: ControllerAccess | None) -> None:
         self._rpc = rpc_server()
-        access = None if self.gate is None or tokens is None else ControllerAccess(self.gate, tokens)
         add_controller(self._rpc, self.controller, access)
-        try:
-            door = f"{self._host}:{self._controller_port}"
-            if tls is None:
+        door = f"{self._host}:{self._controller_port}"
+        credentials = None if tls is None else tls.grpc_credentials()
+        with _listening(self._host, self._controller_port):
+            if credentials is None:
                 port = self._rpc.add_insecure_port(door)
             else:
-                port = self._rpc.add_secure_port(door, tls.grpc_credentials())
+                port = self._rpc.add_secure_port(door, credentials)
             if port == 0:
                 raise RuntimeError("the address is in use")
-        except RuntimeError as error:
-            await self.controller.stop()
-            await self.store.close()
-            raise UnavailableError(_taken(self._host, self._controller_port, error)) from error
         told = self._advertised_host or self._host
         self.controller.rpc_endpoint = (told, port)
         await self._rpc.start()
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
-        self._api.controller = self.controller
 
-    @property
-    def started_controller(self) -> Controller | None:
-        """The controller while it takes requests."""
-        return self._api.controller
+    def _health(self) -> Component:
+        return server_health(self.store, self._api.controller, self.controller_uri)
 
     async def stop(self) -> None:
         """Clean stop: requests under way are answered, state is written, the folder is released."""
-        await asyncio.gather(self._rpc.stop(STOP_GRACE_S), self._stop_rest())
+        await self._parts.aclose()
+
+    async def _stop_answering(self) -> None:
+        rest = self._rest.stop() if self._rest is not None else asyncio.sleep(0)
+        await asyncio.gather(self._rpc.stop(STOP_GRACE_S), rest)
         self._api.controller = None
-        await self.controller.stop()
-        await self.store.close()
-        if self.gate is not None:
-            self.gate.close()
 
     async def __aenter__(self) -> Server:
         await self.start()
@@ -175,11 +165,16 @@ class Server:
         await self.stop()
 
 
-def _taken(host: str, port: int, error: Exception) -> str:
-    return (
-        f"can't listen on {host}:{port} ({error}): stop what uses it, "
-        "or choose another with --port, --store-port or --rest-port"
-    )
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[None]:
+    """UnavailableError, which says what to do, if the port is taken."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        raise UnavailableError(
+            f"can't listen on {host}:{port} ({error}): stop what uses it, "
+            "or choose another with --port, --store-port or --rest-port"
+        ) from error
 
 
 async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.Event | None = None) -> None:

@@ -1,6 +1,6 @@
 """The test kit: a real server for your tests, streams to fill and read, and crashes when you want them.
 
-Where nadi is installed, pytest finds the fixtures of `nadi.testing.plugin` by itself: `nadi_server` (one for the
+If nadi is installed, pytest finds the fixtures of `nadi.testing.plugin` by itself: `nadi_server` (one for the
 whole run), `nadi_manager` and `nadi_scope` (fresh for each test). Everything here works without pytest too.
 docs/testing.md is the guide.
 """
@@ -16,19 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["RestartableServer", "await_events", "fill_stream", "read_stream"]
 
-# imported when first asked for: pytest loads this package in every run, also in those that use nothing of it
-_HOMES = {
-    "RestartableServer": "nadi.testing.server",
-    "await_events": "nadi.testing.streams",
-    "fill_stream": "nadi.testing.streams",
-    "read_stream": "nadi.testing.streams",
-}
-
-
 if not TYPE_CHECKING:  # to a type checker it would make every misspelt name good
 
     def __getattr__(name: str) -> Any:
-        home = _HOMES.get(name)
-        if home is None:
+        # imported when first asked for: pytest loads this package in every run, also in those that use nothing of it
+        if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(home), name)
+        return getattr(import_module(f"{__name__}.{'server' if name == 'RestartableServer' else 'streams'}"), name)

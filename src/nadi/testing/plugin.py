@@ -1,6 +1,6 @@
-"""The fixtures that pytest loads by itself where nadi is installed; nothing starts until a test asks for one.
+"""The fixtures that pytest loads by itself if nadi is installed; nothing starts until a test requests one.
 
-This module imports pytest, and only pytest imports this module: pytest is no dependency of nadi.
+This module imports pytest, and only pytest imports this module: pytest isn't a dependency of nadi.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def nadi_environment() -> Mapping[str, str]:
-    """Variables for the server's process; define a fixture of this name to set some, as NADI_LIMITS."""
+    """Environment variables of the server's process; override this fixture to set some, such as NADI_LIMITS."""
     return {}
 
 
@@ -26,7 +26,7 @@ def nadi_environment() -> Mapping[str, str]:
 def nadi_server(nadi_environment: Mapping[str, str]) -> Iterator[RestartableServer]:
     """One server for all tests of the run, which may kill and restart it.
 
-    Its folder goes with it: a server's log files take half a gigabyte, and pytest would keep those of three runs.
+    Its folder is removed with it: a server's log files take half a gigabyte, and pytest would keep those of three runs.
     """
     from nadi.testing.server import RestartableServer
 
@@ -46,7 +46,7 @@ def nadi_manager(nadi_server: RestartableServer) -> Iterator[StreamManager]:
 
 @pytest.fixture
 def nadi_scope(nadi_server: RestartableServer, nadi_manager: StreamManager) -> Iterator[str]:
-    """The name of a new scope, deleted after the test with all that is in it."""
+    """The name of a new scope, deleted after the test with everything in it."""
     scope = f"test-{uuid.uuid4().hex[:12]}"
     nadi_manager.create_scope(scope)
     yield scope

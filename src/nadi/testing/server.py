@@ -1,7 +1,7 @@
 """A server that a test may kill and start again, at the same address and with the same data.
 
-`kill` is `kill -9`: nothing is flushed and nobody is told. Clients made before go on by themselves once the
-server is back, so a test can write, kill, restart, and look whether its program lost or doubled anything.
+`kill` is `kill -9`: nothing is flushed and nobody is notified. Existing clients resume by themselves once the
+server is back, so a test can write, kill, restart, and check whether its program lost or duplicated anything.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from nadi.standalone.embedded import START_TIMEOUT_S, EmbeddedServer, embedded
 
 
 class RestartableServer:
-    """A server in a child process; `controller_uri` stays the same over restarts.
+    """A server in a child process; `controller_uri` stays the same across restarts.
 
-    folder: where data is kept; None is a temporary folder that goes with `close`. environment: variables for
-    the server's process, as NADI_LIMITS.
+    folder: where data is stored; None means a temporary folder that `close` removes. environment: variables for
+    the server's process, such as NADI_LIMITS.
     """
 
     def __init__(
@@ -42,28 +42,28 @@ class RestartableServer:
 
     @property
     def controller_uri(self) -> str:
-        """What clients connect to, also while the server is down."""
+        """The address that clients connect to, even while the server is down."""
         return f"tcp://127.0.0.1:{self._port}"
 
     @property
     def pid(self) -> int:
-        """Of the server's process now; UnavailableError while it is down."""
+        """The server's current process id; UnavailableError while it is down."""
         return self._server().pid
 
     def start(self) -> None:
-        """Start it on its data; it takes clients when this returns. ConflictError if it runs already."""
+        """Start the server on its data; it accepts clients when this returns. ConflictError if it is running."""
         if self._running is not None:
             raise ConflictError("the server runs already: kill() or stop() it first")
         self._running = embedded(self.folder, port=self._port, environment=self._environment, timeout_s=self._timeout_s)
         self._port = int(self._running.controller_uri.rpartition(":")[2])
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
+        """Kill the server with SIGKILL, as in a crash."""
         server, self._running = self._server(), None
         server.kill()
 
     def stop(self) -> None:
-        """End it cleanly."""
+        """Stop the server cleanly."""
         server, self._running = self._server(), None
         server.stop()
 
@@ -74,7 +74,7 @@ class RestartableServer:
 
     @contextmanager
     def down(self) -> Iterator[None]:
-        """Kill it, and start it again after the block, however that ends."""
+        """Kill the server, and restart it after the block, however that ends."""
         self.kill()
         try:
             yield
@@ -82,12 +82,12 @@ class RestartableServer:
             self.start()
 
     def ensure_running(self) -> None:
-        """Start it if it is down, as after a test that failed between `kill` and `start`."""
+        """Start the server if it is down, for instance after a test that failed between `kill` and `start`."""
         if self._running is None:
             self.start()
 
     def close(self) -> None:
-        """Stop it if it runs, and remove its folder if that was a temporary one."""
+        """Stop the server if it is running, and remove its folder if that is a temporary one."""
         try:
             if self._running is not None:
                 self.stop()

@@ -1,4 +1,4 @@
-"""Filling and reading streams in one call, for tests: all is stored, or read, when a call returns."""
+"""Fill and read streams in one call, for tests: everything is stored, or read, when a call returns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fill_stream(
     segments: int = 1,
     serializer: Serializer[Any] | None = None,
 ) -> StreamCut:
-    """Write the events to the stream, which is made with so many segments if there is none; the cut after them."""
+    """Write the events to the stream, created with `segments` segments if it is missing; return the cut after them."""
     manager.create_stream(scope, stream, segments)
     with manager.create_writer(scope, stream, serializer=serializer or Bytes()) as writer:
         writer.write_batch(events, routing_keys)
@@ -76,7 +76,7 @@ def read_stream(
     start: StreamCut | None = None,
     end: StreamCut | None = None,
 ) -> list[Any]:
-    """All that is in the stream now (or up to `end`); in order for each routing key."""
+    """Return all events that are in the stream now (or up to `end`), in order for each routing key."""
     end = end or manager.stream_info(scope, stream).tail
     events = manager.read_events(scope, stream, serializer=serializer or Bytes(), start=start, end=end)
     return [event.value for event in events]
@@ -107,7 +107,7 @@ def await_events(
     timeout: float = 30.0,
     start: StreamCut | None = None,
 ) -> list[Any]:
-    """The first `count` events from `start` (or the head), as soon as they are there.
+    """Wait for the first `count` events from `start` (or the head), and return them.
 
     RequestTimeoutError if fewer came within `timeout` seconds, or the stream was sealed before.
     """

@@ -1,14 +1,14 @@
-"""The append stream: an AppendBlock and its AppendBlockEnd put together into one append's bytes."""
+"""The append stream: the commands that carry one append's bytes, and how those are put together."""
 
 from __future__ import annotations
 
 import struct
 
 from nadi.errors import ProtocolError
-from nadi.wire.commands import AppendBlock, AppendBlockEnd
+from nadi.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend
 from nadi.wire.fields import Buffer
 
-_TRAILER = struct.Struct(">ii")
+_TRAILER = _HEADER = struct.Struct(">ii")
 _PADDING, _PARTIAL_EVENT = -1, -2
 
 
@@ -37,3 +37,8 @@ def append_parts(block: AppendBlock | None, end: AppendBlockEnd) -> list[Buffer]
             parts.append(area[whole + _TRAILER.size :])
     parts.append(end.data)
     return [part for part in parts if len(part)]
+
+
+def event_parts(append: ConditionalAppend) -> list[Buffer]:
+    """The buffers of an append that is one event, which comes without its header."""
+    return [_HEADER.pack(append.event_type, len(append.data)), append.data]

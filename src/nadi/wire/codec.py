@@ -1,13 +1,14 @@
 """Commands to bytes and bytes to commands, compiled from the annotations in `commands`.
 
-A frame is `i32 type · i32 length · payload`. Encoding gives a list of buffers, so that big data is
-sent from where it lies; `encode` joins them for everybody else.
+A frame is `i32 type · i32 length · payload`. Encoding returns a list of buffers, so big data is
+sent from where it is; `encode` joins them for everybody else.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -35,22 +36,16 @@ def _fields(kind: type[Command]) -> list[tuple[str, Fixed | Variable]]:
 def _groups(kind: type[Command], optional: int) -> list[tuple[list[str], struct.Struct | None, Variable | None]]:
     """Neighbouring fixed fields packed together; those from number `optional` on stand alone: they may be absent."""
     groups: list[tuple[list[str], struct.Struct | None, Variable | None]] = []
-    names: list[str] = []
-    letters = ""
-    for index, (name, field) in enumerate(_fields(kind)):
-        if isinstance(field, Fixed):
-            if index >= optional and names:
-                groups.append((names, struct.Struct(">" + letters), None))
-                names, letters = [], ""
-            names.append(name)
-            letters += field.letter
-            continue
-        if names:
-            groups.append((names, struct.Struct(">" + letters), None))
-            names, letters = [], ""
-        groups.append(([name], None, field))
-    if names:
-        groups.append((names, struct.Struct(">" + letters), None))
+
+    def place(item: tuple[int, tuple[str, Fixed | Variable]]) -> int:
+        index, (_, field) = item
+        return -1 if isinstance(field, Fixed) and index < optional else index
+
+    for _, items in groupby(enumerate(_fields(kind)), place):
+        names, fields = zip(*(pair for _, pair in items), strict=True)
+        letters = "".join(field.letter for field in fields if isinstance(field, Fixed))
+        variable = fields[0] if isinstance(fields[0], Variable) else None
+        groups.append((list(names), None if variable else struct.Struct(">" + letters), variable))
     return groups
 
 
@@ -127,7 +122,7 @@ def encode(command: Command) -> bytes:
 
 
 def decode_payload(code: int, data: memoryview, start: int, end: int) -> Command:
-    """The command of type `code` whose payload is `data[start:end]`; ProtocolError if it is none."""
+    """The command of type `code` whose payload is `data[start:end]`; ProtocolError if it isn't a valid one."""
     reader = _READERS.get(code)
     if reader is None:
         raise ProtocolError(f"there is no command of type {code}")

@@ -1,8 +1,8 @@
-"""Damage as the wire protocol can say it: an ErrorMessage with a code of nadi's own and the range in its text.
+"""Damage as the wire protocol can express it: an ErrorMessage with nadi's own code, and the range in its text.
 
-It must not be a reply that some client knows better: official readers take NoSuchSegment for a segment's end, and a
-connection that ends for a reason to ask again. This one ends a read of Pravega's Rust client at once, and of its Java
-client after its tries.
+It must not be a reply that clients interpret otherwise: official readers take NoSuchSegment for a segment's end, and a
+closed connection for a reason to ask again. This one fails a read of Pravega's Rust client at once, and of its Java
+client after its retries.
 """
 
 from __future__ import annotations

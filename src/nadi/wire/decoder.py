@@ -1,8 +1,8 @@
 """The receiving half of a connection: a buffer that the transport fills, and the commands in it.
 
-A transport asks for room with `get_buffer` and says how much it filled with `filled`; `commands` gives those that
-are whole, one by one (`buffer_updated` all of them). Views in commands point into the buffer; a buffer with views
-handed out is never written again but left to them. Buffers are small at first and grow with what comes.
+A transport asks for room with `get_buffer` and reports how much it filled with `filled`; `commands` yields the complete
+ones one by one (`buffer_updated` returns all of them). Views in commands point into the buffer; a buffer with views
+handed out is never written again but left to them. Buffers are small at first and grow with the input.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Held(Protocol):
 class Decoder:
     """Bytes in, commands out; after a ProtocolError it must not be used again.
 
-    buffer_bytes: of a buffer, and least_bytes of the first one; a larger frame gets one of its own. held: is told of
-    every buffer. `max_frame_bytes` is what a frame may announce, and may be changed between two commands.
+    buffer_bytes: size of a buffer, and least_bytes of the first one; a larger frame gets its own. held: is notified of
+    every buffer. `max_frame_bytes` is the most a frame may announce, and may be changed between two commands.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class Decoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Received, and in no command yet."""
+        """Bytes received but in no command yet."""
         return self._end - self._start
 
     @property
     def wanted_bytes(self) -> int:
-        """Of the frame that is under way, with its head; 0 where that is not known, or `commands` will refuse it."""
+        """Size of the incoming frame, with its head; 0 if it isn't known yet, or if `commands` will refuse it."""
         if self._end - self._start < 8:
             return 0
         length: int = _FRAME.unpack_from(self._view, self._start)[1]
@@ -81,7 +81,7 @@ class Decoder:
 
     @property
     def head(self) -> tuple[int, int]:
-        """Type and size of the frame that is under way; (0, 0) where they are not here."""
+        """Type and size of the incoming frame; (0, 0) if they haven't arrived."""
         if self._end - self._start < 8:
             return 0, 0
         code, length = _FRAME.unpack_from(self._view, self._start)
@@ -89,12 +89,12 @@ class Decoder:
 
     @property
     def buffer_bytes(self) -> int:
-        """Of the buffer there is, as far as the next one takes its place."""
+        """Size of the current buffer, as far as the next one replaces it."""
         return 0 if self._shared else len(self._view)
 
     @property
     def next_buffer_bytes(self) -> int:
-        """Of the buffer that `get_buffer` would make for the frame under way; 0 where it needs no other."""
+        """Size of the buffer that `get_buffer` would make for the incoming frame; 0 if no other is needed."""
         wanted = self.wanted_bytes
         return wanted if self._start + wanted > len(self._view) and wanted > self._least else 0
 
@@ -111,11 +111,11 @@ class Decoder:
         return self._view[self._end :]
 
     def filled(self, count: int) -> None:
-        """So many bytes of the room were filled."""
+        """Note that `count` bytes of the room were filled."""
         self._end += count
 
     def commands(self) -> Iterator[Command]:
-        """Those that are whole, each taken as it is given. No room is asked for meanwhile."""
+        """The complete commands, each removed as it is yielded. Don't ask for room meanwhile."""
         view, end = self._view, self._end
         while end - self._start >= 8:
             start = self._start
@@ -135,21 +135,9 @@ class Decoder:
             self._start = self._end = 0
 
     def buffer_updated(self, count: int) -> list[Command]:
-        """All commands that became whole with the `count` bytes just received."""
+        """All commands completed by the `count` bytes just received."""
         self._end += count
         return list(self.commands())
-
-    def receive(self, data: bytes | memoryview) -> list[Command]:
-        """The same for bytes that arrive in a buffer of somebody else's: they are copied."""
-        commands: list[Command] = []
-        data = memoryview(data)
-        while data:
-            room = self.get_buffer()
-            count = min(len(room), len(data))
-            room[:count] = data[:count]
-            commands += self.buffer_updated(count)
-            data = data[count:]
-        return commands
 
     def rest(self) -> None:
         """Keep no buffer while nothing comes."""

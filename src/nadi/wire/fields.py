@@ -261,4 +261,4 @@ Entries = Annotated[tuple[TableEntry, ...], list_of(_write_entry, _read_entry, 2
 Updates = Annotated[tuple[AttributeUpdate, ...], list_of(_write_update, _read_update, 33)]
 Merged = Annotated[tuple[tuple[str, int], ...], list_of(_write_merged, _read_merged, 10)]
 # (continuation token, from key, to key)
-KeyRange = Annotated[tuple[bytes, bytes, bytes], Variable(_write_range, _read_range)]
+TableKeyRange = Annotated[tuple[bytes, bytes, bytes], Variable(_write_range, _read_range)]

@@ -1,6 +1,6 @@
 """Commands on their way to a transport: what one turn of the loop sends goes out in one write.
 
-A write to a socket costs more than what most commands are, and each one may wake the peer.
+A write to a socket costs more than most commands do, and each write may wake the peer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outgoing:
         self.queued_bytes = 0
 
     def send(self, command: Command) -> None:
-        """Queue a command; nothing of it where this raises, as ProtocolError does for one that is too large."""
+        """Queue a command; none of it if this raises, such as ProtocolError for one that is too large."""
         parts, size = encode_parts(command)
         if size > _LARGE_PART_BYTES and max(map(len, parts)) > _LARGE_PART_BYTES:
             self._buffers += parts
@@ -46,11 +46,11 @@ class Outgoing:
             self._loop.call_soon(self.flush)
 
     def drop(self) -> None:
-        """Forget what is queued: the transport is of no more use, and may not say so (uvloop's raises)."""
+        """Forget what is queued: the transport is no longer usable, and may not say so (uvloop's raises)."""
         self._buffers, self._is_large, self.queued_bytes = [], False, 0
 
     def flush(self) -> None:
-        """Hand over to the transport what is queued, now."""
+        """Hand what is queued to the transport now."""
         buffers, is_large, size = self._buffers, self._is_large, self.queued_bytes
         self._buffers, self._is_large, self._is_due, self.queued_bytes = [], False, False, 0
         if not buffers or self._transport.is_closing():

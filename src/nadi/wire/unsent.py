@@ -1,4 +1,4 @@
-"""What was sent to one peer and is still in this process, and how long the peer has taken nothing of it."""
+"""What was sent to one peer but is still in this process, and how long the peer has taken none of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Unsent:
         return self._transport.get_write_buffer_size() + self._below
 
     def stalled_s(self, now_s: float) -> float:
-        """For how long the peer took nothing, or next to nothing, of what waits for it; 0 where nothing waits."""
+        """How long the peer has taken none, or almost none, of what waits for it; 0 if nothing waits."""
         if self._below and self._system_takes_more():
             self._below = 0
         if not self.size_bytes:

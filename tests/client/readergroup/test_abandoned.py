@@ -27,18 +27,15 @@ def test_an_abandoned_reader_holds_up_no_checkpoint(manager: StreamManager, grou
     assert group.initiate_checkpoint("passed", timeout=10).stream_cuts
 
 
-def test_in_a_program_with_asyncio_too(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
+async def test_in_a_program_with_asyncio_too(uri: str, manager: StreamManager, groups: ReaderGroupManager) -> None:
     group = new_group(groups, new_stream(manager, 1, 10), dead_after_ms=600_000)
 
-    async def drop() -> None:
-        async with aio.StreamManager(uri) as client:
-            own = await client.reader_group_manager("sc").get_reader_group(group.name)
-            reader = await own.create_reader("dropped")
-            assert await reader.read_next_event(10)
-            del reader
-            async with asyncio.timeout(10):
-                async for size in own.notifications(every_s=0.05):
-                    if not size.readers:
-                        break
-
-    asyncio.run(drop())
+    async with aio.StreamManager(uri) as client:
+        own = await client.reader_group_manager("sc").get_reader_group(group.name)
+        reader = await own.create_reader("dropped")
+        assert await reader.read_next_event(10)
+        del reader
+        async with asyncio.timeout(10):
+            async for size in own.notifications(every_s=0.05):
+                if not size.readers:
+                    break

@@ -25,7 +25,7 @@ def test_a_group_is_told_and_reads_the_new_one_after_a_reset(
     with group.create_reader("before") as reader:
         assert len(read_all(reader)) == 10
     remake(manager, stream, 25)
-    told = f"sc/{stream} was deleted and made anew.*reset_reader_group"
+    told = f"sc/{stream} was deleted and recreated.*reset_reader_group"
     with group.create_reader("after") as reader, pytest.raises(StreamRemadeError, match=told):
         reader.read_next_event(10)
     group.reset_reader_group([manager.cuts("sc", stream).head()])
@@ -38,5 +38,5 @@ def test_a_cut_of_the_old_stream_is_none_of_the_new_one(manager: StreamManager) 
     stream = new_stream(manager, 1, 10)
     old = manager.cuts("sc", stream).tail()
     remake(manager, stream, 25)
-    with pytest.raises(InvalidStreamCutError, match="before the stream was deleted and made anew"):
+    with pytest.raises(InvalidStreamCutError, match="before the stream was deleted and recreated"):
         manager.create_reader("sc", stream, start=old)

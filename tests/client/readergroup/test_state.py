@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nadi.client.readergroup.plan import Completion, Facts, plan, shares
-from nadi.client.readergroup.state import NOBODY, GroupState, KeyRange, SegmentState, first_state, segments_of
+from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, SegmentState, first_state, segments_of
 from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
@@ -32,11 +32,11 @@ from nadi.naming import segment_id, segment_name
 STREAM = "sc/st"
 
 
-def keys_of(number: int, epoch: int, low: float, high: float) -> KeyRange:
-    return KeyRange(segment_name("sc", "st", segment_id(number, epoch)), low, high)
+def keys_of(number: int, epoch: int, low: float, high: float) -> NamedRange:
+    return NamedRange(segment_name("sc", "st", segment_id(number, epoch)), low, high)
 
 
-def two_segments() -> tuple[GroupState, KeyRange, KeyRange]:
+def two_segments() -> tuple[GroupState, NamedRange, NamedRange]:
     a, b = keys_of(0, 0, 0.0, 0.5), keys_of(1, 0, 0.5, 1.0)
     return first_state("id", [(a, 0), (b, 0)], streams=[STREAM]), a, b
 
@@ -91,7 +91,7 @@ def test_one_reader_of_a_name_at_a_time() -> None:
     with pytest.raises(AlreadyExistsError):
         state.apply(Join("r", "u"))
     state = state.apply(Acquire("r", a.segment), Leave("r"), Join("r", "u"))
-    with pytest.raises(ReaderOfflineError, match="make another"):
+    with pytest.raises(ReaderOfflineError, match="create another"):
         state.member("r", "t")
     assert state.member("r", "u").beat == 0
     with pytest.raises(InvalidArgumentError):
@@ -149,9 +149,9 @@ class Group(RuleBasedStateMachine):
 
     @initialize(count=st.sampled_from([2, 4]))
     def begin(self, count: int) -> None:
-        self.keys: dict[str, KeyRange] = {}
+        self.keys: dict[str, NamedRange] = {}
         self.lengths: dict[str, int] = {}
-        self.successors: dict[str, tuple[KeyRange, ...]] = {}
+        self.successors: dict[str, tuple[NamedRange, ...]] = {}
         self.numbers = 0
         self.epoch = 0
         first = [self.new_segment(i / count, (i + 1) / count) for i in range(count)]
@@ -167,7 +167,7 @@ class Group(RuleBasedStateMachine):
         self.join()
         self.tell_all(passes=True, in_hand=False)
 
-    def new_segment(self, low: float, high: float) -> KeyRange:
+    def new_segment(self, low: float, high: float) -> NamedRange:
         keys = keys_of(self.numbers, self.epoch, low, high)
         self.numbers += 1
         self.keys[keys.segment] = keys

@@ -53,10 +53,10 @@ def test_a_value_that_cant_be_written_is_named(serializer: Serializer[Any], valu
     ("serializer", "data", "told"),
     [
         (Text(), b"\xff", "no utf-8 text"),
-        (Json(), b"{", "no JSON"),
-        (Json(), b"[" * 100_000, "no JSON"),
-        (Json(Reading), b'{"wh":1}', "no JSON for Reading: .*meter"),
-        (Msgpack(Reading), b"\xc1", "no msgpack for Reading"),
+        (Json(), b"{", "not JSON"),
+        (Json(), b"[" * 100_000, "not JSON"),
+        (Json(Reading), b'{"wh":1}', "not JSON for Reading: .*meter"),
+        (Msgpack(Reading), b"\xc1", "not valid msgpack for Reading"),
     ],
 )
 def test_an_event_that_cant_be_read_is_named(serializer: Serializer[Any], data: bytes, told: str) -> None:

@@ -310,7 +310,7 @@ def test_a_time_is_no_text_wherever_it_stands(shape: Callable[[Any], Any], encod
 def test_errors_name_the_value() -> None:
     with pytest.raises(SerializationError, match="a value is a Cat here, not Dog"):
         Struct(Cat).serialize(Dog("rex"))  # type: ignore[arg-type]
-    with pytest.raises(SerializationError, match=r"no JSON for Cat: .*lives"):
+    with pytest.raises(SerializationError, match=r"not JSON for Cat: .*lives"):
         Struct(Cat).deserialize(b'{"type":"Cat"}')
     with pytest.raises(InvalidArgumentError, match="no schema"):
         Struct(object)

@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -22,10 +21,13 @@ from nadi.controller.rest import endpoint, protocol
 from nadi.controller.rest import server as rest_server
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
-from nadi.controller.rest.health import Status, leaf
 from nadi.controller.rest.server import RestServer
 from nadi.limits import KIB, MIB, PEERS_LEAST_BYTES, REST_BODY_MAX_BYTES, REST_PORTION_BYTES
+from nadi.observe.health import Status, leaf
 from nadi.standalone.server import Server
+from tests.support.peers import open_connection
+
+pytestmark = pytest.mark.uvloop
 
 HALF = b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nX-a: "
 Halves = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
@@ -55,7 +57,7 @@ def address(made: RestServer) -> tuple[str, int]:
 
 
 async def halves(made: RestServer, count: int) -> Halves:
-    found = [await asyncio.open_connection(*address(made)) for _ in range(count)]
+    found = [await open_connection(*address(made)) for _ in range(count)]
     for _, writer in found:
         writer.write(HALF)
     return found
@@ -72,40 +74,34 @@ async def until(check: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_requests_go_for_whole_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest_server, "REST_CONNECTIONS_OF_ADDRESS", 20)
 
-    async def main() -> None:
-        async with served(monkeypatch) as made:
-            crowd = await halves(made, 60)
-            for _ in range(5):
-                assert await is_ready(made) == 200
-            assert made.connections <= 20
-            assert await asyncio.wait_for(crowd[0][0].read(), 10) == b""
-
-    uvloop.run(main())
+    async with served(monkeypatch) as made:
+        crowd = await halves(made, 60)
+        for _ in range(5):
+            assert await is_ready(made) == 200
+        assert made.connections <= 20
+        assert await asyncio.wait_for(crowd[0][0].read(), 10) == b""
 
 
-def test_half_a_request_has_a_deadline_also_if_it_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_a_request_has_a_deadline_also_if_it_trickles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "REST_HEAD_TIMEOUT_S", 0.3)
     monkeypatch.setattr(protocol, "PATROL_S", 0.05)
 
-    async def run() -> None:
-        async with served(monkeypatch) as made:
-            ((reader, writer),) = await halves(made, 1)
-            silent, _ = await asyncio.open_connection(*address(made))
-            ended = asyncio.create_task(reader.read())
-            async with asyncio.timeout(10):
-                while not ended.done():
-                    writer.write(b"a")
-                    await asyncio.sleep(0.01)
-            assert await asyncio.wait_for(silent.read(), 10) == b""
-            assert await is_ready(made) == 200
-
-    uvloop.run(run())
+    async with served(monkeypatch) as made:
+        ((reader, writer),) = await halves(made, 1)
+        silent, _ = await open_connection(*address(made))
+        ended = asyncio.create_task(reader.read())
+        async with asyncio.timeout(10):
+            while not ended.done():
+                writer.write(b"a")
+                await asyncio.sleep(0.01)
+        assert await asyncio.wait_for(silent.read(), 10) == b""
+        assert await is_ready(made) == 200
 
 
-def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest_server, "REST_CONNECTIONS_OF_ADDRESS", 5)
     finish = asyncio.Event()
 
@@ -118,22 +114,19 @@ def test_health_is_answered_while_all_places_are_at_work(monkeypatch: pytest.Mon
 
     app = Starlette(routes=[Route("/work", work), Route("/v1/health/readiness", health)])
 
-    async def main() -> None:
-        async with served(monkeypatch, app) as made, httpx.AsyncClient(timeout=10) as client:
-            working = [asyncio.create_task(client.get(f"{made.uri}/work")) for _ in range(5)]
-            await until(lambda: made.connections == 5)
-            await asyncio.sleep(0.05)
-            for _ in range(3):
-                assert await is_ready(made) == 200
-            async with httpx.AsyncClient(timeout=5) as other:
-                assert (await other.get(f"{made.uri}/work")).status_code == 503
-            finish.set()
-            assert [(await task).text for task in working] == ["done"] * 5
-
-    uvloop.run(main())
+    async with served(monkeypatch, app) as made, httpx.AsyncClient(timeout=10) as client:
+        working = [asyncio.create_task(client.get(f"{made.uri}/work")) for _ in range(5)]
+        await until(lambda: made.connections == 5)
+        await asyncio.sleep(0.05)
+        for _ in range(3):
+            assert await is_ready(made) == 200
+        async with httpx.AsyncClient(timeout=5) as other:
+            assert (await other.get(f"{made.uri}/work")).status_code == 503
+        finish.set()
+        assert [(await task).text for task in working] == ["done"] * 5
 
 
-def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(protocol, "SEND_TIMEOUT_S", 0.3)
     monkeypatch.setattr(protocol, "PATROL_S", 0.05)
     made_pages = 0
@@ -148,51 +141,43 @@ def test_an_answer_that_nobody_takes_ends_its_connection(monkeypatch: pytest.Mon
 
         return StreamingResponse(pages())
 
-    async def main() -> None:
-        async with served(monkeypatch, Starlette(routes=[Route("/list", long_list)])) as made:
-            _, writer = await asyncio.open_connection(*address(made), limit=1024)
-            writer.write(b"GET /list HTTP/1.1\r\nHost: x\r\n\r\n")
-            await until(lambda: made.connections)
-            await until(lambda: not made.connections)
-            assert made_pages * 64 * KIB < 32 * MIB
-            writer.close()
-
-    uvloop.run(main())
+    async with served(monkeypatch, Starlette(routes=[Route("/list", long_list)])) as made:
+        _, writer = await open_connection(*address(made), limit=1024)
+        writer.write(b"GET /list HTTP/1.1\r\nHost: x\r\n\r\n")
+        await until(lambda: made.connections)
+        await until(lambda: not made.connections)
+        assert made_pages * 64 * KIB < 32 * MIB
+        writer.close()
 
 
-def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "REST_BODY_TIMEOUT_S", 1.0)
 
-    async def main() -> None:
-        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
-        async with server:
-            budget = server.store.budget = server._api.budget = Budget(4 * PEERS_LEAST_BYTES)
-            host, _, port = server.rest_uri.removeprefix("http://").rpartition(":")
-            head = (
-                b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+    async with server:
+        budget = server.store.budget = server._api.budget = Budget(4 * PEERS_LEAST_BYTES)
+        host, _, port = server.rest_uri.removeprefix("http://").rpartition(":")
+        head = b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        slow = [await open_connection(host, int(port)) for _ in range(30)]
+        for _, writer in slow:
+            writer.write(head % (REST_BODY_MAX_BYTES - 1) + b" " * (REST_BODY_MAX_BYTES // 2))
+        seen = 0
+        async with asyncio.timeout(10):
+            while budget.held_bytes < 30 * KIB or budget.held_bytes != seen:
+                seen = budget.held_bytes
+                await asyncio.sleep(0.05)
+        assert budget.peak_bytes <= budget.receiving.total_bytes + 30 * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
+        assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2
+        for _, writer in slow:
+            writer.close()
+        await until(lambda: not budget.held_bytes)
+        async with httpx.AsyncClient() as client:
+            made = await client.post(
+                f"{server.rest_uri}/v1/scopes",
+                content=json.dumps({"scopeName": "s"}),
+                headers={"content-type": "application/json"},
             )
-            slow = [await asyncio.open_connection(host, int(port)) for _ in range(30)]
-            for _, writer in slow:
-                writer.write(head % (REST_BODY_MAX_BYTES - 1) + b" " * (REST_BODY_MAX_BYTES // 2))
-            seen = 0
-            async with asyncio.timeout(10):
-                while budget.held_bytes < 30 * KIB or budget.held_bytes != seen:
-                    seen = budget.held_bytes
-                    await asyncio.sleep(0.05)
-            assert budget.peak_bytes <= budget.receiving.total_bytes + 30 * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
-            assert budget.peak_bytes < 30 * REST_BODY_MAX_BYTES // 2
-            for _, writer in slow:
-                writer.close()
-            await until(lambda: not budget.held_bytes)
-            async with httpx.AsyncClient() as client:
-                made = await client.post(
-                    f"{server.rest_uri}/v1/scopes",
-                    content=json.dumps({"scopeName": "s"}),
-                    headers={"content-type": "application/json"},
-                )
-                assert made.status_code == 201
-
-    uvloop.run(main())
+            assert made.status_code == 201
 
 
 def held_in(made: RestServer) -> int:
@@ -218,7 +203,7 @@ KEPT_POST = b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (R
     ],
     ids=["half a head", "a body that nobody reads", "requests in a row"],
 )
-def test_all_that_came_counts_in_the_budget_until_it_is_answered(
+async def test_all_that_came_counts_in_the_budget_until_it_is_answered(
     monkeypatch: pytest.MonkeyPatch, sent: bytes, least_bytes: int
 ) -> None:
     finish = asyncio.Event()
@@ -229,40 +214,34 @@ def test_all_that_came_counts_in_the_budget_until_it_is_answered(
 
     app = Starlette(routes=[Route("/work", work, methods=["GET", "POST"])])
 
-    async def main() -> None:
-        budget = Budget(4 * PEERS_LEAST_BYTES)
-        pool = budget.receiving
-        async with served(monkeypatch, app, budget) as made:
-            crowd = [await asyncio.open_connection(*address(made)) for _ in range(CROWD)]
-            for _, writer in crowd:
-                writer.write(sent)
-            await until(lambda: pool.held_bytes >= CROWD * least_bytes)
-            for _ in range(20):
-                await asyncio.sleep(0.005)
-                assert held_in(made) <= pool.held_bytes
-            assert pool.peak_bytes <= pool.total_bytes + CROWD * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
-            finish.set()
-            for _, writer in crowd:
-                writer.close()
-            await until(lambda: not pool.held_bytes and not pool.waiting)
-
-    uvloop.run(main())
+    budget = Budget(4 * PEERS_LEAST_BYTES)
+    pool = budget.receiving
+    async with served(monkeypatch, app, budget) as made:
+        crowd = [await open_connection(*address(made)) for _ in range(CROWD)]
+        for _, writer in crowd:
+            writer.write(sent)
+        await until(lambda: pool.held_bytes >= CROWD * least_bytes)
+        for _ in range(20):
+            await asyncio.sleep(0.005)
+            assert held_in(made) <= pool.held_bytes
+        assert pool.peak_bytes <= pool.total_bytes + CROWD * (PEERS_LEAST_BYTES + REST_PORTION_BYTES)
+        finish.set()
+        for _, writer in crowd:
+            writer.close()
+        await until(lambda: not pool.held_bytes and not pool.waiting)
 
 
-def test_an_answered_body_is_held_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answered_body_is_held_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by a connection that stays."""
 
-    async def main() -> None:
-        budget = Budget()
-        app = Starlette(routes=[Route("/work", lambda _: PlainTextResponse("done"), methods=["POST"])])
-        async with served(monkeypatch, app, budget) as made:
-            reader, writer = await asyncio.open_connection(*address(made))
-            for _ in range(3):
-                writer.write(b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000))
-                assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200 ")
-            await until(lambda: not budget.held_bytes)
-            assert held_in(made) == 0
-            assert budget.peak_bytes > 0
-            writer.close()
-
-    uvloop.run(main())
+    budget = Budget()
+    app = Starlette(routes=[Route("/work", lambda _: PlainTextResponse("done"), methods=["POST"])])
+    async with served(monkeypatch, app, budget) as made:
+        reader, writer = await open_connection(*address(made))
+        for _ in range(3):
+            writer.write(b"POST /work HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000))
+            assert (await reader.readuntil(b"done")).startswith(b"HTTP/1.1 200 ")
+        await until(lambda: not budget.held_bytes)
+        assert held_in(made) == 0
+        assert budget.peak_bytes > 0
+        writer.close()

@@ -28,35 +28,15 @@ from nadi.limits import (
     REST_PORTION_LINES,
     REST_STEPS_A_TURN,
 )
+from tests.support.peers import open_connection
+from tests.support.turns import MostInATurn
 
 from .test_bad_peers import address, is_ready, served
 
+pytestmark = pytest.mark.uvloop
+
 POST = b"POST /v1/scopes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
-
-
-class MostInATurn:
-    """How often `count` is called between two turns of the loop, at most, while it is entered."""
-
-    def __init__(self) -> None:
-        self._now = self.most = self.all = 0
-
-    def count(self) -> None:
-        self._now += 1
-        self.all += 1
-        self.most = max(self.most, self._now)
-
-    async def _watch(self) -> None:
-        while True:
-            self._now = 0
-            await asyncio.sleep(0)
-
-    async def __aenter__(self) -> MostInATurn:
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        self._task.cancel()
 
 
 async def all_of(reader: asyncio.StreamReader) -> bytes:
@@ -72,7 +52,7 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
 
 
 async def sent(made: Any, *pieces: bytes) -> bytes:
-    reader, writer = await asyncio.open_connection(*address(made))
+    reader, writer = await open_connection(*address(made))
     answer = asyncio.create_task(all_of(reader))
     try:
         for piece in pieces:
@@ -85,7 +65,7 @@ async def sent(made: Any, *pieces: bytes) -> bytes:
     return found
 
 
-def test_tiny_chunks_are_handled_a_few_in_a_turn_and_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tiny_chunks_are_handled_a_few_in_a_turn_and_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     turn = MostInATurn()
     next_event = h11.Connection.next_event
 
@@ -95,16 +75,13 @@ def test_tiny_chunks_are_handled_a_few_in_a_turn_and_end_the_connection(monkeypa
 
     monkeypatch.setattr(h11.Connection, "next_event", counted)
 
-    async def main() -> None:
-        async with served(monkeypatch) as made, turn:
-            answer = await sent(made, CHUNKED, b"1\r\na\r\n" * 100_000)
-            assert answer.startswith(b"HTTP/1.1 413 "), answer[:100]
-            assert b"too small" in answer
-            assert turn.most <= REST_STEPS_A_TURN * REST_PORTION_LINES
-            assert turn.all < REST_BODY_FRAMING_MAX_BYTES, "the rest was not looked at"
-            assert await is_ready(made) == 200
-
-    uvloop.run(main())
+    async with served(monkeypatch) as made, turn:
+        answer = await sent(made, CHUNKED, b"1\r\na\r\n" * 100_000)
+        assert answer.startswith(b"HTTP/1.1 413 "), answer[:100]
+        assert b"too small" in answer
+        assert turn.most <= REST_STEPS_A_TURN * REST_PORTION_LINES
+        assert turn.all < REST_BODY_FRAMING_MAX_BYTES, "the rest was not looked at"
+        assert await is_ready(made) == 200
 
 
 @pytest.mark.parametrize(
@@ -120,40 +97,34 @@ def test_tiny_chunks_are_handled_a_few_in_a_turn_and_end_the_connection(monkeypa
     ],
     ids=["head lines", "a long header", "trailers", "a long extension", "a told length", "payload", "no HTTP"],
 )
-def test_what_is_too_large_ends_the_connection(
+async def test_what_is_too_large_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], status: int
 ) -> None:
-    async def main() -> None:
-        async with served(monkeypatch) as made:
-            assert (await sent(made, *pieces)).startswith(b"HTTP/1.1 %d " % status)
-            assert await is_ready(made) == 200
-
-    uvloop.run(main())
+    async with served(monkeypatch) as made:
+        assert (await sent(made, *pieces)).startswith(b"HTTP/1.1 %d " % status)
+        assert await is_ready(made) == 200
 
 
 @pytest.mark.parametrize("path", [b"/ping", b"/nothing-here", b"/v1/health"])
-def test_a_body_that_nobody_reads_has_the_same_limits(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
+async def test_a_body_that_nobody_reads_has_the_same_limits(monkeypatch: pytest.MonkeyPatch, path: bytes) -> None:
     """Also after its answer, which is given before the body is here."""
 
-    async def main() -> None:
-        async with served(monkeypatch) as made:
-            head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path
-            reader, writer = await asyncio.open_connection(*address(made))
-            writer.write(head)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 40")
-            ended = asyncio.create_task(all_of(reader))
-            most = 20 * REST_BODY_MAX_BYTES
-            while not ended.done() and not writer.transport.is_closing() and most > 0:
-                writer.write(b"400\r\n" + b" " * 1024 + b"\r\n")
-                most -= 1024
-                await asyncio.sleep(0)
-            await asyncio.wait_for(ended, 5)
-            writer.close()
-
-    uvloop.run(main())
+    async with served(monkeypatch) as made:
+        head = b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path
+        reader, writer = await open_connection(*address(made))
+        writer.write(head)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 40")
+        ended = asyncio.create_task(all_of(reader))
+        most = 20 * REST_BODY_MAX_BYTES
+        while not ended.done() and not writer.transport.is_closing() and most > 0:
+            writer.write(b"400\r\n" + b" " * 1024 + b"\r\n")
+            most -= 1024
+            await asyncio.sleep(0)
+        await asyncio.wait_for(ended, 5)
+        writer.close()
 
 
-def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """From many connections, each with several requests in a row, which are all answered, in order."""
     turn = MostInATurn()
 
@@ -161,24 +132,21 @@ def test_requests_begin_a_few_in_a_turn_also_if_many_come_at_once(monkeypatch: p
         turn.count()
         return PlainTextResponse(request.path_params["number"])
 
-    async def main() -> None:
-        async with served(monkeypatch, Starlette(routes=[Route("/{number}", answer)])) as made, turn:
-            crowd = [await asyncio.open_connection(*address(made)) for _ in range(50)]
-            for _, writer in crowd:
-                writer.write(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(20)))
-            for reader, writer in crowd:
-                for number in range(20):
-                    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-                    assert head.startswith(b"HTTP/1.1 200 ")
-                    assert await reader.readexactly(len(str(number))) == str(number).encode()
-                writer.close()
-            assert turn.all == 50 * 20
-            assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
-
-    uvloop.run(main())
+    async with served(monkeypatch, Starlette(routes=[Route("/{number}", answer)])) as made, turn:
+        crowd = [await open_connection(*address(made)) for _ in range(50)]
+        for _, writer in crowd:
+            writer.write(b"".join(b"GET /%d HTTP/1.1\r\nHost: x\r\n\r\n" % number for number in range(20)))
+        for reader, writer in crowd:
+            for number in range(20):
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert await reader.readexactly(len(str(number))) == str(number).encode()
+            writer.close()
+        assert turn.all == 50 * 20
+        assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
 
 
-def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both to fetch and to encode them; from many connections, with pages that are there at once."""
     turn = MostInATurn()
 
@@ -194,20 +162,17 @@ def test_pages_of_long_lists_come_a_few_in_a_turn(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(replies, "encode", counted)
 
-    async def main() -> None:
-        async with served(monkeypatch, controller=Scopes()) as made, turn:
-            crowd = [await asyncio.open_connection(*address(made)) for _ in range(40)]
-            for _, writer in crowd:
-                writer.write(b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            for answer in await asyncio.gather(*(all_of(reader) for reader, _ in crowd)):
-                assert answer.count(b"scope-") == 200
-            assert turn.all == 40 * (11 + 10)
-            assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
-
-    uvloop.run(main())
+    async with served(monkeypatch, controller=Scopes()) as made, turn:
+        crowd = [await open_connection(*address(made)) for _ in range(40)]
+        for _, writer in crowd:
+            writer.write(b"GET /v1/scopes HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        for answer in await asyncio.gather(*(all_of(reader) for reader, _ in crowd)):
+            assert answer.count(b"scope-") == 200
+        assert turn.all == 40 * (11 + 10)
+        assert turn.most <= 2 * REST_STEPS_A_TURN  # the loop's two turns of watching may have another between
 
 
-def test_a_body_comes_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_comes_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(request: Request) -> Response:
         await asyncio.sleep(0.01)  # so that more comes than is taken
         return Response(await request.body())
@@ -218,20 +183,17 @@ def test_a_body_comes_whole_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
     head = b"POST / HTTP/1.1\r\nHost: x\r\n"
 
-    async def main() -> None:
-        app = Starlette(routes=[Route("/", answer, methods=["POST"])])
-        async with served(monkeypatch, app) as made:
-            reader, writer = await asyncio.open_connection(*address(made))
-            for _ in range(2):
-                writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-                writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
-            for _ in range(4):
-                found = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
-                assert found.startswith(b"HTTP/1.1 200 ")
-                assert await asyncio.wait_for(reader.readexactly(len(body)), 10) == body
-            writer.close()
-
-    uvloop.run(main())
+    app = Starlette(routes=[Route("/", answer, methods=["POST"])])
+    async with served(monkeypatch, app) as made:
+        reader, writer = await open_connection(*address(made))
+        for _ in range(2):
+            writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        for _ in range(4):
+            found = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+            assert found.startswith(b"HTTP/1.1 200 ")
+            assert await asyncio.wait_for(reader.readexactly(len(body)), 10) == body
+        writer.close()
 
 
 def test_bad_requests_do_not_fill_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

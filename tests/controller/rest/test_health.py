@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-import uvloop
 
 from nadi.errors import UnavailableError
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.state.operations import ChunksDropped
 from nadi.standalone.server import Server
 from tests.controller.rest.test_resources import error_of
+
+pytestmark = pytest.mark.uvloop
 
 
 def new_server(folder: Path) -> Server:
@@ -49,70 +50,61 @@ def test_every_health_path(rest: httpx.Client) -> None:
     assert rest.get("/v1/health/details/rpc").json()["uri"].startswith("tcp://")
 
 
-def test_it_is_asked_while_the_server_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        recovering, go_on = asyncio.Event(), asyncio.Event()
-        opened = Container._open
+async def test_it_is_asked_while_the_server_recovers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recovering, go_on = asyncio.Event(), asyncio.Event()
+    opened = Container._open
 
-        async def slowly(container: Container) -> None:
-            if container.number == 1:
-                recovering.set()
-                await go_on.wait()
-            await opened(container)
+    async def slowly(container: Container) -> None:
+        if container.number == 1:
+            recovering.set()
+            await go_on.wait()
+        await opened(container)
 
-        monkeypatch.setattr(Container, "_open", slowly)
-        server = new_server(tmp_path)
-        starting = asyncio.create_task(server.start())
-        await recovering.wait()
-        async with httpx.AsyncClient(base_url=server.rest_uri) as client:
+    monkeypatch.setattr(Container, "_open", slowly)
+    server = new_server(tmp_path)
+    starting = asyncio.create_task(server.start())
+    await recovering.wait()
+    async with httpx.AsyncClient(base_url=server.rest_uri) as client:
 
-            async def ask(path: str) -> Any:
-                return (await client.get(f"/v1/health{path}")).json()
+        async def ask(path: str) -> Any:
+            return (await client.get(f"/v1/health{path}")).json()
 
-            assert (await client.get("/ping")).status_code == 200
-            assert (await ask("/status"), await ask("/readiness"), await ask("/liveness")) == ("STARTING", False, True)
-            assert (await ask("/status/container-0"), await ask("/status/container-1")) == ("UP", "STARTING")
-            assert not await ask("/readiness/controller")
-            assert "recovering" in error_of(await client.get("/v1/scopes"), 503)
-            go_on.set()
-            await starting
-            assert (await ask("/status"), await ask("/readiness")) == ("UP", True)
-            assert (await client.get("/v1/scopes")).status_code == 200
-            await server.stop()
-            with pytest.raises(httpx.ConnectError):
-                await client.get("/ping")
-
-    uvloop.run(main())
+        assert (await client.get("/ping")).status_code == 200
+        assert (await ask("/status"), await ask("/readiness"), await ask("/liveness")) == ("STARTING", False, True)
+        assert (await ask("/status/container-0"), await ask("/status/container-1")) == ("UP", "STARTING")
+        assert not await ask("/readiness/controller")
+        assert "recovering" in error_of(await client.get("/v1/scopes"), 503)
+        go_on.set()
+        await starting
+        assert (await ask("/status"), await ask("/readiness")) == ("UP", True)
+        assert (await client.get("/v1/scopes")).status_code == 200
+        await server.stop()
+        with pytest.raises(httpx.ConnectError):
+            await client.get("/ping")
 
 
-def test_a_container_that_lost_its_log_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with new_server(tmp_path) as server, httpx.AsyncClient(base_url=server.rest_uri) as client:
-            container = server.store.containers[0]
+async def test_a_container_that_lost_its_log_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with new_server(tmp_path) as server, httpx.AsyncClient(base_url=server.rest_uri) as client:
+        container = server.store.containers[0]
 
-            async def broken(parts: Any) -> Any:
-                raise OSError(5, "the disk failed")
+        async def broken(parts: Any) -> Any:
+            raise OSError(5, "the disk failed")
 
-            monkeypatch.setattr(container.log, "append", broken)
-            with pytest.raises(UnavailableError):
-                await container.call(lambda frame: frame.emit(ChunksDropped([])))
-            found = (await client.get("/v1/health/container-0")).json()
-            assert (found["status"], found["readiness"], found["liveness"]) == ("STARTING", False, True)
-            assert "the disk failed" in found["details"]["recovers_from"]
-            assert (await client.get("/v1/health/readiness")).json() is False
-            assert (await client.get("/v1/health/readiness/container-1")).json() is True
-
-    uvloop.run(main())
+        monkeypatch.setattr(container.log, "append", broken)
+        with pytest.raises(UnavailableError):
+            await container.call(lambda frame: frame.emit(ChunksDropped([])))
+        found = (await client.get("/v1/health/container-0")).json()
+        assert (found["status"], found["readiness"], found["liveness"]) == ("STARTING", False, True)
+        assert "the disk failed" in found["details"]["recovers_from"]
+        assert (await client.get("/v1/health/readiness")).json() is False
+        assert (await client.get("/v1/health/readiness/container-1")).json() is True
 
 
-def test_a_taken_port_is_said_and_the_folder_is_free_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            server = Server(tmp_path, store_port=0, controller_port=0, rest_port=port, containers=2)
-            with pytest.raises(UnavailableError, match="--rest-port"):
-                await server.start()
-        async with new_server(tmp_path):
-            pass
-
-    uvloop.run(main())
+async def test_a_taken_port_is_said_and_the_folder_is_free_again(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=port, containers=2)
+        with pytest.raises(UnavailableError, match="--rest-port"):
+            await server.start()
+    async with new_server(tmp_path):
+        pass

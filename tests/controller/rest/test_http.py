@@ -9,7 +9,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvloop
 from starlette.applications import Starlette
 from starlette.requests import Request
 
@@ -20,13 +19,13 @@ from nadi.access.users import User, write_users
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
-from nadi.controller.rest.health import Component, Status, leaf
 from nadi.controller.rest.routes import ENDPOINTS
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, Stream, StreamState
 from nadi.controller.state.store import ABSENT
 from nadi.errors import PermissionDeniedError
 from nadi.limits import MIB, REST_BODY_MAX_BYTES
+from nadi.observe.health import Component, Status, leaf
 from nadi.standalone.server import Server
 from tests.controller.fake_store import FakeStore
 from tests.controller.rest.test_resources import error_of
@@ -139,103 +138,94 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
     assert len(asked) == len(ENDPOINTS)
 
 
-def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(tmp_path: Path) -> None:
+async def test_no_credentials_is_401_and_lists_hold_only_what_may_be_read(tmp_path: Path) -> None:
     grants = "prn::/,READ;prn::/scope:b,READ;prn::/scope:c,READ;prn::/scope:b/stream:b,READ;prn::/scope:b/stream:c,READ"
     users = tmp_path / "users"
     write_users(users, {"ann": User("ann", hash_password("secret"), Permissions.parse(grants))})
 
-    async def main() -> None:
-        gate = Gate(users)
-        async with running(FakeStore()) as controller:
-            for scope in "abc":
-                await controller.create_scope(scope)
-            for stream in "abc":
-                await controller.create_stream(StreamName("b", stream), Config())
-            async with _client(rest_app(Api(_up, RestAccess(gate), controller))) as client:
-                for wrong in (None, ("ann", "guessed"), ("bob", "secret")):
-                    refused = await client.get("/v1/scopes", auth=wrong)
-                    assert error_of(refused, 401)
-                    assert refused.headers["www-authenticate"].startswith("Basic")
-                client.auth = httpx.BasicAuth("ann", "secret")
-                scopes = (await client.get("/v1/scopes")).json()["scopes"]
-                assert sorted(s["scopeName"] for s in scopes) == ["b", "c"]
-                streams = (await client.get("/v1/scopes/b/streams")).json()["streams"]
-                assert sorted(s["streamName"] for s in streams) == ["b", "c"]
-                there = await client.get("/v1/scopes/b/streams/a")
-                absent = await client.get("/v1/scopes/b/streams/none")
-                assert error_of(there, 403).replace(":a ", ":none ") == error_of(absent, 403)
-        gate.close()
-
-    asyncio.run(main())
+    gate = Gate(users)
+    async with running(FakeStore()) as controller:
+        for scope in "abc":
+            await controller.create_scope(scope)
+        for stream in "abc":
+            await controller.create_stream(StreamName("b", stream), Config())
+        async with _client(rest_app(Api(_up, RestAccess(gate), controller))) as client:
+            for wrong in (None, ("ann", "guessed"), ("bob", "secret")):
+                refused = await client.get("/v1/scopes", auth=wrong)
+                assert error_of(refused, 401)
+                assert refused.headers["www-authenticate"].startswith("Basic")
+            client.auth = httpx.BasicAuth("ann", "secret")
+            scopes = (await client.get("/v1/scopes")).json()["scopes"]
+            assert sorted(s["scopeName"] for s in scopes) == ["b", "c"]
+            streams = (await client.get("/v1/scopes/b/streams")).json()["streams"]
+            assert sorted(s["streamName"] for s in streams) == ["b", "c"]
+            there = await client.get("/v1/scopes/b/streams/a")
+            absent = await client.get("/v1/scopes/b/streams/none")
+            assert error_of(there, 403).replace(":a ", ":none ") == error_of(absent, 403)
+    gate.close()
 
 
-def test_nothing_of_an_unexpected_error_leaks(
+async def test_nothing_of_an_unexpected_error_leaks(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        store = FakeStore()
-        async with running(store) as controller:
+    store = FakeStore()
+    async with running(store) as controller:
 
-            async def broken(token: str) -> tuple[list[str], str]:
-                raise KeyError("a secret of the inside")
+        async def broken(token: str) -> tuple[list[str], str]:
+            raise KeyError("a secret of the inside")
 
-            monkeypatch.setattr(controller, "list_scopes", broken)
-            async with _client(rest_app(Api(_up, RestAccess(), controller))) as client:
-                assert "secret" not in error_of(await client.get("/v1/scopes"), 500)
-                assert "a secret of the inside" in caplog.text
-                store.die_at(0)
-                away = await client.get("/v1/scopes/x")
-                assert error_of(away, 503)
-                assert away.headers["retry-after"] == "1"
-
-    asyncio.run(main())
+        monkeypatch.setattr(controller, "list_scopes", broken)
+        async with _client(rest_app(Api(_up, RestAccess(), controller))) as client:
+            assert "secret" not in error_of(await client.get("/v1/scopes"), 500)
+            assert "a secret of the inside" in caplog.text
+            store.die_at(0)
+            away = await client.get("/v1/scopes/x")
+            assert error_of(away, 503)
+            assert away.headers["retry-after"] == "1"
 
 
-def test_a_long_list_goes_out_page_by_page(tmp_path: Path) -> None:
+@pytest.mark.uvloop
+async def test_a_long_list_goes_out_page_by_page(tmp_path: Path) -> None:
     """The server's memory holds a page, however many streams a scope has."""
     count = 20_000
 
-    async def main() -> None:
-        async with Server(tmp_path, store_port=0, controller_port=0, rest_port=0) as server:
-            await fill(server, "full", count)
-        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)  # with nothing left to write
-        async with server, httpx.AsyncClient(timeout=60) as client:
-            path = f"{server.rest_uri}/v1/scopes/full/streams"
-            assert await length_of(client, path) > 3 * MIB
-            tracemalloc.start()
-            try:
-                await length_of(client, path)
-                _, peak = tracemalloc.get_traced_memory()
-            finally:
-                tracemalloc.stop()
-            assert peak < MOST_BYTES
-            names = [stream["streamName"] for stream in (await client.get(path)).json()["streams"]]
-            assert sorted(names) == sorted(f"stream-{i}" for i in range(count))
-
-    uvloop.run(main())
+    async with Server(tmp_path, store_port=0, controller_port=0, rest_port=0) as server:
+        await fill(server, "full", count)
+    server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)  # with nothing left to write
+    async with server, httpx.AsyncClient(timeout=60) as client:
+        path = f"{server.rest_uri}/v1/scopes/full/streams"
+        assert await length_of(client, path) > 3 * MIB
+        tracemalloc.start()
+        try:
+            await length_of(client, path)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < MOST_BYTES
+        names = [stream["streamName"] for stream in (await client.get(path)).json()["streams"]]
+        assert sorted(names) == sorted(f"stream-{i}" for i in range(count))
 
 
-def test_a_stop_answers_the_request_whose_body_does_not_come(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
-        await server.start()
-        reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))
-        writer.write(b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
-        writer.write(b"content-length: 100\r\nexpect: 100-continue\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler waits for the body
-        async with asyncio.timeout(10):
-            await server.stop()
-            assert b" 503 " in await reader.read()
-        writer.close()
-        assert "Traceback" not in caplog.text
-
-    uvloop.run(main())
+@pytest.mark.uvloop
+async def test_a_stop_answers_the_request_whose_body_does_not_come(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
+    await server.start()
+    reader, writer = await asyncio.open_connection(*server.rest_uri.removeprefix("http://").split(":"))
+    writer.write(b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+    writer.write(b"content-length: 100\r\nexpect: 100-continue\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 100")  # the handler waits for the body
+    async with asyncio.timeout(10):
+        await server.stop()
+        assert b" 503 " in await reader.read()
+    writer.close()
+    assert "Traceback" not in caplog.text
 
 
 async def fill(server: Server, scope: str, count: int) -> None:
     """Streams as the listing sees them: their records."""
-    controller = server.started_controller
-    assert controller is not None
+    controller = server.controller
     await controller.create_scope(scope)
     stream = Stream(Config(tags=("a tag",)), 0, StreamState.ACTIVE, 0, 0, 0, ())
     table = controller.metadata.streams(scope)

@@ -345,21 +345,18 @@ def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
     assert stale, "the test must have met stale frames"
 
 
-def test_files_are_recycled(tmp_path: Path) -> None:
-    async def life() -> None:
-        log = open_log(tmp_path)
-        assert list(log.replay(0)) == []
-        inodes = set()
-        for payload in frames(200):
-            address, _ = await log.append([payload])
-            inodes.add(path_of(tmp_path, address).stat().st_ino)
-            log.truncate(address.sequence - 3)
-        await log.close()
-        assert address.file == 40
-        assert len(inodes) < 10
-        assert len(log_files(tmp_path)) <= 6  # in use, prepared, and two spares
-
-    asyncio.run(life())
+async def test_files_are_recycled(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert list(log.replay(0)) == []
+    inodes = set()
+    for payload in frames(200):
+        address, _ = await log.append([payload])
+        inodes.add(path_of(tmp_path, address).stat().st_ino)
+        log.truncate(address.sequence - 3)
+    await log.close()
+    assert address.file == 40
+    assert len(inodes) < 10
+    assert len(log_files(tmp_path)) <= 6  # in use, prepared, and two spares
 
 
 def test_few_spares_are_kept_and_all_of_one_size(tmp_path: Path) -> None:
@@ -371,37 +368,34 @@ def test_few_spares_are_kept_and_all_of_one_size(tmp_path: Path) -> None:
     assert len(files) == 4  # one in use and one prepared
 
 
-def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pread, go_on = os.pread, threading.Event()
 
     def slow_pread(fd: int, length: int, offset: int) -> bytes:
         assert go_on.wait(10)
         return pread(fd, length, offset)
 
-    async def life() -> None:
-        payloads = frames(60)
-        log = open_log(tmp_path)
-        assert list(log.replay(0)) == []
-        address, _ = await log.append([payloads[0]])
-        monkeypatch.setattr(os, "pread", slow_pread)
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # the second read waits
-        reading = asyncio.create_task(log.read_at(address, 0, 10_000))
-        cancelled = asyncio.create_task(log.read_at(address, 0, 10_000))
-        await asyncio.sleep(0)
-        cancelled.cancel()
-        for payload in payloads[1:]:
-            newest, _ = await log.append([payload])
-            log.truncate(newest.sequence)
-        assert path_of(tmp_path, address).exists()
-        go_on.set()
-        assert await reading == payloads[0]
-        for payload in payloads:
-            log.truncate((await log.append([payload])).address.sequence)
-        await log.close()
-        assert len(log_files(tmp_path)) <= 6
-        assert not path_of(tmp_path, address).exists()
-
-    asyncio.run(life())
+    payloads = frames(60)
+    log = open_log(tmp_path)
+    assert list(log.replay(0)) == []
+    address, _ = await log.append([payloads[0]])
+    monkeypatch.setattr(os, "pread", slow_pread)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # the second read waits
+    reading = asyncio.create_task(log.read_at(address, 0, 10_000))
+    cancelled = asyncio.create_task(log.read_at(address, 0, 10_000))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    for payload in payloads[1:]:
+        newest, _ = await log.append([payload])
+        log.truncate(newest.sequence)
+    assert path_of(tmp_path, address).exists()
+    go_on.set()
+    assert await reading == payloads[0]
+    for payload in payloads:
+        log.truncate((await log.append([payload])).address.sequence)
+    await log.close()
+    assert len(log_files(tmp_path)) <= 6
+    assert not path_of(tmp_path, address).exists()
 
 
 @pytest.mark.parametrize("other", ["another log", "another epoch"])
@@ -433,41 +427,37 @@ def test_a_payload_may_be_the_image_of_a_log(tmp_path: Path) -> None:
 # --- former owners ---------------------------------------------------------------------------------
 
 
-def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
-    async def life() -> None:
-        former = open_log(tmp_path)
-        assert list(former.replay(0)) == []
-        await former.append([b"1"])
-        owner = open_log(tmp_path)
-        before = (tmp_path / layout.log_file_name(1)).read_bytes()
-        with pytest.raises(ClosedError, match="another owner"):
-            await former.append([b"too late"])
-        assert (tmp_path / layout.log_file_name(1)).read_bytes() == before
-        await asyncio.gather(former.close(), owner.close())
-
-    asyncio.run(life())
+async def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
+    former = open_log(tmp_path)
+    assert list(former.replay(0)) == []
+    await former.append([b"1"])
+    owner = open_log(tmp_path)
+    before = (tmp_path / layout.log_file_name(1)).read_bytes()
+    with pytest.raises(ClosedError, match="another owner"):
+        await former.append([b"too late"])
+    assert (tmp_path / layout.log_file_name(1)).read_bytes() == before
+    await asyncio.gather(former.close(), owner.close())
 
 
-def test_an_owner_fenced_while_it_writes_does_not_acknowledge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_owner_fenced_while_it_writes_does_not_acknowledge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fdatasync, owners = os.fdatasync, []
 
-    async def life() -> None:
-        former = open_log(tmp_path)
-        assert list(former.replay(0)) == []
-        await former.append([b"1"])
+    former = open_log(tmp_path)
+    assert list(former.replay(0)) == []
+    await former.append([b"1"])
 
-        def take_over(fd: int) -> None:
-            fdatasync(fd)
-            if fd == former._writer._fd:  # and not of a file that is made ready meanwhile
-                owners.append(open_log(tmp_path))
+    def take_over(fd: int) -> None:
+        fdatasync(fd)
+        if fd == former._writer._fd:  # and not of a file that is made ready meanwhile
+            owners.append(open_log(tmp_path))
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fdatasync", take_over)
-            with pytest.raises(ClosedError):
-                await former.append([b"in the log, and not acknowledged"])
-        await asyncio.gather(former.close(), *(owner.close() for owner in owners))
-
-    asyncio.run(life())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", take_over)
+        with pytest.raises(ClosedError):
+            await former.append([b"in the log, and not acknowledged"])
+    await asyncio.gather(former.close(), *(owner.close() for owner in owners))
 
 
 def test_the_late_write_of_a_former_owner_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -726,37 +716,34 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
     assert read(tmp_path) == written
 
 
-def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
+async def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def life() -> None:
-        monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
-        space = Disk(monkeypatch, 1 << 30)
-        log = open_log(tmp_path)
-        assert list(log.replay(0)) == []
-        await log.append([b"one"])
-        await until(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
-        space.room_bytes = -1
-        for _ in range(2):
-            await log.append([bytes(FILE_BYTES - 4 * BLOCK_BYTES)])
-        await until(lambda: log.is_full)
-        await log.append([bytes(2 * BLOCK_BYTES)])
-        assert not (tmp_path / "kept-aside").exists()
-        space.room_bytes = FILE_BYTES
-        await until(lambda: log._supply.ready is not None)
-        space.room_bytes = -1
-        last = await log.append([b"four"])
-        log.truncate(last.address.sequence)
-        await until(lambda: (tmp_path / "kept-aside").exists())
-        await until(lambda: len(list(tmp_path.glob("*.nadi"))) == 1)
-        await log.close()
-
-    asyncio.run(life())
+    monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
+    space = Disk(monkeypatch, 1 << 30)
+    log = open_log(tmp_path)
+    assert list(log.replay(0)) == []
+    await log.append([b"one"])
+    await until(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
+    space.room_bytes = -1
+    for _ in range(2):
+        await log.append([bytes(FILE_BYTES - 4 * BLOCK_BYTES)])
+    await until(lambda: log.is_full)
+    await log.append([bytes(2 * BLOCK_BYTES)])
+    assert not (tmp_path / "kept-aside").exists()
+    space.room_bytes = FILE_BYTES
+    await until(lambda: log._supply.ready is not None)
+    space.room_bytes = -1
+    last = await log.append([b"four"])
+    log.truncate(last.address.sequence)
+    await until(lambda: (tmp_path / "kept-aside").exists())
+    await until(lambda: len(list(tmp_path.glob("*.nadi"))) == 1)
+    await log.close()
 
 
 @pytest.mark.parametrize("damage", ["empty", "short", "sparse"])
 @pytest.mark.parametrize("full", [False, True])
-def test_a_kept_file_that_is_not_whole_is_made_again(
+async def test_a_kept_file_that_is_not_whole_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, full: bool
 ) -> None:
     """It would fail on a full disk, which it is for; what can't be had is not counted on either."""
@@ -788,24 +775,21 @@ def test_a_kept_file_that_is_not_whole_is_made_again(
         assert kept.stat().st_blocks * 512 >= kept.stat().st_size == size_bytes
         await log.close()
 
-    asyncio.run(life(-1 if full else 1 << 30))
+    await life(-1 if full else 1 << 30)
 
 
-def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
 
-    async def life() -> None:
-        Disk(monkeypatch, FILE_BYTES - 1)
-        log = open_log(tmp_path)
-        list(log.replay(0))
-        await log.settle(1)
-        await until(lambda: log.is_full)
-        await until(lambda: log._supply.kept_bytes > 0)
-        assert log.room_bytes(NOTHING) <= 0 < log.room_bytes(ALL)
-        await log.append([b"frees room"])
-        await log.close()
-
-    asyncio.run(life())
+    Disk(monkeypatch, FILE_BYTES - 1)
+    log = open_log(tmp_path)
+    list(log.replay(0))
+    await log.settle(1)
+    await until(lambda: log.is_full)
+    await until(lambda: log._supply.kept_bytes > 0)
+    assert log.room_bytes(NOTHING) <= 0 < log.room_bytes(ALL)
+    await log.append([b"frees room"])
+    await log.close()
 
 
 @pytest.mark.parametrize("kind", ["spare", "prepared"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import struct
 from pathlib import Path
@@ -106,45 +105,39 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-def test_a_log_of_format_1_is_read_and_goes_on_in_format_2(old_log: tuple[Path, list[LogAddress]]) -> None:
+async def test_a_log_of_format_1_is_read_and_goes_on_in_format_2(old_log: tuple[Path, list[LogAddress]]) -> None:
     folder, addresses = old_log
 
-    async def run() -> None:
-        for life in range(2):
-            log = FileLog.open(folder, file_bytes=65_536)
-            frames = list(log.replay(0))
-            assert [frame.payload for frame in frames] == [*PAYLOADS, b"new"][: 5 + life]
-            assert [frame.address for frame in frames[:5]] == addresses
-            assert not any(frame.checksums or frame.damaged_parts for frame in frames)
-            for address, payload in zip(addresses, PAYLOADS, strict=True):
-                assert await log.read_at(address, 3, 5) == payload[3:8]
-            if not life:
-                await log.append([b"new"])
-            await log.close()
-
-    asyncio.run(run())
+    for life in range(2):
+        log = FileLog.open(folder, file_bytes=65_536)
+        frames = list(log.replay(0))
+        assert [frame.payload for frame in frames] == [*PAYLOADS, b"new"][: 5 + life]
+        assert [frame.address for frame in frames[:5]] == addresses
+        assert not any(frame.checksums or frame.damaged_parts for frame in frames)
+        for address, payload in zip(addresses, PAYLOADS, strict=True):
+            assert await log.read_at(address, 3, 5) == payload[3:8]
+        if not life:
+            await log.append([b"new"])
+        await log.close()
 
 
-def test_damage_in_a_log_of_format_1(old_log: tuple[Path, list[LogAddress]]) -> None:
+async def test_damage_in_a_log_of_format_1(old_log: tuple[Path, list[LogAddress]]) -> None:
     """Such a frame has one checksum: what it changed can't be told any more, so it must be known already."""
     folder, addresses = old_log
     flip(folder / log_file_name(1), addresses[1].offset + 4_000)
 
-    async def run() -> None:
-        log = FileLog.open(folder, file_bytes=65_536)
-        with pytest.raises(CorruptLogError):
-            list(log.replay(0))
-        await log.close()
-        log = FileLog.open(folder, file_bytes=65_536)
-        assert [frame.payload for frame in log.replay(2)] == PAYLOADS[2:]
-        with pytest.raises(CorruptLogError, match="checksum"):
-            await log.read_at(addresses[1], 0, 10)
-        with pytest.raises(CorruptLogError, match="not there"):
-            await log.read_at(addresses[0]._replace(sequence=7), 0, 10)
-        assert await log.read_at(addresses[0], 0, 10) == PAYLOADS[0]
-        await log.close()
-
-    asyncio.run(run())
+    log = FileLog.open(folder, file_bytes=65_536)
+    with pytest.raises(CorruptLogError):
+        list(log.replay(0))
+    await log.close()
+    log = FileLog.open(folder, file_bytes=65_536)
+    assert [frame.payload for frame in log.replay(2)] == PAYLOADS[2:]
+    with pytest.raises(CorruptLogError, match="checksum"):
+        await log.read_at(addresses[1], 0, 10)
+    with pytest.raises(CorruptLogError, match="not there"):
+        await log.read_at(addresses[0]._replace(sequence=7), 0, 10)
+    assert await log.read_at(addresses[0], 0, 10) == PAYLOADS[0]
+    await log.close()
 
 
 def test_a_whole_header_of_format_1_has_its_size() -> None:

@@ -9,10 +9,10 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.segmentstore.state import metadata as metadata_module
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import ChunkStored, decode_frame
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.stored import pack_extent, record_changes
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2 import checksums, description
 from nadi.segmentstore.tier2.checksums import checksums_of, damaged_blocks
@@ -122,7 +122,7 @@ def test_extents_of_this_and_of_earlier_versions(tmp_path: Path) -> None:
         Extent(45, 5, None, 0, NAME, b"\0\1\2\0", continues=True),
     ]
     record.changed_extents = {extent.offset: extent for extent in record.extents}
-    metadata.commit(metadata.record_changes(record), extents=[(1, record.changed_extents)])
+    metadata.commit(record_changes(record), extents=[(1, record.changed_extents)])
     loaded = metadata.load(1, {})
     assert loaded is not None
     for one, other in zip(record.extents, loaded.extents, strict=True):
@@ -130,8 +130,8 @@ def test_extents_of_this_and_of_earlier_versions(tmp_path: Path) -> None:
         assert [getattr(one, field) for field in fields] == [getattr(other, field) for field in fields]
     assert list(metadata.chunks()) == [(1, 0, 10, NAME), (1, 10, 20, NAME), (1, 45, 5, NAME)]
     numbers = "000000000000000a" + "0" * 64
-    assert metadata_module._pack_extent(record.extents[0]).hex() == numbers + NAME.encode().hex()
-    assert metadata_module._pack_extent(record.extents[1]).hex()[80:] == NAME.encode().hex() + "00" + "00010200"
+    assert pack_extent(record.extents[0]).hex() == numbers + NAME.encode().hex()
+    assert pack_extent(record.extents[1]).hex()[80:] == NAME.encode().hex() + "00" + "00010200"
     metadata.close()
 
 

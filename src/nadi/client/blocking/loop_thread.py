@@ -7,9 +7,9 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import uvloop
 
@@ -18,7 +18,9 @@ from nadi.errors import ClosedError
 
 log = logging.getLogger("nadi.client")
 
+_Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
+_END: Any = object()
 
 
 class LoopThread:
@@ -36,7 +38,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """The coroutine's result; Ctrl-C ends the wait and the coroutine."""
+        """Wait for the coroutine's result; Ctrl-C ends the wait and the coroutine."""
         try:
             self._process.check()
             with self._lock:
@@ -49,6 +51,23 @@ class LoopThread:
             return running.result()
         except asyncio.CancelledError:
             raise ClosedError("this client was closed") from None
+
+    def result(self, function: Callable[_Given, _Result], /, *args: _Given.args, **given: _Given.kwargs) -> _Result:
+        """Call it in the loop's thread, and wait for what it returns."""
+
+        async def call() -> _Result:
+            return function(*args, **given)
+
+        return self.run(call())
+
+    def each(self, found: AsyncIterator[_Result]) -> Iterator[_Result]:
+        """What the iterator yields, waiting for each."""
+
+        async def following() -> _Result:
+            return await anext(found, _END)
+
+        while (one := self.run(following())) is not _END:
+            yield one
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Have the loop call it soon, and don't wait."""

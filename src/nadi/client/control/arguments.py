@@ -1,15 +1,15 @@
-"""What callers give, checked in one place: a method refuses what its signature does not take.
+"""Arguments, checked in one place: a method refuses whatever its signature does not accept.
 
-`@checked` stands on the classes of the asyncio face, which the blocking one calls, and on the values that callers
-make. It reads the annotations once, when the class is made, and checks before the method runs:
+`@checked` decorates the classes of the asyncio client, which the blocking one calls, and the values that callers
+create. It reads the annotations once, when the class is created, and checks before a method runs that
 
-- scopes and streams are names: InvalidNameError;
-- StreamCuts are that: InvalidStreamCutError;
-- a `float` is a time in seconds, from 0 on; None, where it is taken, is the client's time or for ever;
-- anything else is of a class that is named, and True is no number.
+- scopes and streams are valid names: InvalidNameError;
+- a StreamCut is a StreamCut: InvalidStreamCutError;
+- a `float` is a time in seconds, 0 or more; None, where accepted, means the client's timeout or forever;
+- anything else is an instance of the annotated class, and True isn't a number.
 
-What a value must be beyond its type the method says itself. Methods that are called for each event have checks of
-their own, and so are named in `without`.
+Anything beyond a value's type is checked by the method itself. Methods called for each event have their own checks,
+and so are named in `without`.
 """
 
 from __future__ import annotations
@@ -32,40 +32,48 @@ _Class = TypeVar("_Class")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Check = Callable[[Any], None]
 _NAMES = {"scope": "scope", "stream": "stream", "table": "key-value table"}
-_OWN = "stores"  # handed on within the client, never by callers
+_OWN = "stores"  # passed within the client, never by callers
 _BAR = re.compile(r" \| (?![^\[]*\])")  # between types, not within the brackets of one
 _WORDS: dict[Any, str] = {str: "a text", int: "a whole number", bool: "True or False", bytes: "bytes"}
 _WORDS |= {Iterable: "several values", Sequence: "several values", Callable: "a function", Mapping: "a mapping"}
 
 
 def check_seconds(seconds: object, what: str = "a timeout") -> None:
-    """InvalidArgumentError unless that is a time to wait: neither negative nor NaN, nor longer than threads can."""
+    """Raise InvalidArgumentError unless threads can wait that long: not negative, not NaN, not too long."""
     if not isinstance(seconds, bool) and isinstance(seconds, int | float) and 0 <= seconds <= threading.TIMEOUT_MAX:
         return
     raise InvalidArgumentError(f"{what} is a number of seconds, 0 or more, not {_shown(seconds)}")
 
 
 def check_timeout(timeout: object) -> None:
-    """As `check_seconds`; None is allowed."""
+    """Like `check_seconds`, but None is allowed."""
     if timeout is not None:
         check_seconds(timeout)
 
 
 def check_ack_timeout(seconds: object) -> None:
-    """As `check_seconds`, and more than 0."""
+    """Like `check_seconds`, but 0 isn't allowed."""
     check_seconds(seconds, "an ack_timeout")
     if not seconds:
         raise InvalidArgumentError("what is written gets more than 0 s to be stored, not 0")
 
 
+def several_texts(given: Iterable[str], what: str) -> tuple[str, ...]:
+    """The texts; InvalidArgumentError for a single one, whose letters would be taken for several."""
+    texts = () if isinstance(given, str) else tuple(given)
+    if isinstance(given, str) or not all(isinstance(text, str) for text in texts):
+        raise InvalidArgumentError(f"{what} are a list of texts, not {given!r}")
+    return texts
+
+
 def check_is_cut(cut: object) -> None:
-    """InvalidStreamCutError unless it is a StreamCut, of whatever stream."""
+    """Raise InvalidStreamCutError unless it is a StreamCut, of any stream."""
     if not isinstance(cut, StreamCut):
         raise InvalidStreamCutError(f"{str(cut)[:60]!r} is no StreamCut: make one with the stream's `cuts`")
 
 
 def checked(*, without: Iterable[str] = ()) -> Callable[[type[_Class]], type[_Class]]:
-    """Check what the public methods of a class are given, and what it is made of, but for the methods `without`."""
+    """Check the arguments of a class's public methods and of its constructor, except for the methods `without`."""
 
     def decorate(kind: type[_Class]) -> type[_Class]:
         for name, member in list(vars(kind).items()):
@@ -81,7 +89,7 @@ def checked(*, without: Iterable[str] = ()) -> Callable[[type[_Class]], type[_Cl
 
 
 def checking(function: _Function) -> _Function:
-    """One function that checks what it is given."""
+    """Return the function with its arguments checked."""
     checks = _checks(function)
     if not checks:
         return function
@@ -92,7 +100,7 @@ def _checking(function: Callable[..., Any], checks: dict[str, _Check]) -> Callab
     by_place = [checks.get(name) for name in inspect.signature(function).parameters]
 
     def check(args: tuple[Any, ...], given: dict[str, Any]) -> None:
-        for check, value in zip(by_place, args, strict=False):  # too many are Python's own complaint
+        for check, value in zip(by_place, args, strict=False):  # Python itself complains if there are too many
             if check is not None:
                 check(value)
         for name, value in given.items():
@@ -121,7 +129,7 @@ def _checks(function: Callable[..., Any]) -> dict[str, _Check]:
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():
         if isinstance(parameter.annotation, str) and name != _OWN:
-            named = _NAMES.get(name) if "scope" in parameters else None  # else it may be said as `scope/stream`
+            named = _NAMES.get(name) if "scope" in parameters else None  # else it may be given as `scope/stream`
             check = _check_of(name, named, _BAR.split(parameter.annotation), function)
             if check is not None:
                 found[name] = check
@@ -129,12 +137,12 @@ def _checks(function: Callable[..., Any]) -> dict[str, _Check]:
 
 
 def _check_of(name: str, named: str | None, types: Sequence[str], function: Callable[..., Any]) -> _Check | None:
-    """None if any of the types is no class, as a type variable: then anything may be right."""
+    """The check of an argument; None if any of its types isn't a class but, say, a type variable: nothing to check."""
     kinds = [kind for text in types for kind in _kinds(text, function)]
     if any(kind is None for kind in kinds):
         return None
     if bytes in kinds and len(kinds) > 1 and type(None) not in kinds:
-        return None  # a table's keys, which `table_bytes` looks at
+        return None  # a table's keys, which `table_bytes` checks
     takes_none = type(None) in kinds
     kinds = [kind for kind in kinds if kind is not type(None)]
     what = f"{function.__name__}: {name}" if function.__name__ != "__init__" else name
@@ -169,14 +177,9 @@ def _kinds(text: str, function: Callable[..., Any]) -> list[type | None]:
 
 def _class_of(found: Any) -> type | None:
     found = get_origin(found) or found
-    if found is Any or not isinstance(found, type) or _is_no_test(found):
-        return None
-    return found
-
-
-def _is_no_test(kind: type) -> bool:
-    """Whether it is a Protocol that Python does not look for in an object."""
-    return getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)
+    # a Protocol may be one that Python does not look for in an object
+    is_no_test = getattr(found, "_is_protocol", False) and not getattr(found, "_is_runtime_protocol", False)
+    return None if found is Any or not isinstance(found, type) or is_no_test else found
 
 
 def _is_a(value: object, kind: type | None) -> bool:

@@ -1,7 +1,7 @@
-"""How RPCs reach the controller: one channel, opened when first needed, a deadline for each call.
+"""How RPCs reach the controller: one channel, opened when first needed, and a deadline for each call.
 
-UNAVAILABLE alone is tried again within the deadline, for then nothing was done. The one place where a
-request leaves is `_send`, so that tests can answer without a socket.
+Only UNAVAILABLE is retried within the deadline, since then nothing was done. Only `_send` sends requests,
+so that tests can answer them without a socket.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 
 import grpc
 
+from nadi.backoff import Backoff
 from nadi.client.control.channel import open_channel
-from nadi.client.control.messages import stream_message
 from nadi.client.control.patience import is_cancelled
 from nadi.client.control.security import Security
 from nadi.errors import (
     AlreadyExistsError,
     ClosedError,
-    ConflictError,
     InvalidArgumentError,
     NadiError,
     NotAuthenticatedError,
@@ -31,6 +30,7 @@ from nadi.errors import (
     StreamNotFoundError,
     UnavailableError,
 )
+from nadi.wire.rpc.codes import kind_of
 from nadi.wire.rpc.service import METHODS, path
 
 DEFAULT_TIMEOUT_S = 30.0
@@ -38,7 +38,7 @@ _Reply = TypeVar("_Reply")
 
 
 class ControllerCalls:
-    """One controller, at `address` (host:port). timeout_s: of every call, instead of what each kind of call takes."""
+    """One controller, at `address` (host:port). timeout_s: for every call, instead of each call's own timeout."""
 
     def __init__(self, address: str, security: Security | None = None, timeout_s: float | None = None) -> None:
         if timeout_s is not None and not timeout_s > 0:
@@ -49,26 +49,30 @@ class ControllerCalls:
         self._opening = asyncio.Lock()
         self._calls: dict[str, Callable[..., Any]] = {}
         self._closed = False
-        self.trouble: NadiError | None = None  # what the last try of a call met, until one is answered
+        self.trouble: NadiError | None = None  # the last try's error, until a call is answered
 
     async def close(self) -> None:
         self._closed = True
         if self._channel is not None:
             await self._channel.close()
 
-    async def stream_call(self, rpc: str, scope: str, stream: str, kind: type[_Reply]) -> _Reply:
-        """An RPC that asks for a stream and nothing else."""
-        with naming_stream(scope, stream):
-            return await self.call(rpc, stream_message(scope, stream), kind)
+    async def stream_call(self, rpc: str, scope: str, stream: str, request: Any, kind: type[_Reply]) -> _Reply:
+        """Make an RPC about a stream, for which a bare NOT_FOUND means that there is no such stream."""
+        try:
+            return await self.call(rpc, request, kind)
+        except NotFoundError as error:
+            if type(error) is NotFoundError:
+                raise StreamNotFoundError(scope, stream) from None
+            raise
 
     async def call(self, rpc: str, request: Any, kind: type[_Reply], timeout_s: float | None = None) -> _Reply:
-        """An RPC by its name; tried again while the controller is away, but no longer than what is usual for a call:
-        the longer time of some is for work, not for a server that is not there. RequestTimeoutError when that is over.
+        """Make an RPC by name, retrying while the controller is unreachable, but no longer than the usual timeout: the
+        longer timeout of some calls is for work, not for an absent server. RequestTimeoutError when that is over.
         """
         began = time.monotonic()
         deadline = began + (self.timeout_s or timeout_s or DEFAULT_TIMEOUT_S)
         away_since: float | None = None
-        pause_s = 0.01
+        backoff = Backoff(first_s=0.01)
         while True:
             self._check_open()
             try:
@@ -85,10 +89,9 @@ class ControllerCalls:
                 now = time.monotonic()
                 away_since = now if away_since is None else away_since
                 give_up = min(deadline, away_since + (self.timeout_s or DEFAULT_TIMEOUT_S))
-                if now + pause_s >= give_up:
+                if now + backoff.next_s >= give_up:
                     raise RequestTimeoutError(f"{rpc} had no answer within {now - began:.1f} s: {error}") from error
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, 1.0)
+                await backoff.pause()
                 continue
             self.trouble = None
             assert isinstance(reply, kind)
@@ -105,7 +108,7 @@ class ControllerCalls:
                 async with asyncio.timeout(timeout_s), self._opening:
                     if self._channel is None:
                         self._channel = await open_channel(self.address, self.security, timeout_s)
-            except TimeoutError:  # others were opening it all the time
+            except TimeoutError:  # other calls were opening it all that time
                 raise UnavailableError(f"the controller at {self.address} can't be reached") from None
             timeout_s = max(timeout_s - (time.monotonic() - began), 0.001)
         credentials = self.security.credentials
@@ -132,20 +135,16 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
     text = f"{rpc}: {details}"
     if code == grpc.StatusCode.RESOURCE_EXHAUSTED:
         return _exhausted(rpc, address, text)
-    if code == grpc.StatusCode.UNAVAILABLE:
-        return UnavailableError(f"the controller at {address} can't be reached: {details}")
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RequestTimeoutError(f"the controller at {address} did not answer {rpc} in time")
-    if code == grpc.StatusCode.NOT_FOUND:
-        return NotFoundError(text)
-    if code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.OUT_OF_RANGE):
-        return InvalidArgumentError(text)
-    if code in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.ABORTED):
-        return ConflictError(text)
-    if code == grpc.StatusCode.UNAUTHENTICATED:
-        return NotAuthenticatedError(f"the controller at {address} refused {rpc}: {details}")
-    if code == grpc.StatusCode.PERMISSION_DENIED:
-        return PermissionDeniedError(f"the controller at {address} refused {rpc}: {details}")
+    refused = f"the controller at {address} refused {rpc}: {details}"
+    texts: dict[type[NadiError], str] = {
+        UnavailableError: f"the controller at {address} can't be reached: {details}",
+        RequestTimeoutError: f"the controller at {address} did not answer {rpc} in time",
+        NotAuthenticatedError: refused,
+        PermissionDeniedError: refused,
+    }
+    kind = kind_of(code.name)
+    if kind is not None:
+        return kind(texts.get(kind, text))
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return AlreadyExistsError("object", text)
     if code == grpc.StatusCode.CANCELLED:
@@ -154,23 +153,9 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
 
 
 def _exhausted(rpc: str, address: str, text: str) -> NadiError:
-    """gRPC has the same code for limits of its own as the controller for a full disk."""
+    """gRPC uses the same code for its own limits as the controller does for a full disk."""
     if "RPC limit exceeded" in text:
         return UnavailableError(f"the controller at {address} has as many calls under way as it takes, {rpc} beside")
     if "larger than max" in text:
         return InvalidArgumentError(f"{text}: ask for less at once, or name less")
     return StorageFullError(text)
-
-
-class naming_stream:
-    """A bare NOT_FOUND within means: no such stream."""
-
-    def __init__(self, scope: str, stream: str) -> None:
-        self._scope, self._stream = scope, stream
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if type(error) is NotFoundError:
-            raise StreamNotFoundError(self._scope, self._stream) from None

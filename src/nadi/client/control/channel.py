@@ -20,7 +20,7 @@ _OPTIONS: list[tuple[str, Any]] = [
 
 
 async def open_channel(address: str, security: Security, timeout_s: float) -> grpc.aio.Channel:
-    """A channel; UnavailableError where the server's certificate had to be asked for and could not be."""
+    """Open a channel; UnavailableError if the server's certificate is needed and can't be fetched."""
     if not security.tls:
         return grpc.aio.insecure_channel(address, _OPTIONS)
     text = security.certificates()
@@ -33,8 +33,8 @@ async def open_channel(address: str, security: Security, timeout_s: float) -> gr
 
 
 async def _certified_name(address: str, security: Security, timeout_s: float) -> str:
-    """A name in the server's certificate, which must be trusted: gRPC can't leave the name out of its
-    check, but can be told which one to look for."""
+    """A name in the server's certificate, which must be trusted: gRPC can't skip checking the name,
+    but can be told which one to expect."""
     host, _, port = address.rpartition(":")
     context = security.ssl_context()
     try:

@@ -1,6 +1,6 @@
 """The controller's RPCs as typed calls, with its statuses as nadi's errors.
 
-How they are sent, and what becomes of failures on the way, is in `controller_calls`.
+`calls` sends them and handles failures on the way.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from nadi.client.control.calls import ControllerCalls, naming_stream
+from nadi.client.control.calls import ControllerCalls
 from nadi.client.control.messages import (
+    all_pages,
     check_txn,
     check_update,
     config_message,
@@ -52,19 +53,19 @@ _NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
 
 
 class ControllerClient(ControllerCalls):
-    """What a controller can be asked for."""
+    """The requests that a controller answers."""
 
     # --- scopes -----------------------------------------------------------------------------
 
     async def create_scope(self, scope: str) -> bool:
-        """False if it existed."""
+        """Create a scope; return False if it already exists."""
         reply = await self.call("createScope", pb.ScopeInfo(scope=scope), pb.CreateScopeStatus)
         if reply.status == reply.INVALID_SCOPE_NAME:
             raise InvalidNameError("scope", scope, _NAME_RULE)
         return either(reply.status, reply.SUCCESS, reply.SCOPE_EXISTS, f"creating scope {scope}")
 
     async def delete_scope(self, scope: str, *, recursive: bool = False) -> bool:
-        """False if there was none."""
+        """Delete a scope; return False if there is none."""
         rpc = "deleteScopeRecursive" if recursive else "deleteScope"
         reply = await self.call(rpc, pb.ScopeInfo(scope=scope), pb.DeleteScopeStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.SCOPE_NOT_EMPTY:
@@ -72,15 +73,11 @@ class ControllerClient(ControllerCalls):
         return either(reply.status, reply.SUCCESS, reply.SCOPE_NOT_FOUND, f"deleting scope {scope}")
 
     async def list_scopes(self) -> list[str]:
-        names: list[str] = []
-        token = ""
-        while True:
-            request = pb.ScopesRequest(continuationToken=pb.ContinuationToken(token=token))
-            reply = await self.call("listScopes", request, pb.ScopesResponse)
-            names += reply.scopes
-            token, last = reply.continuationToken.token, token
-            if not reply.scopes or token in ("", last):
-                return names
+        async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
+            reply = await self.call("listScopes", pb.ScopesRequest(continuationToken=at), pb.ScopesResponse)
+            return list(reply.scopes), reply.continuationToken
+
+        return await all_pages(page)
 
     async def scope_exists(self, scope: str) -> bool:
         reply = await self.call("checkScopeExists", pb.ScopeInfo(scope=scope), pb.ExistsResponse)
@@ -89,7 +86,7 @@ class ControllerClient(ControllerCalls):
     # --- streams ----------------------------------------------------------------------------
 
     async def create_stream(self, scope: str, stream: str, config: StreamConfiguration) -> bool:
-        """False if it existed."""
+        """Create a stream; return False if it already exists."""
         request = config_message(scope, stream, config)
         reply = await self.call("createStream", request, pb.CreateStreamStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.SCOPE_NOT_FOUND:
@@ -114,7 +111,7 @@ class ControllerClient(ControllerCalls):
         check_update(reply, scope, stream)
 
     async def delete_stream(self, scope: str, stream: str) -> bool:
-        """False if there was none."""
+        """Delete a stream; return False if there is none."""
         request = stream_message(scope, stream)
         reply = await self.call("deleteStream", request, pb.DeleteStreamStatus, WORKFLOW_TIMEOUT_S)
         if reply.status == reply.STREAM_NOT_SEALED:
@@ -126,7 +123,8 @@ class ControllerClient(ControllerCalls):
         return (await self.call("checkStreamExists", request, pb.ExistsResponse)).exists
 
     async def stream_configuration(self, scope: str, stream: str) -> StreamConfiguration:
-        reply = await self.stream_call("getStreamConfiguration", scope, stream, pb.StreamConfig)
+        request = stream_message(scope, stream)
+        reply = await self.stream_call("getStreamConfiguration", scope, stream, request, pb.StreamConfig)
         scaling, kept = reply.scalingPolicy, reply.retentionPolicy
         return StreamConfiguration(
             ScalingPolicy(int(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments),
@@ -135,79 +133,74 @@ class ControllerClient(ControllerCalls):
             else None,
             tuple(reply.tags.tag),
             reply.timestampAggregationTimeout,
+            reply.rolloverSizeBytes,
         )
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
-        names: list[str] = []
-        token = ""
-        while True:
-            page = pb.ContinuationToken(token=token)
-            where = pb.ScopeInfo(scope=scope)
+        where = pb.ScopeInfo(scope=scope)
+
+        async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
             if tag is None:
-                plain = pb.StreamsInScopeRequest(scope=where, continuationToken=page)
+                plain = pb.StreamsInScopeRequest(scope=where, continuationToken=at)
                 reply = await self.call("listStreamsInScope", plain, pb.StreamsInScopeResponse)
             else:
-                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=page)
+                tagged = pb.StreamsInScopeWithTagRequest(scope=where, tag=tag, continuationToken=at)
                 reply = await self.call("listStreamsInScopeForTag", tagged, pb.StreamsInScopeResponse)
             if reply.status == reply.SCOPE_NOT_FOUND:
                 raise ScopeNotFoundError(scope)
-            names += [info.stream for info in reply.streams]
-            token, last = reply.continuationToken.token, token
-            if not reply.streams or token in ("", last):
-                return names
+            return [info.stream for info in reply.streams], reply.continuationToken
+
+        return await all_pages(page)
 
     # --- segments ---------------------------------------------------------------------------
 
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
-        """The segments that take events now, by key range; none if the stream is sealed."""
-        with naming_stream(scope, stream):
-            reply = await self.call("getCurrentSegments", looking(scope, stream), pb.SegmentRanges)
+        """Return the segments that take events now, by key range; none if the stream is sealed."""
+        reply = await self.stream_call("getCurrentSegments", scope, stream, looking(scope, stream), pb.SegmentRanges)
         return ranges_of(reply.segmentRanges)
 
     async def epoch_segments(self, scope: str, stream: str, epoch: int) -> list[SegmentRange]:
         request = pb.GetEpochSegmentsRequest(streamInfo=looking(scope, stream), epoch=epoch)
-        with naming_stream(scope, stream):
-            return ranges_of((await self.call("getEpochSegments", request, pb.SegmentRanges)).segmentRanges)
+        reply = await self.stream_call("getEpochSegments", scope, stream, request, pb.SegmentRanges)
+        return ranges_of(reply.segmentRanges)
 
     async def head(self, scope: str, stream: str) -> StreamCut:
-        """Where the stream begins, after what was truncated away."""
+        """Return where the stream starts, after what was truncated away."""
         return await self.cut_at(scope, stream, 0)
 
     async def cut_at(self, scope: str, stream: str, at_ms: int) -> StreamCut:
-        """Where the stream stood at that moment, in ms since 1970; 0 is before all of them."""
+        """Return where the stream stood at that time, in ms since 1970; 0 is before all events."""
         request = pb.GetSegmentsRequest(streamInfo=looking(scope, stream), timestamp=at_ms)
-        with naming_stream(scope, stream):
-            reply = await self.call("getSegments", request, pb.SegmentsAtTime)
+        reply = await self.stream_call("getSegments", scope, stream, request, pb.SegmentsAtTime)
         return StreamCut(scope, stream, {s.segmentId.segmentId: s.offset for s in reply.segments})
 
     async def successors(self, scope: str, stream: str, segment_id: int) -> list[Successor]:
-        """What follows a sealed segment; nothing if the stream was sealed with it."""
+        """Return what follows a sealed segment; nothing if the stream was sealed with it."""
         request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
-        with naming_stream(scope, stream):
-            reply = await self.call("getSegmentsImmediatelyFollowing", request, pb.SuccessorResponse)
+        reply = await self.stream_call("getSegmentsImmediatelyFollowing", scope, stream, request, pb.SuccessorResponse)
         return [Successor(range_of(entry.segment), tuple(entry.value)) for entry in reply.segments]
 
     async def is_stream_cut_valid(self, cut: StreamCut) -> bool:
-        """Whether a reader of the whole stream could stand there, as far as the segments tell."""
-        with naming_stream(cut.scope, cut.stream):
-            reply = await self.call("isStreamCutValid", cut_message(cut), pb.StreamCutValidityResponse)
+        """Return whether a reader of the whole stream could be at this cut, as far as the segments show."""
+        asked, kind = cut_message(cut), pb.StreamCutValidityResponse
+        reply = await self.stream_call("isStreamCutValid", cut.scope, cut.stream, asked, kind)
         return bool(reply.response)
 
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None
     ) -> list[int]:
-        """Ids of all segments with data between two cuts; those of the cuts included."""
+        """Return the ids of all segments with data between two cuts, those of the cuts included."""
         fields: dict[str, Any] = {
             "streamInfo": stream_message(scope, stream),
             "from": dict(start.positions) if start else {},
             "to": dict(end.positions) if end else {},
         }
-        with naming_stream(scope, stream):
-            reply = await self.call("getSegmentsBetween", pb.StreamCutRange(**fields), pb.StreamCutRangeResponse)
+        request = pb.StreamCutRange(**fields)
+        reply = await self.stream_call("getSegmentsBetween", scope, stream, request, pb.StreamCutRangeResponse)
         return [segment.segmentId for segment in reply.segments]
 
     async def segment_endpoint(self, segment: str) -> tuple[str, int]:
-        """Host and port of the store that has the segment."""
+        """Return host and port of the store that has the segment."""
         base = "/".join(segment.split("/")[:2] + [container_key(segment).rpartition("/")[2]])
         scope, stream, segment_id = parse_segment_name(base)
         request = pb.SegmentId(streamInfo=stream_message(scope, stream), segmentId=segment_id)
@@ -215,21 +208,20 @@ class ControllerClient(ControllerCalls):
         return reply.endpoint, reply.port
 
     async def delegation_token(self, scope: str, stream: str, *, write: bool) -> str:
-        """A token to show to segment stores; empty where none is needed."""
+        """Return a token to show to segment stores; empty if none is needed."""
         operation = pb.StreamInfo.AccessOperation.WRITE if write else pb.StreamInfo.AccessOperation.READ
         request = pb.StreamInfo(scope=scope, stream=stream, accessOperation=operation)
         return (await self.call("getDelegationToken", request, pb.DelegationToken)).delegationToken
 
     async def scale(self, scope: str, stream: str, sealed: Iterable[int], ranges: Iterable[tuple[float, float]]) -> int:
-        """Start a scale; the epoch before it, to be asked for with `scale_is_done`."""
+        """Start a scale; return the epoch before it, which `scale_is_done` takes."""
         request = pb.ScaleRequest(
             streamInfo=stream_message(scope, stream),
             sealedSegments=sealed,
             newKeyRanges=[pb.ScaleRequest.KeyRangeEntry(start=low, end=high) for low, high in ranges],
             scaleTimestamp=int(time.time() * 1000),
         )
-        with naming_stream(scope, stream):
-            reply = await self.call("scale", request, pb.ScaleResponse)
+        reply = await self.stream_call("scale", scope, stream, request, pb.ScaleResponse)
         if reply.status == reply.PRECONDITION_FAILED:
             raise ConflictError(
                 f"{scope}/{stream} can't be scaled so: a segment to seal is not current, or too few remain"
@@ -254,8 +246,7 @@ class ControllerClient(ControllerCalls):
 
     async def create_transaction(self, scope: str, stream: str, lease_ms: int) -> tuple[UUID, list[SegmentRange]]:
         request = pb.CreateTxnRequest(streamInfo=stream_message(scope, stream), lease=lease_ms)
-        with naming_stream(scope, stream):
-            reply = await self.call("createTransaction", request, pb.CreateTxnResponse)
+        reply = await self.stream_call("createTransaction", scope, stream, request, pb.CreateTxnResponse)
         return txn_id_of(reply.txnId), ranges_of(reply.activeSegments)
 
     async def commit_transaction(
@@ -263,7 +254,7 @@ class ControllerClient(ControllerCalls):
     ) -> None:
         request = txn_message(scope, stream, txn_id)
         request.writerId = writer_id
-        request.timestamp = -(1 << 63) if timestamp_ms is None else timestamp_ms  # the least says: none given
+        request.timestamp = -(1 << 63) if timestamp_ms is None else timestamp_ms  # the lowest value means: none given
         check_txn(await self.call("commitTransaction", request, pb.TxnStatus), scope, stream, txn_id)
 
     async def abort_transaction(self, scope: str, stream: str, txn_id: UUID) -> None:
@@ -271,7 +262,7 @@ class ControllerClient(ControllerCalls):
         check_txn(await self.call("abortTransaction", request, pb.TxnStatus), scope, stream, txn_id)
 
     async def ping_transaction(self, scope: str, stream: str, txn_id: UUID, lease_ms: int) -> None:
-        """Keep it open for `lease_ms` more; TransactionFailedError if that can't be."""
+        """Keep the transaction open for `lease_ms` more; TransactionFailedError if that is impossible."""
         request = pb.PingTxnRequest(
             streamInfo=stream_message(scope, stream), txnId=txn_id_message(txn_id), lease=lease_ms
         )
@@ -287,10 +278,9 @@ class ControllerClient(ControllerCalls):
         )
 
     async def transaction_state(self, scope: str, stream: str, txn_id: UUID) -> str:
-        """OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED; TransactionNotFoundError if unknown."""
+        """Return OPEN, COMMITTING, COMMITTED, ABORTING or ABORTED; TransactionNotFoundError if unknown."""
         request = txn_message(scope, stream, txn_id)
-        with naming_stream(scope, stream):
-            reply = await self.call("checkTransactionState", request, pb.TxnState)
+        reply = await self.stream_call("checkTransactionState", scope, stream, request, pb.TxnState)
         if reply.state == reply.UNKNOWN:
             raise TransactionNotFoundError(str(txn_id))
         return str(pb.TxnState.State.Name(reply.state))
@@ -309,7 +299,7 @@ class ControllerClient(ControllerCalls):
         checkpoint_interval_ms: int,
         retention: int,
     ) -> str:
-        """The id of the group of that name, which is another than `group_id` if it existed."""
+        """Create a group; return the id of the one with that name, not `group_id` if it already existed."""
         request = pb.ReaderGroupConfiguration(
             scope=scope,
             readerGroupName=group,
@@ -340,13 +330,13 @@ class ControllerClient(ControllerCalls):
         return str(reply.config.readerGroupId)
 
     async def delete_reader_group(self, scope: str, group: str, group_id: str) -> bool:
-        """False if there was none of that id."""
+        """Delete the group with that id; return False if there is none."""
         request = pb.ReaderGroupInfo(scope=scope, readerGroup=group, readerGroupId=group_id)
         reply = await self.call("deleteReaderGroup", request, pb.DeleteReaderGroupStatus, WORKFLOW_TIMEOUT_S)
         return either(reply.status, reply.SUCCESS, reply.RG_NOT_FOUND, f"deleting reader group {scope}/{group}")
 
     async def update_subscriber_stream_cut(self, subscriber: str, group_id: str, cut: StreamCut) -> None:
-        """Retention may truncate before the cut, as far as `scope/reader group` is concerned."""
+        """Let retention truncate before the cut, as far as `subscriber` (`scope/reader group`) is concerned."""
         request = pb.SubscriberStreamCut(
             subscriber=subscriber, generation=0, readerGroupId=group_id, streamCut=cut_message(cut)
         )
@@ -356,6 +346,8 @@ class ControllerClient(ControllerCalls):
         if reply.status == reply.SUBSCRIBER_NOT_FOUND:
             raise SubscriberNotFoundError(f"{cut.scope}/{cut.stream}", subscriber)
         if reply.status == reply.STREAM_CUT_NOT_VALID:
-            raise InvalidStreamCutError(f"{cut} is no boundary of its stream, or lies before what was released already")
+            raise InvalidStreamCutError(
+                f"{cut} is not a boundary of its stream, or lies before what was already released"
+            )
         if reply.status != reply.SUCCESS:
             refused(f"releasing {cut} for reader group {subscriber}")

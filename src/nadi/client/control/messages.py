@@ -1,8 +1,8 @@
-"""Messages of the controller's RPCs made of nadi's values, and statuses of its replies as nadi's errors."""
+"""The messages of the controller's RPCs, built from nadi's values, and the statuses of its replies as nadi's errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NoReturn
 from uuid import UUID
 
@@ -29,7 +29,21 @@ def either(status: int, yes: int, no: int, what: str) -> bool:
 
 
 def refused(what: str) -> NoReturn:
-    raise NadiError(f"the controller failed at {what}: see its log")
+    raise NadiError(f"{what} failed at the controller: see its log")
+
+
+async def all_pages(
+    page: Callable[[pb.ContinuationToken], Awaitable[tuple[list[str], pb.ContinuationToken]]],
+) -> list[str]:
+    """All names of a list. page: asks for those at a token, and gives them with the token of the next."""
+    names: list[str] = []
+    at = pb.ContinuationToken()
+    while True:
+        found, following = await page(at)
+        names += found
+        if not found or following.token in ("", at.token):
+            return names
+        at = following
 
 
 def check_update(reply: pb.UpdateStreamStatus, scope: str, stream: str) -> None:
@@ -58,7 +72,7 @@ def stream_message(scope: str, stream: str) -> pb.StreamInfo:
 
 
 def looking(scope: str, stream: str) -> pb.StreamInfo:
-    """A stream to be looked at: the reply needs no delegation token."""
+    """A stream to look at only: the reply needs no delegation token."""
     return pb.StreamInfo(scope=scope, stream=stream, accessOperation=pb.StreamInfo.AccessOperation.NONE)
 
 
@@ -79,6 +93,7 @@ def config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.S
         scalingPolicy=pb.ScalingPolicy(**fields),  # type: ignore[arg-type]
         tags=pb.Tags(tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
+        rolloverSizeBytes=config.rollover_size_bytes,
     )
     if kept is not None:
         message.retentionPolicy.retentionType = kept.kind  # type: ignore[assignment]

@@ -1,8 +1,6 @@
-"""How long something is tried, and how long to wait between two tries.
+"""How long to keep trying.
 
-What to try again, and what ends it, each caller says in its own loop: the same error means another thing to a read, to
-an append and to a lookup. A loop that has a time runs under a `TimeLimit` and notes what it meets; so who waited in
-vain is told why.
+A loop with a time limit runs under a `TimeLimit` and notes the trouble it meets, so that a timeout says why.
 """
 
 from __future__ import annotations
@@ -14,28 +12,16 @@ from types import TracebackType
 from nadi.errors import NadiError, RequestTimeoutError
 
 
-class Backoff:
-    """Growing pauses: 5 ms, doubled each time up to `longest_s`."""
-
-    def __init__(self, longest_s: float = 1.0) -> None:
-        self._next_s = 0.005
-        self._longest_s = longest_s
-
-    async def pause(self) -> None:
-        await asyncio.sleep(self._next_s)
-        self._next_s = min(2 * self._next_s, self._longest_s)
-
-
 def is_cancelled() -> bool:
-    """In an `except CancelledError`: whether this task was cancelled, and not what it waits for, which others end."""
+    """Return, in an `except CancelledError`, whether this task was cancelled rather than what it was waiting for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class TimeLimit:
-    """`async with`: what takes longer ends with a RequestTimeoutError that says `what`, and the trouble there was.
+    """`async with`: a body that takes longer ends with a RequestTimeoutError that names `what` and the trouble met.
 
-    timeout_s: None is for ever. A timeout that the body raises by itself passes as it is.
+    timeout_s: None is forever. A timeout that the body itself raises passes unchanged.
     """
 
     def __init__(

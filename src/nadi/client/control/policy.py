@@ -1,8 +1,7 @@
-"""How a stream scales and what it keeps, as applications say it."""
+"""How a stream scales and what it keeps, as applications specify it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nadi.client.control.arguments import checked
@@ -16,7 +15,7 @@ BY_TIME, BY_SIZE = 1, 2  # RetentionPolicyType on the wire
 @checked()
 @dataclass(frozen=True, slots=True)
 class ScalingPolicy:
-    """Use `fixed`, `by_event_rate` or `by_data_rate`."""
+    """How a stream scales: create one with `fixed`, `by_event_rate` or `by_data_rate`."""
 
     kind: int
     target_rate: int
@@ -29,24 +28,24 @@ class ScalingPolicy:
 
     @classmethod
     def fixed(cls, segments: int) -> ScalingPolicy:
-        """Always `segments` segments."""
+        """Keep the number of segments fixed at `segments`."""
         return cls(FIXED, 0, 0, segments)
 
     @classmethod
     def by_event_rate(cls, events_per_s: int, scale_factor: int = 2, min_segments: int = 1) -> ScalingPolicy:
-        """A segment above `events_per_s` is split, into at most `scale_factor`; cold ones are merged."""
+        """Split a segment above `events_per_s`, into at most `scale_factor`; merge cold ones."""
         return cls(BY_EVENTS, events_per_s, scale_factor, min_segments)
 
     @classmethod
     def by_data_rate(cls, kib_per_s: int, scale_factor: int = 2, min_segments: int = 1) -> ScalingPolicy:
-        """The same by KiB/s."""
+        """Like `by_event_rate`, but by KiB/s."""
         return cls(BY_KBYTES, kib_per_s, scale_factor, min_segments)
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """Use `by_time` or `by_size`; a stream without one keeps everything."""
+    """What a stream keeps: create one with `by_time` or `by_size`; a stream without one keeps everything."""
 
     kind: int
     minimum: int
@@ -63,23 +62,17 @@ class RetentionPolicy:
         return cls(BY_SIZE, keep_bytes, most_bytes)
 
 
-def checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Several tags; InvalidArgumentError for one text, whose letters would be taken for tags."""
-    found = () if isinstance(tags, str) else tuple(tags)
-    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in found):
-        raise InvalidArgumentError(f"tags are a list of texts, not {tags!r}")
-    return found
-
-
 @checked()
 @dataclass(frozen=True, slots=True)
 class StreamConfiguration:
     """What a stream was created with.
 
-    timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that notes no times any more.
+    timestamp_aggregation_timeout_ms: how long watermarks wait for a writer that no longer notes times.
+    rollover_size_bytes: as set by other Pravega clients: stored and returned, but nadi's chunks don't roll by it.
     """
 
     scaling: ScalingPolicy
     retention: RetentionPolicy | None = None
     tags: tuple[str, ...] = ()
     timestamp_aggregation_timeout_ms: int = 0
+    rollover_size_bytes: int = 0

@@ -8,7 +8,7 @@ from nadi.errors import ClosedError
 
 
 class OwnProcess:
-    """The one that made this object. In a process forked from it nothing of the client goes on."""
+    """The process that created this object. In a process forked from it, no part of the client works."""
 
     def __init__(self) -> None:
         self._id = os.getpid()
@@ -18,7 +18,7 @@ class OwnProcess:
         return os.getpid() == self._id
 
     def check(self) -> None:
-        """ClosedError in any other process."""
+        """Raise ClosedError in any other process."""
         if os.getpid() != self._id:
             raise ClosedError(
                 "this client was made before the process forked, and its thread stayed behind: "

@@ -1,9 +1,9 @@
-"""How a client proves who it is, and how it knows the server: credentials and TLS.
+"""How a client proves who it is, and how it recognizes the server: credentials and TLS.
 
-What isn't given is taken from the environment, under the names that Pravega's clients use:
+Anything not passed is taken from the environment, under the names that Pravega's clients use:
 
     pravega_client_auth_method      Basic or Bearer
-    pravega_client_auth_token       the credentials as they are sent (for Basic: base64 of user:password)
+    pravega_client_auth_token       the credentials as sent (for Basic: base64 of user:password)
     pravega_client_auth_username    or, for Basic, these two
     pravega_client_auth_password
     pravega_client_tls_cert_path    PEM file of the certificates to trust, or a folder of such files
@@ -31,31 +31,31 @@ _TRUST_VARIABLE = "pravega_client_tls_cert_path"
 @checked()
 @dataclass(frozen=True, slots=True)
 class Basic:
-    """A user of the server's users file."""
+    """A user in the server's users file."""
 
     user: str
     password: str = field(repr=False)
 
     def header(self) -> str:
-        """What goes into the `authorization` of each request."""
+        """Return the value for each request's `authorization`."""
         return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
 
 @checked()
 @dataclass(frozen=True, slots=True)
 class Bearer:
-    """A token of an issuer that the server trusts; a function is asked for it before each request."""
+    """A token from an issuer that the server trusts; if it is a function, that is called before each request."""
 
     token: str | Callable[[], str] = field(repr=False)
 
     def header(self) -> str:
-        """What goes into the `authorization` of each request."""
+        """Return the value for each request's `authorization`."""
         return _sendable("Bearer " + (self.token if isinstance(self.token, str) else self.token()))
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An authorization that somebody else put together."""
+    """An authorization that somebody else assembled."""
 
     value: str = field(repr=False)
 
@@ -74,8 +74,8 @@ Credentials = Basic | Bearer | Encoded
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Of one client. trust_store: PEM file or folder, None for the system's; validate_host_name: whether
-    the certificate must bear the server's name."""
+    """One client's security. trust_store: PEM file or folder, None for the system's; validate_host_name:
+    whether the certificate must bear the server's name."""
 
     credentials: Credentials | None = None
     tls: bool = False
@@ -83,7 +83,7 @@ class Security:
     validate_host_name: bool = True
 
     def certificates(self) -> str | None:
-        """The PEM text of what is trusted; None for the system's."""
+        """Return the PEM text of the trusted certificates; None for the system's."""
         if self.trust_store is None:
             return None
         path = Path(self.trust_store)
@@ -98,7 +98,7 @@ class Security:
         return text
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For connections to segment stores; None without TLS."""
+        """Return a context for connections to segment stores; None without TLS."""
         if not self.tls:
             return None
         try:
@@ -111,7 +111,7 @@ class Security:
 
 
 def split_uri(uri: str) -> tuple[str, bool]:
-    """(host:port, whether with TLS) of a controller's address.
+    """Return (host:port, whether with TLS) of a controller's address.
 
     >>> split_uri("tls://controller.example:9090")
     ('controller.example:9090', True)
@@ -122,7 +122,7 @@ def split_uri(uri: str) -> tuple[str, bool]:
     host, _, port = rest.rstrip("/").rpartition(":")
     if scheme not in _PLAIN_SCHEMES + _TLS_SCHEMES or not host or not port.isdecimal():
         raise InvalidArgumentError(
-            f"{uri!r} is no controller address: write it as tcp://host:9090, or tls://host:9090 with TLS"
+            f"{uri!r} is not a controller address: write it as tcp://host:9090, or tls://host:9090 with TLS"
         )
     return f"{host}:{port}", scheme in _TLS_SCHEMES
 
@@ -134,7 +134,7 @@ def security_of(
     validate_host_name: bool = True,
     environment: Mapping[str, str] = os.environ,
 ) -> Security:
-    """What is given, completed from the environment."""
+    """Return the given settings, completed from the environment."""
     _, tls = split_uri(uri)
     trusted = os.fspath(trust_store) if trust_store is not None else environment.get(_TRUST_VARIABLE) or None
     if credentials is None:

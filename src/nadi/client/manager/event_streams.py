@@ -1,22 +1,27 @@
-"""What a StreamManager opens on event streams: writers, transactional writers and readers, of events or of values."""
+"""The part of StreamManager that opens writers, transaction writers and readers, of events or of values."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TypeVar, overload
+from contextlib import closing
+from functools import partial
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from nadi.client.control.arguments import checked
 from nadi.client.reading import reader as readers
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.reading.reader import Event, SliceReader
+from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
-from nadi.client.serializers.protocol import Serializer
 from nadi.client.serializers.registry import SchemaGroup
+from nadi.client.serializers.serializer import Serializer
 from nadi.client.serializers.values import TransactionalValueWriter, ValueEvent, ValueReader, ValueWriter
-from nadi.client.writing.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter
-from nadi.client.writing.writer import ACK_TIMEOUT_S, EventWriter, open_writer
+from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
+from nadi.client.writing.stream_sender import open_sender
+from nadi.client.writing.transactions import DEFAULT_LEASE_MS, TransactionalEventWriter, TransactionWriter, is_closed
+from nadi.client.writing.writer import EventWriter
 from nadi.errors import ClosedError
 from nadi.model.event import EventBlock
 from nadi.model.streamcut import StreamCut
@@ -24,51 +29,61 @@ from nadi.model.streamcut import StreamCut
 T = TypeVar("T")
 
 
+class WriterOptions(TypedDict, total=False):
+    """What `create_writer` takes, whatever it writes."""
+
+    ack_timeout: float
+    writer_id: str | None
+    automatically_note_time: bool
+
+
+class TransactionWriterOptions(TypedDict, total=False):
+    """What `create_transaction_writer` takes, whatever it writes."""
+
+    writer_id: str | None
+    lease_ms: int
+    ack_timeout: float
+
+
+class ReaderOptions(TypedDict, total=False):
+    """What `create_reader` takes, whatever it reads."""
+
+    start: StreamCut | None
+    end: StreamCut | None
+    routing_keys: Sequence[str] | None
+    on_damage: OnDamage
+
+
 @checked()
 class EventStreams:
-    """The part of StreamManager that opens them; what it opened ends with the client."""
+    """The part of StreamManager for event streams; whatever it opened is closed with the client."""
 
-    stores: SegmentStores
+    _stores: SegmentStores
 
     def __init__(self, blocking: bool) -> None:
         self._blocking = blocking
-        self._writers: list[EventWriter] = []
-        self._txn_writers: list[TransactionalEventWriter] = []
+        self._senders: list[EventSender] = []
+        self._txn_writers: list[TransactionWriter[Any]] = []
         self._readers: list[SliceReader] = []
 
-    async def end_event_streams(self) -> None:
+    async def _end_event_streams(self) -> None:
         """What is not stored by now fails with ClosedError."""
-        for writer in self._writers:
-            writer.stop(ClosedError(f"the client was closed, and with it the writer of {writer.name}"))
+        for sender in self._senders:
+            sender.stop(ClosedError(f"the client was closed, and with it the writer of {sender.name}"))
         for reader in self._readers:
             reader.close()
         await asyncio.gather(
-            *(writer.times.leave() for writer in self._writers if writer.times is not None),
+            *(sender.times.leave() for sender in self._senders if sender.times is not None),
             *(writer.close() for writer in self._txn_writers),
         )
 
     # --- writers ----------------------------------------------------------------------------
 
     @overload
-    async def create_writer(
-        self,
-        scope: str,
-        stream: str,
-        *,
-        ack_timeout: float = ...,
-        writer_id: str | None = ...,
-        automatically_note_time: bool = ...,
-    ) -> EventWriter: ...
+    async def create_writer(self, scope: str, stream: str, **options: Unpack[WriterOptions]) -> EventWriter: ...
     @overload
     async def create_writer(
-        self,
-        scope: str,
-        stream: str,
-        *,
-        serializer: Serializer[T],
-        ack_timeout: float = ...,
-        writer_id: str | None = ...,
-        automatically_note_time: bool = ...,
+        self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[WriterOptions]
     ) -> ValueWriter[T]: ...
     async def create_writer(
         self,
@@ -80,16 +95,16 @@ class EventStreams:
         writer_id: str | None = None,
         automatically_note_time: bool = False,
     ) -> EventWriter | ValueWriter[T]:
-        """A writer of events, or of the serializer's values; what is not stored within `ack_timeout` seconds fails.
+        """Create a writer of events, or of the serializer's values; events not stored in `ack_timeout` seconds fail.
 
         A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
-        writer_id: under which its times are known, for one that goes on after a restart. It is for event time only:
+        writer_id: identifies the writer for event time across restarts. It is for event time only:
         an event that was not acknowledged before the restart, and is written again, may be there twice.
         automatically_note_time: note the wall clock's time every five seconds, and at the end.
         """
         encode = await self._encoder(scope, stream, serializer)
-        writer = await open_writer(
-            self.stores,
+        sender = await open_sender(
+            self._stores,
             scope,
             stream,
             ack_timeout_s=ack_timeout,
@@ -97,24 +112,16 @@ class EventStreams:
             writer_id=writer_id,
             automatically_note_time=automatically_note_time,
         )
-        self._writers = [known for known in self._writers if not known.is_closed]
-        self._writers.append(writer)
-        return ValueWriter(writer, encode) if encode else writer
+        self._senders = [*(known for known in self._senders if not known.is_closed), sender]
+        return ValueWriter(sender, encode) if encode else EventWriter(sender)
 
     @overload
     async def create_transaction_writer(
-        self, scope: str, stream: str, *, writer_id: str | None = ..., lease_ms: int = ..., ack_timeout: float = ...
+        self, scope: str, stream: str, **options: Unpack[TransactionWriterOptions]
     ) -> TransactionalEventWriter: ...
     @overload
     async def create_transaction_writer(
-        self,
-        scope: str,
-        stream: str,
-        *,
-        serializer: Serializer[T],
-        writer_id: str | None = ...,
-        lease_ms: int = ...,
-        ack_timeout: float = ...,
+        self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[TransactionWriterOptions]
     ) -> TransactionalValueWriter[T]: ...
     async def create_transaction_writer(
         self,
@@ -126,15 +133,16 @@ class EventStreams:
         lease_ms: int = DEFAULT_LEASE_MS,
         ack_timeout: float = ACK_TIMEOUT_S,
     ) -> TransactionalEventWriter | TransactionalValueWriter[T]:
-        """A writer whose events become part of the stream by transactions: all of one together, or none.
+        """Create a writer of transactions, whose events become part of the stream all together, or not at all.
 
-        writer_id: under which its commits' times are known. lease_ms: after so long without word from this client, in
-        milliseconds, a transaction is aborted. ack_timeout: events that are not stored within so many seconds fail.
+        writer_id: identifies the writer for event time. lease_ms: milliseconds without contact from this client after
+        which a transaction is aborted. ack_timeout: seconds after which events that are not stored yet fail.
         A serializer's schema is registered here: SchemaIncompatibleError if the stream's rule forbids it.
         """
         encode = await self._encoder(scope, stream, serializer)
-        writer = TransactionalEventWriter(
-            self.stores,
+        kind: Any = partial(TransactionalValueWriter, encode) if encode else TransactionalEventWriter
+        writer: TransactionalEventWriter | TransactionalValueWriter[T] = kind(
+            self._stores,
             scope,
             stream,
             writer_id=writer_id,
@@ -142,36 +150,19 @@ class EventStreams:
             ack_timeout_s=ack_timeout,
             blocking=self._blocking,
         )
-        self._txn_writers = [*(known for known in self._txn_writers if not known.is_closed), writer]
-        return TransactionalValueWriter(writer, encode) if encode else writer
+        self._txn_writers = [*(known for known in self._txn_writers if not is_closed(known)), writer]
+        return writer
 
     async def _encoder(self, scope: str, stream: str, serializer: Serializer[T] | None) -> Callable[[T], bytes] | None:
-        return None if serializer is None else await codec.encoder(self.stores, scope, stream, serializer)
+        return None if serializer is None else await codec.encoder(self._stores, scope, stream, serializer)
 
     # --- readers ----------------------------------------------------------------------------
 
     @overload
-    async def create_reader(
-        self,
-        scope: str,
-        stream: str,
-        *,
-        start: StreamCut | None = ...,
-        end: StreamCut | None = ...,
-        routing_keys: Sequence[str] | None = ...,
-        on_damage: OnDamage = ...,
-    ) -> SliceReader: ...
+    async def create_reader(self, scope: str, stream: str, **options: Unpack[ReaderOptions]) -> SliceReader: ...
     @overload
     async def create_reader(
-        self,
-        scope: str,
-        stream: str,
-        *,
-        serializer: Serializer[T],
-        start: StreamCut | None = ...,
-        end: StreamCut | None = ...,
-        routing_keys: Sequence[str] | None = ...,
-        on_damage: OnDamage = ...,
+        self, scope: str, stream: str, *, serializer: Serializer[T], **options: Unpack[ReaderOptions]
     ) -> ValueReader[T]: ...
     async def create_reader(
         self,
@@ -184,29 +175,22 @@ class EventStreams:
         routing_keys: Sequence[str] | None = None,
         on_damage: OnDamage = RAISE,
     ) -> SliceReader | ValueReader[T]:
-        """Blocks of events, or lists of values, from `start` (or the head) to `end` (or on, as they arrive).
+        """Create a reader of event blocks, or of lists of values, from `start` (default: the head) to `end` (default:
+        endless).
 
         routing_keys: read only the segments that can hold these keys; they hold other keys too. on_damage: "raise"
-        says once where data is damaged, by a DamagedDataError, "skip" notes it in the reader's `skipped`; both go on
-        behind it.
+        reports damaged data once, by a DamagedDataError; "skip" records it in the reader's `skipped`; both continue
+        after it.
         """
-        decoder = None if serializer is None else codec.decoder(self.stores, scope, stream, serializer)
-        reader = await readers.open_reader(self.stores, scope, stream, start, end, routing_keys, on_damage)
-        self._readers = [known for known in self._readers if not known.is_closed]
+        decoder = None if serializer is None else codec.decoder(self._stores, scope, stream, serializer)
+        reader = await readers.open_reader(self._stores, scope, stream, start, end, routing_keys, on_damage)
+        self._readers = [known for known in self._readers if not readers.is_closed(known)]
         self._readers.append(reader)
         return reader if decoder is None else ValueReader(reader, decoder)
 
     @overload
     def read_events(
-        self,
-        scope: str,
-        stream: str,
-        *,
-        start: StreamCut | None = ...,
-        end: StreamCut | None = ...,
-        routing_keys: Sequence[str] | None = ...,
-        on_damage: OnDamage = ...,
-        timeout: float | None = ...,
+        self, scope: str, stream: str, *, timeout: float | None = ..., **options: Unpack[ReaderOptions]
     ) -> AsyncIterator[Event]: ...
     @overload
     def read_events(
@@ -215,11 +199,8 @@ class EventStreams:
         stream: str,
         *,
         serializer: Serializer[T],
-        start: StreamCut | None = ...,
-        end: StreamCut | None = ...,
-        routing_keys: Sequence[str] | None = ...,
-        on_damage: OnDamage = ...,
         timeout: float | None = ...,
+        **options: Unpack[ReaderOptions],
     ) -> AsyncIterator[ValueEvent[T]]: ...
     def read_events(
         self,
@@ -233,15 +214,16 @@ class EventStreams:
         on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> AsyncIterator[Event] | AsyncIterator[ValueEvent[T]]:
-        """The events one by one; use `create_reader` for blocks and for the position.
+        """Iterate over the events one by one; use `create_reader` for blocks and for the position.
 
-        timeout: after so many seconds without anything new, once the reader is open, RequestTimeoutError, which ends
-        the iterator; None waits for data as long as the server is there. on_damage: "raise" ends it with a
-        DamagedDataError where data is damaged, "skip" logs that and goes on behind it.
+        timeout: seconds without new events, once the reader is open, after which the iterator ends with
+        RequestTimeoutError; None waits for events as long as the server is up. on_damage: "raise" ends it with a
+        DamagedDataError at damaged data, "skip" logs the damage and continues after it.
         """
+        options: ReaderOptions = {"start": start, "end": end, "routing_keys": routing_keys, "on_damage": on_damage}
         if serializer is None:
-            return self._read_events(scope, stream, start, end, routing_keys, on_damage, timeout)
-        return self._read_values(scope, stream, start, end, routing_keys, on_damage, timeout, serializer)
+            return self._read_events(scope, stream, timeout, options)
+        return self._read_values(scope, stream, timeout, options, serializer)
 
     async def read_batches(
         self,
@@ -254,71 +236,44 @@ class EventStreams:
         on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> AsyncIterator[list[bytes]]:
-        """The events as lists, one for each block read: several times as fast as one by one.
+        """Iterate over the events in lists, one per block read: several times as fast as one by one.
 
-        timeout, on_damage: as of `read_events`.
+        timeout, on_damage: as in `read_events`.
         """
-        reader = await self.create_reader(
+        opening = self.create_reader(
             scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
         )
-        try:
+        with closing(await opening) as reader:
             while (found := await reader.next_block(timeout)) is not None:
                 yield found[1].events()
-        finally:
-            reader.close()
 
     async def _read_events(
-        self,
-        scope: str,
-        stream: str,
-        start: StreamCut | None,
-        end: StreamCut | None,
-        routing_keys: Sequence[str] | None,
-        on_damage: OnDamage,
-        timeout: float | None,
+        self, scope: str, stream: str, timeout: float | None, options: ReaderOptions
     ) -> AsyncIterator[Event]:
-        reader = await self.create_reader(
-            scope, stream, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
-        )
-        try:
+        with closing(await self.create_reader(scope, stream, **options)) as reader:
             while (found := await reader.next_block(timeout)) is not None:
                 for event in readers.events_of(*found):
                     yield event
-        finally:
-            reader.close()
 
     async def _read_values(
-        self,
-        scope: str,
-        stream: str,
-        start: StreamCut | None,
-        end: StreamCut | None,
-        routing_keys: Sequence[str] | None,
-        on_damage: OnDamage,
-        timeout: float | None,
-        serializer: Serializer[T],
+        self, scope: str, stream: str, timeout: float | None, options: ReaderOptions, serializer: Serializer[T]
     ) -> AsyncIterator[ValueEvent[T]]:
-        reader = await self.create_reader(
-            scope, stream, serializer=serializer, start=start, end=end, routing_keys=routing_keys, on_damage=on_damage
-        )
-        try:
+        with closing(await self.create_reader(scope, stream, serializer=serializer, **options)) as reader:
             while (events := await reader.next_events(timeout)) is not None:
                 for event in events:
                     yield event
-        finally:
-            reader.close()
 
     def read_segment_range(
         self, segment: str, start: int, end: int, *, on_damage: OnDamage = RAISE
     ) -> AsyncIterator[EventBlock]:
-        """The events of one segment between two event boundaries, in blocks.
+        """Iterate over the events of one segment between two event boundaries, in blocks.
 
-        on_damage: "raise" ends with a DamagedDataError where data is damaged, "skip" logs it and goes on behind it.
+        on_damage: "raise" ends with a DamagedDataError at damaged data, "skip" logs it and continues after it.
         """
-        return readers.read_segment_range(self.stores, segment, start, end, on_damage)
+        return read_segment_range(self._stores, segment, start, end, on_damage)
 
     # --- schemas ----------------------------------------------------------------------------
 
     def schemas(self, scope: str, stream: str) -> SchemaGroup:
-        """The schemas of a stream's serializers, and the rule for new ones."""
-        return SchemaGroup(self.stores, scope, stream)
+        """Return the schemas of a stream's serializers, and the rule for new ones."""
+        return SchemaGroup(self._stores, scope, stream)

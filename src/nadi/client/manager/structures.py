@@ -1,18 +1,15 @@
-"""What a StreamManager opens besides event streams: byte streams, key-value tables, shared state."""
+"""The part of StreamManager that opens byte streams, key-value tables and shared state."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from nadi.client.bytestream.byte_stream import (
-    READ_TIMEOUT_S,
-    ByteStreamReader,
-    ByteStreamWriter,
-    open_byte_reader,
-    open_byte_writer,
-)
+from nadi.client.bytestream import byte_reader, byte_writer
+from nadi.client.bytestream.byte_reader import READ_TIMEOUT_S, ByteStreamReader
+from nadi.client.bytestream.byte_stream import open_byte_reader, open_byte_writer
+from nadi.client.bytestream.byte_writer import ByteStreamWriter
 from nadi.client.control.arguments import checked
-from nadi.client.reading.reader import check_cut
+from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.shared import shared_state as shared
 from nadi.client.shared.leader_election import LeaderElection, election_kind
@@ -22,7 +19,7 @@ from nadi.client.shared.state_synchronizer import StateKind, StateSynchronizer
 from nadi.client.tables import key_value_registry as registry
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import KeyValueTable
-from nadi.client.writing.writer import ACK_TIMEOUT_S
+from nadi.client.writing.sender import ACK_TIMEOUT_S
 from nadi.errors import ClosedError, InvalidStreamCutError
 from nadi.model.streamcut import StreamCut
 
@@ -32,18 +29,19 @@ U = TypeVar("U")
 
 @checked()
 class Structures:
-    """The part of StreamManager that opens them; what it opened ends with the client."""
+    """The part of StreamManager for structures; whatever it opened is closed with the client."""
 
-    stores: SegmentStores
+    _stores: SegmentStores
 
     def __init__(self) -> None:
         self._byte_writers: list[ByteStreamWriter] = []
         self._byte_readers: list[ByteStreamReader] = []
 
-    async def end_structures(self) -> None:
-        """What is not stored by now fails with ClosedError."""
+    async def _end_structures(self) -> None:
+        """Close them: writes not stored yet fail with ClosedError."""
         for writer in self._byte_writers:
-            writer.stop(ClosedError(f"the client was closed, and with it the writer of {writer.scope}/{writer.stream}"))
+            name = f"{writer.scope}/{writer.stream}"
+            byte_writer.stop(writer, ClosedError(f"the client was closed, and with it the writer of {name}"))
         for reader in self._byte_readers:
             await reader.close()
 
@@ -52,10 +50,12 @@ class Structures:
     async def create_byte_writer(
         self, scope: str, stream: str, *, ack_timeout: float = ACK_TIMEOUT_S
     ) -> ByteStreamWriter:
-        """A writer of plain bytes at the present end of a stream of one segment; it fails where nothing of what was
-        written is stored for `ack_timeout` seconds."""
-        writer = await open_byte_writer(self.stores, scope, stream, ack_timeout)
-        self._byte_writers = [known for known in self._byte_writers if not known.is_closed]
+        """Create a writer of plain bytes at the current end of a stream of one segment.
+
+        It fails if nothing is stored for `ack_timeout` seconds.
+        """
+        writer = await open_byte_writer(self._stores, scope, stream, ack_timeout)
+        self._byte_writers = [known for known in self._byte_writers if not byte_writer.is_closed(known)]
         self._byte_writers.append(writer)
         return writer
 
@@ -68,57 +68,57 @@ class Structures:
         follow: bool = False,
         timeout: float | None = READ_TIMEOUT_S,
     ) -> ByteStreamReader:
-        """A reader of plain bytes from offset `start`, or from the head.
+        """Create a reader of plain bytes from offset `start`, or from the head.
 
-        At the tail it ends, as a file does, and reads on later if there is more by then; with `follow` it
+        At the tail it reports end of file, and reads on later if there is more by then; with `follow` it
         waits there. A read that gets nothing for `timeout` seconds raises RequestTimeoutError.
         """
-        reader = await open_byte_reader(self.stores, scope, stream, start=start, follow=follow, timeout=timeout)
-        self._byte_readers = [known for known in self._byte_readers if not known.is_closed]
+        reader = await open_byte_reader(self._stores, scope, stream, start=start, follow=follow, timeout=timeout)
+        self._byte_readers = [known for known in self._byte_readers if not byte_reader.is_closed(known)]
         self._byte_readers.append(reader)
         return reader
 
     # --- key-value tables -------------------------------------------------------------------
 
     async def create_key_value_table(self, scope: str, table: str, config: KeyValueTableConfiguration) -> bool:
-        """False if it existed, whatever its configuration."""
-        return await registry.create(self.stores.controller, scope, table, config)
+        """Create a key-value table; return False if it already exists, whatever its configuration."""
+        return await registry.create(self._stores.controller, scope, table, config)
 
     async def delete_key_value_table(self, scope: str, table: str) -> bool:
-        """Delete it with all that it holds; False if there was none."""
-        return await registry.delete(self.stores.controller, scope, table)
+        """Delete a key-value table and its contents; return False if there is none."""
+        return await registry.delete(self._stores.controller, scope, table)
 
     async def list_key_value_tables(self, scope: str) -> list[str]:
-        """The names of the scope's key-value tables."""
-        return await registry.tables(self.stores.controller, scope)
+        """Return the names of the scope's key-value tables."""
+        return await registry.tables(self._stores.controller, scope)
 
     async def key_value_table_configuration(self, scope: str, table: str) -> KeyValueTableConfiguration:
-        """What it was created with; KeyValueTableNotFoundError if there is none."""
-        return await registry.configuration(self.stores.controller, scope, table)
+        """Return the configuration it was created with; KeyValueTableNotFoundError if there is none."""
+        return await registry.configuration(self._stores.controller, scope, table)
 
     async def key_value_table(self, scope: str, table: str) -> KeyValueTable:
-        """The table, which `create_key_value_table` must have made."""
-        config = await registry.configuration(self.stores.controller, scope, table)
-        partitions = await registry.partitions(self.stores.controller, scope, table)
-        return KeyValueTable(self.stores, scope, table, config, partitions)
+        """Open a table that was created by `create_key_value_table`."""
+        config = await registry.configuration(self._stores.controller, scope, table)
+        partitions = await registry.partitions(self._stores.controller, scope, table)
+        return KeyValueTable(self._stores, scope, table, config, partitions)
 
     # --- shared state -----------------------------------------------------------------------
 
     async def revisioned_stream(self, scope: str, stream: str) -> RevisionedStream:
-        """Records with conditional appends, in a stream of one segment."""
-        return await open_revisioned_stream(self.stores, scope, stream)
+        """Open a stream of one segment as records with conditional appends."""
+        return await open_revisioned_stream(self._stores, scope, stream)
 
     async def state_synchronizer(
         self, scope: str, stream: str, kind: StateKind[S, U], *, as_of: StreamCut | None = None
     ) -> StateSynchronizer[S, U]:
-        """Shared state of any kind, kept in a stream of one segment; with `as_of`, as it was at that cut."""
+        """Open shared state of any kind, kept in a stream of one segment; with `as_of`, as it was at that cut."""
         check_cut(as_of, scope, stream)
-        log = await open_revisioned_stream(self.stores, scope, stream)
+        log = await open_revisioned_stream(self._stores, scope, stream)
         revision = None
         if as_of is not None:
             revision = as_of.positions.get(log.segment_id)
             if revision is None or len(as_of.positions) != 1:
-                raise InvalidStreamCutError(f"the cut does not speak of the one segment of {scope}/{stream}")
+                raise InvalidStreamCutError(f"the cut must have the single segment of {scope}/{stream} and no other")
         synchronizer = StateSynchronizer(log, kind, as_of=revision)
         await synchronizer.refresh()
         return synchronizer
@@ -126,25 +126,25 @@ class Structures:
     async def shared_map(
         self, scope: str, stream: str, *, value_type: Any = Any, as_of: StreamCut | None = None
     ) -> SharedMap[Any]:
-        """A map of text to values of `value_type` (any that msgspec knows)."""
+        """Open a map from text to values of `value_type` (any that msgspec supports)."""
         kind = shared.map_kind(value_type)
         return SharedMap(await self.state_synchronizer(scope, stream, kind, as_of=as_of))
 
     async def shared_set(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> SharedSet[Any]:
-        """A set of texts, integers or bytes, kept in a stream of one segment."""
+        """Open a set of texts, integers or bytes, kept in a stream of one segment."""
         return SharedSet(await self.state_synchronizer(scope, stream, shared.set_kind(), as_of=as_of))
 
     async def shared_counter(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> SharedCounter:
-        """An integer of 64 bits that many add to, kept in a stream of one segment."""
+        """Open a shared 64-bit counter, kept in a stream of one segment."""
         return SharedCounter(await self.state_synchronizer(scope, stream, shared.counter_kind(), as_of=as_of))
 
     async def journal(self, scope: str, stream: str, *, as_of: StreamCut | None = None) -> Journal:
-        """Entries in one order for everybody, with indexes that never change, kept in a stream of one segment."""
+        """Open a journal: entries in the same order for everybody, with fixed indexes, in a stream of one segment."""
         return Journal(await self.state_synchronizer(scope, stream, shared.journal_kind(), as_of=as_of))
 
     async def leader_election(
         self, scope: str, stream: str, participant: str, *, as_of: StreamCut | None = None
     ) -> LeaderElection:
-        """Take part as `participant`, a name for people to read."""
+        """Take part in a leader election as `participant`, a name for people to read."""
         synchronizer = await self.state_synchronizer(scope, stream, election_kind(), as_of=as_of)
         return LeaderElection(synchronizer, participant)

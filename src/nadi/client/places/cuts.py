@@ -1,6 +1,6 @@
-"""Stream cuts as a language: `manager.cuts(scope, stream)` makes, checks, compares and measures them.
+"""Stream cuts: `manager.cuts(scope, stream)` creates, checks, compares and measures them.
 
-A cut that stands at the end of a sealed segment and one that stands at the begin of what follows are the
+A cut that stands at the end of a sealed segment and one that stands at the start of what follows are the
 same boundary, so cuts are settled before they are compared: led over finished segments as a reader is led.
 Every cut made here is legal, as `nadi.model.frontier` has it.
 Events are counted from their headers, block by block.
@@ -14,18 +14,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 
-from nadi.client.control.arguments import checked
+from nadi.client.control.arguments import checked, several_texts
 from nadi.client.places.bookmarks import Bookmarks
 from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
-from nadi.client.reading.reader import (
-    check_boundary,
-    check_cut,
-    checked_keys,
-    frontier_at,
-    read_segment_range,
-    segment_ranges,
-)
+from nadi.client.reading.boundary import check_boundary, check_cut, frontier_at, segment_ranges, segments_between
+from nadi.client.reading.segment_range import read_segment_range
 from nadi.client.reading.watermarks import cut_after, cut_before
 from nadi.client.segments.info import SegmentInfo, stream_info
 from nadi.client.segments.stores import SegmentStores
@@ -69,26 +63,26 @@ class StreamCuts:
         self._ends = SegmentEnds(stores, scope, stream)
 
     async def head(self) -> StreamCut:
-        """Where the stream begins now, after what was truncated away."""
+        """Return the stream's current start, after what was truncated away."""
         return (await stream_info(self._stores, self.scope, self.stream)).head
 
     async def tail(self) -> StreamCut:
-        """Where the stream ends now."""
+        """Return the stream's current end."""
         return (await stream_info(self._stores, self.scope, self.stream)).tail
 
     async def at(self, moment: datetime | int) -> StreamCut:
-        """Where the stream stood at a moment: a datetime with a time zone, or milliseconds since 1970.
+        """Return where the stream stood at a time: a datetime with a time zone, or milliseconds since 1970.
 
-        All events that the server took at that moment or later lie behind the cut, and of those before it only
-        a few, in each segment none that came over 10 s before it, and under 4 KiB of them over 1 s before it. For a
-        moment that has come, the cut is the same each time; for one to come it is the tail, and for one before all
-        events the head.
+        All events that the server received at that time or later lie after the cut, and only a few earlier ones:
+        in each segment none received over 10 s before it, and under 4 KiB received over 1 s before it. For a time in
+        the past the cut is always the same; for one in the future it is the tail, and for one before all events the
+        head.
         """
         return await self._stores.controller.cut_at(self.scope, self.stream, moment_ms(moment))
 
     async def named(self, text: str) -> StreamCut:
-        """The cut meant by `head`, `tail`, a time (ISO 8601 with a zone, as 2026-11-14T00:00+01:00), the text of a
-        cut, or the name of one of the scope's bookmarks."""
+        """Return the cut denoted by `head`, `tail`, a time (ISO 8601 with a zone, such as 2026-11-14T00:00+01:00), the
+        text of a cut, or the name of one of the scope's bookmarks."""
         if text in (HEAD, TAIL):
             return await (self.head() if text == HEAD else self.tail())
         if is_moment(text):
@@ -102,10 +96,11 @@ class StreamCuts:
         return cut
 
     async def after(self, cut: StreamCut, events: int) -> StreamCut:
-        """The cut `events` events after `cut`, or the tail if there are fewer.
+        """Return the cut `events` events after `cut`, or the tail if there are fewer.
 
-        They are taken in equal shares from the segments under way; what one has too few of, the others give,
-        and successors come when all before them is taken. The same again while the stream has that many.
+        They are taken in equal shares from the cut's segments; if one has too few, the others supply more, and
+        successors follow once everything before them is taken. The result is the same each time, as long as the
+        stream has that many.
         """
         if not isinstance(events, int) or events < 0:
             raise InvalidArgumentError(f"a cut lies {events} events after no other: take an earlier cut to start at")
@@ -122,14 +117,14 @@ class StreamCuts:
         return self._cut(frontier, offsets)
 
     async def at_event_time(self, timestamp_ms: int) -> StreamCut:
-        """A cut to read from so as to get every event of that time or a later one, given that writers kept the
-        word of their notes; the head if watermarks don't reach back so far."""
+        """Return a cut to read from to get every event of that time or later, provided that writers kept the promise
+        of their notes; the head if watermarks don't reach back that far."""
         found = await cut_before(self._stores, self.scope, self.stream, timestamp_ms)
         return await self._not_before_head(found) if found is not None else await self.head()
 
     async def after_event_time(self, timestamp_ms: int) -> StreamCut | None:
-        """A cut to read up to so as to get every event before that time, given that writers kept the word of their
-        notes; None while a writer has not noted that time."""
+        """Return a cut to read up to to get every event before that time, provided that writers kept the promise of
+        their notes; None while a writer has not noted that time."""
         found = await cut_after(self._stores, self.scope, self.stream, timestamp_ms)
         return await self._not_before_head(found) if found is not None else None
 
@@ -139,13 +134,15 @@ class StreamCuts:
         return cut if order.is_at_or_after else head
 
     async def check(self, cut: StreamCut) -> None:
-        """Raise unless a reader can start here: InvalidStreamCutError if it is no boundary of the stream,
+        """Raise unless a reader can start here: InvalidStreamCutError if it is not a boundary of the stream,
         TruncatedError if some of what follows is gone."""
         check_cut(cut, self.scope, self.stream)
         await check_boundary(self._stores, cut)
         below = [offset for offset in cut.positions.values() if offset < -1]
         if below:
-            raise InvalidStreamCutError(f"{below[0]:,} is no offset: a segment begins at 0, and -1 is one not begun")
+            raise InvalidStreamCutError(
+                f"{below[0]:,} is not a valid offset: a segment starts at 0, and -1 means one not started yet"
+            )
         reached = {segment: offset for segment, offset in cut.positions.items() if offset >= 0}
         infos = await self._ends.infos(reached)
         for segment, offset in reached.items():
@@ -154,65 +151,41 @@ class StreamCuts:
                 raise TruncatedError(name, offset, info.start_offset)
             if offset > info.write_offset:
                 raise PastEndError(name, offset, info.write_offset)
-            found = await self._stores.call(name, wire.LocateOffset, segment=name, target_offset=offset)
-            assert isinstance(found, wire.OffsetLocated)
+            found = await self._stores.ask(wire.LocateOffset(0, name, offset, ""), wire.OffsetLocated)
             if found.offset != offset:
                 raise InvalidStreamCutError(
                     f"offset {offset:,} of segment {name} lies within an event: the next begins at {found.offset:,}"
                 )
 
     async def settled(self, cut: StreamCut) -> StreamCut:
-        """The same boundary, led over segments that are read to their ends; equal boundaries settle alike."""
+        """Return the same boundary moved past segments that are read to their ends; equal boundaries settle alike."""
         return self._cut(*await self._settle(cut))
 
     async def compare(self, first: StreamCut, second: StreamCut) -> CutOrder:
-        """Whether `first` lies before `second`, at it, after it, or both (overlapping)."""
+        """Return whether `first` lies before `second`, at it, after it, or both (overlapping)."""
         return cutorder.compare(*await self._pair(first, second))
 
     async def earliest(self, first: StreamCut, second: StreamCut) -> StreamCut:
-        """The cut before which lies just what lies before both."""
+        """Return the cut before which lies exactly what lies before both."""
         return cutorder.earliest(*await self._pair(first, second))
 
     async def latest(self, first: StreamCut, second: StreamCut) -> StreamCut:
-        """The cut before which lies all that lies before either."""
+        """Return the cut before which lies everything that lies before either."""
         return cutorder.latest(*await self._pair(first, second))
 
     async def segments_between(self, start: StreamCut, end: StreamCut) -> list[int]:
-        """Ids of the segments between two cuts, older ones first; InvalidStreamCutError if the end lies before the
-        start."""
+        """Return the ids of the segments between two cuts, older ones first; InvalidStreamCutError if the end lies
+        before the start."""
         for cut in (start, end):
             check_cut(cut, self.scope, self.stream)
-        for segment, offset in start.positions.items():
-            if offset > end.positions.get(segment, offset):
-                raise InvalidStreamCutError(f"the end cut lies before the start cut in segment {segment}")
-        try:
-            return sorted(await self._stores.controller.segments_between(self.scope, self.stream, start, end))
-        except InvalidStreamCutError:
-            raise
-        except InvalidArgumentError as error:
-            raise InvalidStreamCutError(f"no slice lies between these cuts: {error}") from error
-
-    async def slices(self, start: StreamCut, end: StreamCut) -> list[SegmentSlice]:
-        """What lies between two cuts, segment by segment, those of older epochs first."""
-        ids = await self.segments_between(start, end)
-        infos = await self._ends.infos(dict.fromkeys(ids, 0))
-        slices = []
-        for segment in ids:
-            info = infos[segment]
-            low = max(start.positions.get(segment, 0), 0)
-            high = min(end.positions.get(segment, info.write_offset), info.write_offset)
-            if high > low:
-                if low < info.start_offset:
-                    raise TruncatedError(segment_name(self.scope, self.stream, segment), low, info.start_offset)
-                slices.append(SegmentSlice(segment, low, high))
-        return slices
+        return sorted(await segments_between(self._stores, start, end))
 
     async def bytes_between(self, start: StreamCut, end: StreamCut) -> int:
-        """Bytes from one cut to the other, events' headers included."""
-        return sum(piece.size_bytes for piece in await self.slices(start, end))
+        """Return the number of bytes between two cuts, events' headers included."""
+        return sum(piece.size_bytes for piece in await slices_between(self, start, end))
 
     async def events_between(self, start: StreamCut, end: StreamCut) -> int:
-        """Events from one cut to the other; they are read for that."""
+        """Return the number of events between two cuts; this reads them."""
         turns = asyncio.Semaphore(_COUNTED_AT_ONCE)
 
         async def count(piece: SegmentSlice) -> int:
@@ -221,21 +194,12 @@ class StreamCuts:
                 blocks = read_segment_range(self._stores, name, piece.start, piece.end)
                 return sum([len(block) async for block in blocks])
 
-        counts = [asyncio.create_task(count(piece)) for piece in await self.slices(start, end)]
+        counts = [asyncio.create_task(count(piece)) for piece in await slices_between(self, start, end)]
         try:
             return sum(await asyncio.gather(*counts))
         finally:
             for task in counts:
                 task.cancel()
-
-    async def narrowed(self, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
-        """Those of the slices whose segments can hold events of these routing keys."""
-        pieces = list(slices)
-        ids = {piece.segment_id: 0 for piece in pieces}
-        ranges = await segment_ranges(self._stores, self.scope, self.stream, StreamCut(self.scope, self.stream, ids))
-        wanted = checked_keys(keys)
-        able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
-        return [piece for piece in pieces if piece.segment_id in able]
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -253,14 +217,11 @@ class StreamCuts:
 
     async def _settle(self, cut: StreamCut) -> tuple[Frontier, dict[int, int]]:
         """The segments under way at the cut, and where in them it stands."""
-        frontier = await self._frontier(cut)
+        check_cut(cut, self.scope, self.stream)
+        frontier = await frontier_at(self._stores, cut)
         offsets = {segment: max(cut.positions[segment], 0) for segment in frontier.active}
         await pass_finished(self._ends, frontier, offsets)
         return frontier, offsets
-
-    async def _frontier(self, cut: StreamCut) -> Frontier:
-        check_cut(cut, self.scope, self.stream)
-        return await frontier_at(self._stores, cut)
 
     async def _take(self, segment: int, start: int, info: SegmentInfo, events: int) -> tuple[int, int]:
         """How many of `events` events the segment has from `start` on, and where the last of them ends."""
@@ -278,3 +239,32 @@ class StreamCuts:
 
     def _cut(self, frontier: Frontier, offsets: dict[int, int]) -> StreamCut:
         return StreamCut(self.scope, self.stream, frontier.positions(offsets))
+
+
+# --- for those who read slices segment by segment ----------------------------------------------
+
+
+async def slices_between(cuts: StreamCuts, start: StreamCut, end: StreamCut) -> list[SegmentSlice]:
+    """What lies between two cuts, segment by segment, those of older epochs first."""
+    ids = await cuts.segments_between(start, end)
+    infos = await cuts._ends.infos(dict.fromkeys(ids, 0))
+    slices = []
+    for segment in ids:
+        info = infos[segment]
+        low = max(start.positions.get(segment, 0), 0)
+        high = min(end.positions.get(segment, info.write_offset), info.write_offset)
+        if high > low:
+            if low < info.start_offset:
+                raise TruncatedError(segment_name(cuts.scope, cuts.stream, segment), low, info.start_offset)
+            slices.append(SegmentSlice(segment, low, high))
+    return slices
+
+
+async def narrowed(cuts: StreamCuts, slices: Iterable[SegmentSlice], keys: Iterable[str]) -> list[SegmentSlice]:
+    """Those of the slices whose segments can hold events of these routing keys."""
+    pieces = list(slices)
+    ids = {piece.segment_id: 0 for piece in pieces}
+    ranges = await segment_ranges(cuts._stores, cuts.scope, cuts.stream, StreamCut(cuts.scope, cuts.stream, ids))
+    wanted = several_texts(keys, "routing keys to read")
+    able = {piece.segment_id for piece in ranges if piece.takes_any(wanted)}
+    return [piece for piece in pieces if piece.segment_id in able]

@@ -29,7 +29,7 @@ def moment_ms(moment: datetime | int) -> int:
         ms = moment
     else:
         raise InvalidArgumentError(
-            f"{moment!r} is no moment: give a datetime with a time zone, or a whole number of milliseconds since 1970"
+            f"{moment!r} is not a moment: pass a datetime with a time zone, or whole milliseconds since 1970"
         )
     if ms > _MAX_MS:
         raise InvalidArgumentError(f"{ms} ms is too late for any moment: milliseconds since 1970 are wanted")
@@ -47,7 +47,7 @@ def moment_of(text: str) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidArgumentError(
-            f"{text[:60]!r} is no time: say it as 2026-11-14T00:00Z or 2026-11-14T00:00+01:00"
+            f"{text[:60]!r} is not a time: write it as 2026-11-14T00:00Z or 2026-11-14T00:00+01:00"
         ) from None
     if moment.utcoffset() is None:
         raise InvalidArgumentError(f"{text!r} has no time zone: say {text}Z, or with an offset as {text}+01:00")

@@ -32,7 +32,7 @@ class SegmentEnds:
         """Of each segment what its store says now; of one that is sealed and read to its end (offsets: how far) what
         it said once, `start_offset` included. SegmentGoneError if one was truncated away, StreamRemadeError
         if it went with an earlier stream of this name."""
-        kept = {s: info for s, offset in offsets.items() if (info := self._finished(s, offset)) is not None}
+        kept = {s: i for s, at in offsets.items() if (i := self._sealed.get(s)) is not None and at >= i.write_offset}
         asked = [segment for segment in offsets if segment not in kept]
         names = [segment_name(self.scope, self.stream, segment) for segment in asked]
         try:
@@ -54,10 +54,6 @@ class SegmentEnds:
         known = {s: self._successors[s] for s in wanted if s in self._successors} | found
         self._successors |= {segment: following for segment, following in found.items() if following}
         return known
-
-    def _finished(self, segment: int, offset: int) -> SegmentInfo | None:
-        info = self._sealed.get(segment)
-        return info if info is not None and offset >= info.write_offset else None
 
     def _make_room(self, count: int) -> None:
         """The oldest go: they are asked for again if they are needed."""

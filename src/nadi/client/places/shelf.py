@@ -6,17 +6,21 @@ the same name one is refused, and tags given by two at once are both kept.
 
 from __future__ import annotations
 
+import builtins
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime
+from typing import Generic, TypeVar
 
 import msgspec
 
-from nadi.client.control.policy import checked_tags
+from nadi.backoff import Tries
+from nadi.client.control.arguments import checked, several_texts
 from nadi.client.places.moments import HEAD, TAIL
-from nadi.client.reading.reader import check_cut, segment_ranges
+from nadi.client.reading.boundary import check_cut, segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.table import ABSENT, Table, TableValue
+from nadi.client.tables.change import change_value
+from nadi.client.tables.table import ABSENT, Table, TableValue, value_or_none
 from nadi.errors import (
     AlreadyExistsError,
     ConditionFailedError,
@@ -31,8 +35,8 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, check_name
 from nadi.wire import commands as wire
 
-_TRIES = 20  # of a change that meets another one of the same record
 RESERVED = (HEAD, TAIL)
+One = TypeVar("One")
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -62,38 +66,41 @@ class Shelf:
             check_cut(cut, self._scope, stream)
             await segment_ranges(self._stores, self._scope, stream, cut)
         stored = Stored(stream, [cut.as_text() for cut in given], time.time_ns() // 1_000_000, note, _tags(tags))
-        _check_note(note)
+        if len(note) > BOOKMARK_NOTE_MAX_CHARS:
+            raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
         await self._put_new(name, stored)
         return stored
 
     async def _put_new(self, name: str, stored: Stored) -> None:
         try:
-            await self._put(name, stored, ABSENT)
+            await self._table.put(self._key(name), msgspec.json.encode(stored), ABSENT)
         except SegmentNotFoundError:
-            if not await self._stores.controller.scope_exists(self._scope):
-                raise ScopeNotFoundError(self._scope) from None
+            await self._check_scope()
             await self._table.create()
             await self._put_new(name, stored)
         except ConditionFailedError:
             raise AlreadyExistsError(self._kind, f"{self._scope}/{name}") from None
+
+    async def _check_scope(self) -> None:
+        if not await self._stores.controller.scope_exists(self._scope):
+            raise ScopeNotFoundError(self._scope) from None
 
     async def get(self, name: str) -> Stored:
         return msgspec.json.decode((await self._held(name)).value, type=Stored)
 
     async def change(self, name: str, change: Callable[[Stored], Stored]) -> Stored:
         """Store what `change` makes of the record, with nothing in between."""
-        for _ in range(_TRIES):
-            held = await self._held(name)
-            changed = change(msgspec.json.decode(held.value, type=Stored))
-            try:
-                await self._put(name, changed, held.version)
-            except ConditionFailedError:
-                continue
-            return changed
-        raise self._contended(name)
 
-    def _contended(self, name: str) -> ConflictError:
-        return ConflictError(f"{self._kind} {self._scope}/{name} was changed by others {_TRIES} times: try again later")
+        async def changed(held: bytes | None) -> tuple[bytes, Stored]:
+            if held is None:
+                raise self._missing(self._scope, name)
+            made = change(msgspec.json.decode(held, type=Stored))
+            return msgspec.json.encode(made), made
+
+        return await change_value(self._table, self._key(name), self._what(name), changed)
+
+    def _what(self, name: str) -> str:
+        return f"{self._kind} {self._scope}/{name}"
 
     async def rename(self, name: str, new_name: str) -> Stored:
         """Two steps: for a moment, and after a crash between them, it has both names."""
@@ -112,17 +119,17 @@ class Shelf:
         return stored
 
     async def remove(self, name: str) -> bool:
-        """False if there was none."""
-        for _ in range(_TRIES):
+        """Delete a name; return False if there is none."""
+        tries = Tries(self._what(name))
+        while True:
             try:
                 held = await self._held(name)
                 await self._table.remove(self._key(name), held.version)
-            except ConditionFailedError:
-                continue  # changed meanwhile, or gone
+                return True
+            except ConditionFailedError:  # changed meanwhile, or gone
+                await tries.lost()
             except NotFoundError:
                 return False
-            return True
-        raise self._contended(name)
 
     async def all(self, stream: str | None, tag: str | None) -> list[tuple[str, Stored]]:
         """(name, record) in order of names."""
@@ -137,19 +144,12 @@ class Shelf:
         low = self._key("")
         high, token = low + b"\xff", b""
         while True:
+            asked = wire.ReadTableEntries(0, self._table.segment, "", TABLE_PAGE_MAX_ENTRIES, (token, low, high))
             try:
-                page = await self._stores.call(
-                    self._table.segment,
-                    wire.ReadTableEntries,
-                    segment=self._table.segment,
-                    suggested_count=TABLE_PAGE_MAX_ENTRIES,
-                    range=(token, low, high),
-                )
+                page = await self._stores.ask(asked, wire.TableEntriesRead)
             except SegmentNotFoundError:
-                if not await self._stores.controller.scope_exists(self._scope):
-                    raise ScopeNotFoundError(self._scope) from None
+                await self._check_scope()
                 return  # none was ever made
-            assert isinstance(page, wire.TableEntriesRead)
             if not page.entries:
                 return
             for entry in page.entries:
@@ -159,20 +159,14 @@ class Shelf:
     def _key(self, name: str) -> bytes:
         return f"{self._kind}/{name}".encode()
 
-    async def _put(self, name: str, stored: Stored, version: int) -> None:
-        await self._table.put(self._key(name), msgspec.json.encode(stored), version)
-
     async def _held(self, name: str) -> TableValue:
-        try:
-            held = await self._table.get(self._key(name))
-        except SegmentNotFoundError:
-            held = None
+        held = await value_or_none(self._table, self._key(name))
         if held is None:
             raise self._missing(self._scope, name)
         return held
 
 
-def tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[Stored], Stored]:
+def _tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[Stored], Stored]:
     more, less = _tags(add), set(_tags(remove))
 
     def change(stored: Stored) -> Stored:
@@ -183,7 +177,7 @@ def tagging(add: Iterable[str], remove: Iterable[str]) -> Callable[[Stored], Sto
 
 
 def _tags(tags: Iterable[str]) -> list[str]:
-    found = list(dict.fromkeys(checked_tags(tags)))
+    found = list(dict.fromkeys(several_texts(tags, "tags")))
     if len(found) > BOOKMARK_MAX_TAGS:
         raise InvalidArgumentError(f"{len(found)} tags are too many: at most {BOOKMARK_MAX_TAGS}")
     for tag in found:
@@ -192,10 +186,35 @@ def _tags(tags: Iterable[str]) -> list[str]:
     return found
 
 
-def _check_note(note: str) -> None:
-    if len(note) > BOOKMARK_NOTE_MAX_CHARS:
-        raise InvalidArgumentError(f"a note has at most {BOOKMARK_NOTE_MAX_CHARS:,} characters, not {len(note):,}")
-
-
 def time_of(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+@checked()
+class Named(Generic[One]):
+    """What a scope's bookmarks and slices have in common: they are kept on a shelf, by their names."""
+
+    _shelf: Shelf
+
+    def _of(self, name: str, stored: Stored) -> One:
+        raise NotImplementedError
+
+    async def get(self, name: str) -> One:
+        """Return what has that name; BookmarkNotFoundError or SliceNotFoundError if nothing has."""
+        return self._of(name, await self._shelf.get(name))
+
+    async def list(self, *, stream: str | None = None, tag: str | None = None) -> builtins.list[One]:
+        """Return all of the scope in order of names; only those of the stream, or with the tag, if given."""
+        return [self._of(name, stored) for name, stored in await self._shelf.all(stream, tag)]
+
+    async def tag(self, name: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> One:
+        """Add some tags and remove others."""
+        return self._of(name, await self._shelf.change(name, _tagging(add, remove)))
+
+    async def rename(self, name: str, new_name: str) -> One:
+        """Rename it; AlreadyExistsError if the name is taken. Not atomic: for a short time it has both names."""
+        return self._of(new_name, await self._shelf.rename(name, new_name))
+
+    async def delete(self, name: str) -> bool:
+        """Delete what has that name; return False if nothing has. The events stay."""
+        return await self._shelf.remove(name)

@@ -1,9 +1,9 @@
 """Reader groups: many readers share the segments of some streams, each segment with one reader at a time.
 
 `state` is what the readers agree on, `updates` how it changes, `plan` what one reader wants to change next, `watch`
-what only time tells; `shared` keeps the state in a table by conditional updates. `source` reads one segment,
-`holdings` all that a reader has, `notices` what else it has to tell; `reader` puts these together, and gives `reads`,
-or with a serializer `values`.
-`manager` makes and finds groups, `group` looks at one and steers it, `retention` tells the controller what it has
-released; `blocking` is all of it without await.
+what only time shows; `stored_state` keeps the state in a table by conditional updates. `source` reads one segment,
+`holdings` all segments that a reader has, `notices` what else it reports; `reader` puts these together, and returns
+`event_reads`, or with a serializer `values`.
+`manager` creates and finds groups, `group` inspects and steers one, `retention` reports to the controller what the
+group has released; `nadi.client.blocking` offers all of it without await.
 """

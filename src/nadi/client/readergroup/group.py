@@ -1,4 +1,4 @@
-"""ReaderGroup: look at a group and steer it."""
+"""ReaderGroup: inspect and control a group."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import TypedDict, TypeVar, Unpack, overload
 from uuid import uuid4
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.readergroup.cuts import pieces_of
+from nadi.client.readergroup.event_reads import Condition
 from nadi.client.readergroup.reader import EventReader
-from nadi.client.readergroup.reads import Condition
 from nadi.client.readergroup.retention import release
-from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.state import (
     GroupState,
     StreamDataRetention,
     cuts_of,
     segments_of,
 )
+from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leave, Reset
 from nadi.client.readergroup.values import GroupValueReader
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
+from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
 from nadi.client.serializers.codec import EventDecoder
-from nadi.client.serializers.protocol import Serializer
+from nadi.client.serializers.serializer import Serializer
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -39,11 +40,10 @@ from nadi.errors import (
 )
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.wire import commands as wire
 
 T = TypeVar("T")
 _LOOK_EVERY_S = 0.05
-_FORGETTING_S = 1.0  # of the time that is given for stream cuts, at most a tenth
+_FORGETTING_S = 1.0  # taken from the timeout for stream cuts, of which it is at most a tenth
 _UNREAD_AT_ONCE = 100  # segments whose length is asked for at one time
 
 
@@ -63,36 +63,31 @@ class GroupSize:
     segments: int
 
 
+class GroupReaderOptions(TypedDict, total=False):
+    """What `ReaderGroup.create_reader` takes, whatever it reads."""
+
+    conditions: Mapping[str, Condition] | None
+    on_damage: OnDamage
+    timeout: float | None
+
+
 @checked()
 class ReaderGroup:
-    """One group of one scope; made by `ReaderGroupManager`.
+    """A reader group; created by `ReaderGroupManager`.
 
-    `timeout` is in seconds, for each call; None is the client's.
+    `timeout` is in seconds, for each call; None means the client's.
     """
 
     def __init__(self, stores: SegmentStores, adopt: Callable[[EventReader], None], scope: str, name: str) -> None:
         self.scope, self.name = scope, name
         self._stores, self._adopt = stores, adopt
-        self._shared = SharedState(stores, scope, name)
+        self._shared = StoredGroupState(stores, scope, name)
 
     @overload
-    async def create_reader(
-        self,
-        reader_id: str,
-        *,
-        conditions: Mapping[str, Condition] | None = ...,
-        on_damage: OnDamage = ...,
-        timeout: float | None = ...,
-    ) -> EventReader: ...
+    async def create_reader(self, reader_id: str, **options: Unpack[GroupReaderOptions]) -> EventReader: ...
     @overload
     async def create_reader(
-        self,
-        reader_id: str,
-        *,
-        serializer: Serializer[T],
-        conditions: Mapping[str, Condition] | None = ...,
-        on_damage: OnDamage = ...,
-        timeout: float | None = ...,
+        self, reader_id: str, *, serializer: Serializer[T], **options: Unpack[GroupReaderOptions]
     ) -> GroupValueReader[T]: ...
     async def create_reader(
         self,
@@ -103,10 +98,10 @@ class ReaderGroup:
         on_damage: OnDamage = RAISE,
         timeout: float | None = None,
     ) -> EventReader | GroupValueReader[T]:
-        """A reader that takes its share of the segments; AlreadyExistsError if one of that id is online.
+        """Create a reader that takes its share of the segments; AlreadyExistsError if one with that id is online.
 
-        With a serializer, it gives values; conditions are given the bytes all the same. on_damage: "raise" tells of
-        damaged data by a DamagedDataError, "skip" by a gap; both go on behind it.
+        With a serializer it returns values; conditions still receive bytes. on_damage: "raise" reports
+        damaged data by a DamagedDataError, "skip" by a gap; both continue after it.
         """
         if not isinstance(reader_id, str) or not reader_id:
             raise InvalidArgumentError(f"a reader needs an id, a text by which the others know it, not {reader_id!r}")
@@ -120,11 +115,11 @@ class ReaderGroup:
                 decoders[key] = codec.decoder(self._stores, scope, stream, serializer)
         token = uuid4().hex
 
-        def join(state: GroupState) -> tuple[GroupState, None]:
+        def join(state: GroupState) -> GroupState:
             held = state.readers.get(reader_id)
-            return state if held and held.token == token else state.apply(Join(reader_id, token)), None
+            return state if held and held.token == token else state.apply(Join(reader_id, token))
 
-        state, _ = await self._shared.change(join, timeout)
+        state = await self._shared.change(join, timeout)
         reader = EventReader(self._stores, self._shared, reader_id, token, state, conditions or {}, on_damage)
         self._adopt(reader)
         return reader if serializer is None else GroupValueReader(reader, decoders)
@@ -132,15 +127,15 @@ class ReaderGroup:
     # --- what there is ----------------------------------------------------------------------
 
     async def online_readers(self) -> list[str]:
-        """The ids of the readers that take part now, those too that died and were not found dead yet."""
+        """Return the ids of the readers in the group, including dead ones not noticed yet."""
         return sorted((await self._shared.read()).readers)
 
     async def stream_names(self) -> list[str]:
-        """`scope/stream` of each."""
+        """Return the group's streams, each as `scope/stream`."""
         return sorted((await self._shared.read()).streams)
 
     async def segments_of_readers(self) -> dict[str, list[str]]:
-        """The segments of each reader now, by name; under "" those that nobody has."""
+        """Return each reader's current segments, by name; those without a reader are under ""."""
         state = await self._shared.read()
         return {
             name: sorted(s for s, held in state.owned_by(name).items() if held.is_active)
@@ -148,27 +143,26 @@ class ReaderGroup:
         }
 
     async def stream_cuts(self) -> dict[str, StreamCut]:
-        """Up to where the group has recorded that it read, by stream; some seconds old."""
+        """Return the positions that the group has recorded, by stream; they may be a few seconds old."""
         return cuts_of((await self._shared.read()).positions())
 
     async def checkpoints(self) -> list[Checkpoint]:
-        """The newest complete ones, oldest first."""
+        """Return the newest complete checkpoints, oldest first."""
         state = await self._shared.read()
         complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]
         return [Checkpoint(one.name, cuts_of(one.positions)) for one in complete]
 
     async def unread_bytes(self) -> int:
-        """How many bytes lie between the recorded positions and the end cuts or the tails; event headers count."""
+        """Return how many bytes, event headers included, lie between the recorded positions and the ends or tails."""
         state = await self._shared.read()
         limit = asyncio.Semaphore(_UNREAD_AT_ONCE)
 
         async def unread(name: str, offset: int | None) -> int:
             async with limit:
                 try:
-                    info = await self._stores.call(name, wire.GetStreamSegmentInfo, segment=name)
+                    info = await segment_info(self._stores, name)
                 except SegmentNotFoundError:
                     return 0  # truncated away
-            assert isinstance(info, wire.StreamSegmentInfo)
             end = state.end_of(name)
             last = info.write_offset if end is None else min(info.write_offset, end)
             return max(0, last - max(info.start_offset, offset or 0))
@@ -184,7 +178,7 @@ class ReaderGroup:
         return sum(await asyncio.gather(*(unread(name, offset) for name, offset in wanted.items())))
 
     async def notifications(self, *, every_s: float = 0.2) -> AsyncIterator[GroupSize]:
-        """The number of readers and segments: now, and whenever it has changed."""
+        """Yield the number of readers and segments, now and whenever it changes."""
         known = None
         while True:
             state = await self._shared.read()
@@ -200,44 +194,46 @@ class ReaderGroup:
     async def reader_offline(
         self, reader_id: str, positions: Mapping[str, int] | None = None, *, timeout: float | None = None
     ) -> dict[str, StreamCut]:
-        """Take a reader for dead: others go on at its last recorded positions, which are returned.
+        """Declare a reader dead: others continue from its last recorded positions, which are returned.
 
-        positions: where to go on instead, as the reader's `positions()` told them and the application kept them
-        together with its results; segments that it doesn't name, or that others have by now, stay as they are.
+        positions: where to continue instead, as returned by the reader's `positions()` and stored by the application
+        together with its results; segments not named there, or now held by other readers, aren't affected.
         """
         if not all(isinstance(offset, int) and offset >= 0 for offset in (positions or {}).values()):
             raise InvalidArgumentError("a reader's position is an offset in a segment, and not below 0")
 
-        def leave(state: GroupState) -> tuple[GroupState, dict[str, int]]:
+        owned: dict[str, int] = {}
+
+        def leave(state: GroupState) -> GroupState:
+            nonlocal owned
             owned = {name: held.offset for name, held in state.owned_by(reader_id).items()}
             owned |= {name: offset for name, offset in (positions or {}).items() if name in owned}
-            return state.apply(Leave(reader_id, owned)), owned
+            return state.apply(Leave(reader_id, owned))
 
-        return cuts_of((await self._shared.change(leave, timeout))[1])
+        await self._shared.change(leave, timeout)
+        return cuts_of(owned)
 
     async def initiate_checkpoint(self, name: str, *, timeout: float = 60.0) -> Checkpoint:
-        """A checkpoint that every reader passes when its application next reads; returns once all have.
+        """Start a checkpoint, which every reader passes when its application next reads; return once all have.
 
-        RequestTimeoutError if one has not in time: it reads on slowly or is dead, see `reader_offline`; the
-        checkpoint still becomes complete. AlreadyExistsError if there is one of that name.
+        RequestTimeoutError if a reader has not in time: it is slow or dead, see `reader_offline`; the
+        checkpoint can still complete later. AlreadyExistsError if there is already one of that name.
         """
         if not isinstance(name, str) or not name:
             raise InvalidArgumentError(f"a checkpoint has a name, a text, not {name!r}")
         return await self._make_checkpoint(name, timeout, is_silent=False)
 
     async def generate_stream_cuts(self, *, timeout: float = 60.0) -> dict[str, StreamCut]:
-        """Where the group is now, to the event: all that readers have returned lies before these cuts.
+        """Return the group's exact current position: everything that readers have returned lies before these cuts.
 
-        RequestTimeoutError if a reader has not passed in `timeout` seconds, as of `initiate_checkpoint`.
+        RequestTimeoutError if a reader has not passed in `timeout` seconds, as in `initiate_checkpoint`.
         """
         name = f"cuts-{uuid4().hex}"
         ends = time.monotonic() + timeout
 
         async def forget() -> None:
-            with suppress(UnavailableError):  # then it stays until newer ones take its place, and tells nobody anything
-                await self._shared.change(
-                    lambda state: (_without(state, name), None), max(ends - time.monotonic(), 0.0)
-                )
+            with suppress(UnavailableError):  # then it stays, silently, until newer ones replace it
+                await self._shared.change(lambda state: state.apply(Forget(name)), max(ends - time.monotonic(), 0.0))
 
         try:
             made = await self._make_checkpoint(name, timeout - min(_FORGETTING_S, timeout / 10), is_silent=True)
@@ -248,11 +244,11 @@ class ReaderGroup:
         return dict(made.stream_cuts)
 
     async def stream_cuts_on_condition(self, name: str, *, timeout: float = 60.0) -> dict[str, StreamCut]:
-        """The stream cuts made where the readers' condition `name` first held; waits for that."""
+        """Wait until the readers' condition `name` first holds, and return the stream cuts made there."""
         return dict((await self._complete(name, timeout)).stream_cuts)
 
     async def reset_reader_group(self, to: Checkpoint | Iterable[StreamCut], *, timeout: float | None = None) -> None:
-        """All readers go on from a checkpoint or from stream cuts, one for each stream of the group."""
+        """Make all readers continue from a checkpoint or from stream cuts, one for each stream of the group."""
         cuts = list(to.stream_cuts.values() if isinstance(to, Checkpoint) else to)
         if not all(isinstance(cut, StreamCut) for cut in cuts):
             raise InvalidArgumentError("a group is reset to a Checkpoint (see `checkpoints`) or to stream cuts")
@@ -267,12 +263,12 @@ class ReaderGroup:
             if given != set(state.streams) or len(cuts) != len(given):
                 raise InvalidStreamCutError(f"the group needs one stream cut for each of {', '.join(state.streams)}")
             segments = segments_of([piece for cut in cuts for piece in await pieces_of(self._stores, cut)])
-            await self._shared.change(lambda state: (state.apply(Reset(segments)), None), timeout_s)
+            await self._shared.change(lambda state: state.apply(Reset(segments)), timeout_s)
 
     async def update_retention_stream_cut(self, cuts: Iterable[StreamCut]) -> None:
-        """The group needs nothing before these cuts any more; for groups that release by hand.
+        """Release everything before these cuts; for groups with manual release.
 
-        InvalidStreamCutError if one is no boundary of its stream, or lies before what was released already.
+        InvalidStreamCutError if one is not a boundary of its stream, or lies before what was already released.
         """
         state = await self._shared.read()
         if state.retention is not StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT:
@@ -283,7 +279,7 @@ class ReaderGroup:
 
     async def _make_checkpoint(self, name: str, timeout: float, *, is_silent: bool) -> Checkpoint:
         began = time.monotonic()
-        await self._shared.change(lambda state: (state.apply(CreateCheckpoint(name, is_silent)), None), timeout)
+        await self._shared.change(lambda state: state.apply(CreateCheckpoint(name, is_silent)), timeout)
         return await self._complete(name, max(timeout - (time.monotonic() - began), 0.0))
 
     async def _complete(self, name: str, timeout: float) -> Checkpoint:
@@ -299,7 +295,3 @@ class ReaderGroup:
                     return Checkpoint(name, cuts_of(held.positions))
                 missing = f"not passed by: {', '.join(held.pending)}" if held is not None else "it is not made"
                 await asyncio.sleep(_LOOK_EVERY_S)
-
-
-def _without(state: GroupState, name: str) -> GroupState:
-    return state.apply(Forget(name)) if state.checkpoint(name) is not None else state

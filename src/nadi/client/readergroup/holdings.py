@@ -1,6 +1,6 @@
-"""The segments that one reader has: what waits to be given out of them, in turn, and how far each was given.
+"""The segments that one reader has: what is ready to be returned from them, in turn, and how far each was returned.
 
-At most one block, behind the cursor, or one gap is in the application's hands: its segment can't be given away, and
+At most one block, held by the cursor, or one gap is in the application's hands: its segment can't be given away, and
 only what lies before the gap, or before the event taken last, counts as done.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from nadi.client.readergroup.event_reads import Cursor, part_of
 from nadi.client.readergroup.plan import Completion
-from nadi.client.readergroup.reads import Cursor, part_of
 from nadi.client.readergroup.source import SegmentSource
 from nadi.client.readergroup.state import GroupState
 from nadi.client.reading.read_ahead import share_bytes
@@ -18,7 +18,7 @@ from nadi.client.segments.stores import SegmentStores
 
 
 class Holdings:
-    """`purpose` names the connections they are read over; `news` is called when something arrives."""
+    """`purpose` names the connections for reading the segments; `news` is called when something arrives."""
 
     def __init__(self, stores: SegmentStores, purpose: str, news: Callable[[], None]) -> None:
         self.cursor: Cursor | None = None
@@ -30,9 +30,9 @@ class Holdings:
     # --- which there are --------------------------------------------------------------------
 
     def follow(self, state: GroupState, reader: str, *, anew: bool = False) -> bool:
-        """Have what the state says, from the recorded offsets where it is new (`anew`: all of it).
+        """Hold the segments that the state assigns, new ones from their recorded offsets (`anew`: all of them).
 
-        Whether what is in hand was lost with its segment.
+        Return whether what is in hand was lost with its segment.
         """
         owned = state.owned_by(reader)
         lost = self._stop([name for name in self._sources if anew or name not in owned])
@@ -52,7 +52,7 @@ class Holdings:
         return lost
 
     def freeze(self, names: Collection[str]) -> None:
-        """Give nothing out of these, and of the others again."""
+        """Hold these back: return nothing from them, but from all others again."""
         for name, source in self._sources.items():
             source.is_frozen = name in names
 
@@ -76,7 +76,7 @@ class Holdings:
     # --- giving out -------------------------------------------------------------------------
 
     def next_source(self) -> SegmentSource | None:
-        """The next that has something and is not frozen; what went wrong with one is raised."""
+        """The next source that has something and isn't frozen; a source's error is raised."""
         for _ in range(len(self._turn)):
             source = self._turn[0]
             self._turn.rotate(-1)
@@ -86,7 +86,7 @@ class Holdings:
                 return source
             if (error := source.error) is not None:
                 for other in self._sources.values():
-                    other.try_again()  # who was told that the server is away need not hear it of each
+                    other.try_again()  # the caller need not hear of an unavailable server once per segment
                 raise error
         return None
 
@@ -100,11 +100,11 @@ class Holdings:
         return self.cursor
 
     def show_gap(self, source: SegmentSource) -> None:
-        """The source's gap is in hand."""
+        """Note that the source's gap is in hand."""
         self._at_gap = source
 
     def put_back(self) -> None:
-        """What is in hand is done; what was not taken of a block goes back to its segment."""
+        """Count what is in hand as done; events of a block that weren't taken go back to its segment."""
         at_gap, self._at_gap = self._at_gap, None
         if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
             at_gap.pass_gap()
@@ -125,20 +125,20 @@ class Holdings:
         return None if source is None or self._sources.get(source.segment) is not source else source.segment
 
     def given(self) -> dict[str, int]:
-        """Up to where each was handed to the application."""
+        """Up to where each segment was handed to the application."""
         given = {name: source.given for name, source in self._sources.items()}
         if self.cursor is not None and self.in_hand is not None:
             given[self.in_hand] = self.cursor.given
         return given
 
     def done(self) -> dict[str, int]:
-        """Up to where the application has finished with each."""
+        """Up to where the application has finished with each segment."""
         done = {name: source.given for name, source in self._sources.items()}
         if self.cursor is not None and self.in_hand is not None:
             done[self.in_hand] = self.cursor.done
         return done
 
     def completed(self) -> Mapping[str, Completion]:
-        """Those that were given out to their ends."""
+        """The segments that were returned up to their ends."""
         found = ((name, source.completion) for name, source in self._sources.items())
         return {name: end for name, end in found if end is not None}

@@ -1,8 +1,8 @@
-"""ReaderGroupManager: make, find and delete groups.
+"""ReaderGroupManager: create, find and delete groups.
 
 A group is registered at the controller as Pravega's groups are, so lists and REST know it; what its
-readers agree on lies in a table of its own (docs/decisions/0003). The id of a group of nadi begins with
-the four bytes `nadi`, so that one of another client, whose state has another form, is never mistaken for it.
+readers agree on is kept in a table of its own (docs/decisions/0003). The id of nadi's groups starts with the
+four bytes `nadi`, so that another client's group, whose state has another form, is never mistaken for one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.group import ReaderGroup
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.retention import release
-from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.state import (
-    KeyRange,
+    NamedRange,
     StreamDataRetention,
     Timing,
     cut_of,
     cuts_of,
     first_state,
 )
+from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     AlreadyExistsError,
@@ -46,10 +46,10 @@ _ID_PREFIX = b"nadi"
 
 @checked()
 class ReaderGroupManager:
-    """The reader groups of one scope; made by `StreamManager.reader_group_manager`."""
+    """The reader groups of one scope; created by `StreamManager.reader_group_manager`."""
 
     def __init__(self, stores: SegmentStores, adopt: Callable[[EventReader], None], scope: str) -> None:
-        """adopt: is told of every reader that is made, which ends with its client."""
+        """adopt: called with every reader created, which ends with its client."""
         self.scope = scope
         self._stores, self._adopt = stores, adopt
 
@@ -65,12 +65,12 @@ class ReaderGroupManager:
         checkpoint_interval_ms: int = 0,
         retention: StreamDataRetention = StreamDataRetention.NONE,
     ) -> bool:
-        """A group that reads `streams` (of this scope, or as `scope/stream`); False if it existed.
+        """Create a group that reads `streams` (of this scope, or as `scope/stream`); return False if it already exists.
 
-        Each stream is read from its cut in `starts`, or its head, to its cut in `ends`, or for ever. Readers
-        look at the group's state every `refresh_ms`; one that has not reported for `dead_after_ms` is taken
-        offline by the others; every `checkpoint_interval_ms` there is a checkpoint, if it isn't 0. `retention`
-        says whether the streams keep what the group has not released; it holds from now on.
+        Each stream is read from its cut in `starts`, or its head, to its cut in `ends`, or forever. Readers
+        check the group's state every `refresh_ms`; one that has not reported for `dead_after_ms` is taken
+        offline by the others. Unless `checkpoint_interval_ms` is 0, a checkpoint is made at this interval. `retention`
+        says whether the streams keep what the group has not released, from now on.
         """
         check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
         named = [streams] if isinstance(streams, str) else list(streams)
@@ -88,7 +88,7 @@ class ReaderGroupManager:
             )
         for key in first.keys() & last.keys():
             await self._check_order(first[key], last[key])
-        begins: list[tuple[KeyRange, int]] = []
+        begins: list[tuple[NamedRange, int]] = []
         for key in keys:
             begins += await pieces_of(
                 self._stores, first.get(key) or await self._stores.controller.head(*key.split("/"))
@@ -109,7 +109,7 @@ class ReaderGroupManager:
         )
         _check_nadis(group_id, self.scope, name)
         state = replace(state, group_id=group_id)
-        if not await SharedState(self._stores, self.scope, name).create(state):
+        if not await StoredGroupState(self._stores, self.scope, name).create(state):
             return False
         if retention is not StreamDataRetention.NONE:
             await release(self._stores, self.scope, name, group_id, cuts_of(state.positions()).values())
@@ -122,13 +122,13 @@ class ReaderGroupManager:
                 raise InvalidStreamCutError(f"the end cut of {start.scope}/{start.stream} lies before its start cut")
 
     async def get_reader_group(self, name: str) -> ReaderGroup:
-        """ReaderGroupNotFoundError if there is none."""
+        """Return the group with that name; ReaderGroupNotFoundError if there is none."""
         group = ReaderGroup(self._stores, self._adopt, self.scope, name)
-        await SharedState(self._stores, self.scope, name).read()
+        await StoredGroupState(self._stores, self.scope, name).read()
         return group
 
     async def delete_reader_group(self, name: str) -> bool:
-        """False if there was none; its readers end with ReaderGroupNotFoundError."""
+        """Delete a group; return False if there is none. Its readers fail with ReaderGroupNotFoundError."""
         controller = self._stores.controller
         try:
             group_id = await controller.reader_group_id(self.scope, name)
@@ -138,7 +138,7 @@ class ReaderGroupManager:
         return await controller.delete_reader_group(self.scope, name, group_id)
 
     async def list_reader_groups(self) -> list[str]:
-        """All groups of the scope, those of other clients too."""
+        """Return the names of all groups of the scope, including those of other clients."""
         names = await self._stores.controller.list_streams(self.scope)
         return sorted(n.removeprefix(READER_GROUP_PREFIX) for n in names if n.startswith(READER_GROUP_PREFIX))
 
@@ -150,7 +150,7 @@ def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, Strea
         found[f"{cut.scope}/{cut.stream}"] = cut
     strange = found.keys() - set(streams)
     if strange:
-        raise InvalidStreamCutError(f"there is a cut of {min(strange)}, which is no stream of the group")
+        raise InvalidStreamCutError(f"there is a cut of {min(strange)}, which is not a stream of the group")
     return found
 
 

@@ -1,16 +1,16 @@
-"""What one reader changes next, from the group's state and from what only this reader knows.
+"""What one reader changes next, given the group's state and what only this reader knows.
 
-Every reader plans for itself, by the same rules, so nobody has to lead: who has more than its share
-gives the rest away, and who has less takes what is free. Two that want the same segment meet in the
-conditional update; the second plans again. Pure, as `state` is.
+Every reader plans for itself, by the same rules, so nobody has to lead: a reader with more than its share
+gives the rest away, and one with less takes what is free. If two want the same segment, the conditional
+update decides, and the second plans again. Pure, like `state`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from nadi.client.readergroup.state import NOBODY, GroupState, KeyRange, Update
+from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, Update
 from nadi.client.readergroup.updates import Acquire, Complete, CreateCheckpoint, Leave, Pass, Release, Report
 
 
@@ -19,16 +19,16 @@ class Completion:
     """A segment that was read to its end."""
 
     offset: int
-    successors: tuple[KeyRange, ...]
+    successors: tuple[NamedRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a reader knows at one moment.
+    """What a reader knows when it plans.
 
     given: up to where each segment was handed to the application; done: up to where the application has
-    finished with it; movable: segments of which nothing is in its hands; passed: positions at which it
-    passed checkpoints, by number; silent: readers that have not reported for too long.
+    finished with it; movable: segments of which the application holds nothing; passed: positions at which
+    this reader passed checkpoints, by number; silent: readers that have not reported for too long.
     """
 
     given: Mapping[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Facts:
 
 
 def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list[Update]]:
-    """The updates, and the state with them; none if nothing is to be told."""
+    """Return the state after this reader's updates, and the updates; none if there is nothing to report."""
     updates: list[Update] = []
 
     def add(update: Update) -> None:
@@ -62,14 +62,17 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
     for segment, end in facts.completed.items():
         if segment in facts.movable:
             add(Complete(reader, segment, end.offset, end.successors))
-    for segment in [] if facts.is_leaving else list(_surplus(state, reader, facts)):
-        add(Release(reader, segment, facts.given[segment]))
     if facts.is_leaving:
         add(Report(reader, facts.done))
         add(Leave(reader))
         return state, updates
+    owned = state.owned_by(reader)
+    more = max(0, len(owned) - shares(state).get(reader, 0))
+    for segment in [name for name in owned if name in facts.movable and name in facts.given][:more]:
+        add(Release(reader, segment, facts.given[segment]))
     if not state.pending_for(reader):
-        for segment in list(_wanted(state, reader)):
+        fewer = max(0, shares(state)[reader] - len(state.owned_by(reader)))
+        for segment in sorted(state.unassigned)[:fewer]:
             add(Acquire(reader, segment))
     if updates or facts.is_report_due:
         add(Report(reader, facts.done))
@@ -77,7 +80,7 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
 
 
 def shares(state: GroupState) -> dict[str, int]:
-    """How many segments each reader should have; those that have most keep the odd ones, so that few move."""
+    """Return how many segments each reader should have; those with the most keep the odd ones, so that few move."""
     if not state.readers:
         return {}
     counts = dict.fromkeys(state.readers, 0)
@@ -90,16 +93,3 @@ def shares(state: GroupState) -> dict[str, int]:
     least, odd = divmod(active, len(counts))
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
     return {name: least + (rank < odd) for rank, name in enumerate(ordered)}
-
-
-def _surplus(state: GroupState, reader: str, facts: Facts) -> Iterator[str]:
-    owned = state.owned_by(reader)
-    more = len(owned) - shares(state).get(reader, 0)
-    movable = [name for name in owned if name in facts.movable and name in facts.given]
-    yield from movable[: max(0, more)]
-
-
-def _wanted(state: GroupState, reader: str) -> Iterator[str]:
-    free = sorted(state.unassigned)
-    fewer = shares(state)[reader] - len(state.owned_by(reader))
-    yield from free[: max(0, fewer)]

@@ -1,12 +1,12 @@
 """EventReader: one reader of a group.
 
-A task compares the group's state with what is read here, every now and then and whenever something is
-to be told: it starts what was acquired, stops what was released, and stores what `plan` says, all in
-one update. Reading itself never waits for it, except where the group's promise needs it.
+A task compares the group's state with what is read here, at intervals and whenever there is something to
+report: it starts what was acquired, stops what was released, and stores what `plan` returns, all in
+one update. Reading itself waits for it only when the group's guarantees require that.
 
 What was handed to the application counts as done when the application asks for more: only that is
 recorded, and a segment is given away only when nothing of it is in the application's hands. So if this
-reader dies, another repeats what may not have been finished, and nothing else.
+reader dies, another repeats what may be unfinished, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
+from nadi.client.readergroup.event_reads import Condition, EventRead, Reading
 from nadi.client.readergroup.holdings import Holdings
 from nadi.client.readergroup.notices import Notices
 from nadi.client.readergroup.plan import Facts, plan
-from nadi.client.readergroup.reads import Condition, EventRead, Reading
 from nadi.client.readergroup.retention import Releases
-from nadi.client.readergroup.shared import SharedState
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState, cuts_of
+from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release
 from nadi.client.readergroup.watch import Watch
 from nadi.client.reading.damage import RAISE, OnDamage
@@ -53,67 +53,51 @@ log = logging.getLogger("nadi.client")
 
 @checked(without=("read_next_event",))
 class EventReader(Reading[EventRead]):
-    """Made by `ReaderGroup.create_reader`; one user at a time.
+    """A reader that takes its share of a group's events; created by `ReaderGroup.create_reader`. Not thread-safe.
 
-    conditions: by name, each called with a segment's name and a block before the block is given out; it
-    returns the index of the first event for which it holds, or None. Where one first holds in the group,
-    a stream cut of that name is made, just before that event.
+    conditions: by name, each called with a segment's name and a block before the block is returned; it
+    returns the index of the first event for which it holds, or None. Where a condition first holds in the
+    group, a stream cut of that name is made, just before that event.
     """
 
     def __init__(
         self,
         stores: SegmentStores,
-        shared: SharedState,
+        shared: StoredGroupState,
         name: str,
         token: str,
         state: GroupState,
         conditions: Mapping[str, Condition],
         on_damage: OnDamage = RAISE,
     ) -> None:
-        self._on_damage = on_damage
-        self.name = name
+        self.name, self._on_damage = name, on_damage
         self._stores, self._shared, self._token, self._state = stores, shared, token, state
         self._news, self._wake = asyncio.Event(), asyncio.Event()
         self._holdings = Holdings(stores, f"group reader {next(_ids)}", self._news.set)
-        self._attention = False  # something other than the next event of the block is to be looked at
+        self._attention = False  # something other than the block's next event needs handling
         self._notices = Notices()
         self._conditions = dict(conditions)
         self._windows: dict[str, TimeWindows] = {}
         self._watch = Watch(name)
         self._releases = Releases(stores, shared.scope, shared.group, name)
         self._synced_at = self._reported_at = time.monotonic()
-        self._unanswered = 0  # how often in a row the state was asked for in vain
+        self._unanswered = 0  # how many requests for the state in a row had no answer
         self._lock = asyncio.Lock()
         self._error: NadiError | None = None
         self._closed = False
-        self.membership = Membership(self, self._wake, self._abandoned())
+        self._membership = Membership(self, self._wake, self._abandoned())
 
     # --- reading ----------------------------------------------------------------------------
 
-    def next_ready(self) -> EventRead | None:
-        """The next event of the block in hand, from any thread; None: ask `read_next_event`."""
+    def _next_ready(self) -> EventRead | None:
         cursor = self._holdings.cursor
         return None if cursor is None or self._attention else cursor.next()
 
-    @property
-    def block_in_hand(self) -> EventBlock | None:
-        """The block that events are given out of one by one, which `read_next_event` gave last."""
-        cursor = self._holdings.cursor
-        return None if cursor is None else cursor.block
-
     async def read_next_event(self, timeout: float | None = None) -> EventRead | None:
-        """The next event, or what else there is to know; None if nothing came within `timeout` seconds.
-
-        RequestTimeoutError if nothing came and the server was away, or the group's state could not be read, for as
-        long as the client waits or after which a reader is taken for dead: ask again. ReaderOfflineError if this
-        one was. DamagedDataError, once, where data is damaged, unless that is skipped: then it is told as a gap.
-        After `is_read_completed` there is nothing more.
-        """
-        found = self.next_ready()
+        found = self._next_ready()
         return found if found is not None else await self._next(timeout, is_whole=False)
 
     async def read_next_block(self, timeout: float | None = None) -> EventRead | None:
-        """As `read_next_event`, with `block`, all the events that were read at once, in place of `event`."""
         return await self._next(timeout, is_whole=True)
 
     async def _next(self, timeout: float | None, *, is_whole: bool) -> EventRead | None:
@@ -154,7 +138,7 @@ class EventReader(Reading[EventRead]):
 
     @property
     def _silence_s(self) -> float:
-        """Since when nothing was heard of the group."""
+        """Seconds since the group's state was last read."""
         return time.monotonic() - self._synced_at
 
     @property
@@ -168,7 +152,7 @@ class EventReader(Reading[EventRead]):
             raise self._error
 
     async def _refresh_or_count(self) -> None:
-        """`_refresh`, or one more that had no answer: whoever reads says how long to wait."""
+        """`_refresh`, counting a request without an answer: the reading side decides how long to wait."""
         try:
             await self._refresh()
         except RequestTimeoutError:
@@ -179,7 +163,7 @@ class EventReader(Reading[EventRead]):
             self._wake.set()
 
     async def _take(self, is_whole: bool) -> EventRead | None:
-        """Something of the next segment that has something; None if none has."""
+        """The next event, block or gap of any segment; None if none has arrived."""
         while (source := self._holdings.next_source()) is not None:
             item = source.peek()
             if isinstance(item, Gap):
@@ -197,7 +181,7 @@ class EventReader(Reading[EventRead]):
 
     async def _up_to_a_condition(self, source: SegmentSource, block: EventBlock) -> int:
         """How many events lie before one where a condition holds; 0 if a stream cut was made before the first
-        of them, and one has to look again."""
+        of them, and the caller has to look again."""
         found = {name: condition(source.segment, block) for name, condition in self._conditions.items()}
         first = min((index for index in found.values() if index is not None), default=len(block))
         if first == 0:
@@ -205,26 +189,25 @@ class EventReader(Reading[EventRead]):
         return first
 
     async def _make_cuts(self, names: list[str]) -> None:
-        """Stream cuts where this reader is now, unless another reader was first."""
+        """Make stream cuts where this reader is now, unless another reader was first."""
 
-        def change(state: GroupState) -> tuple[GroupState, None]:
+        def change(state: GroupState) -> GroupState:
             state.member(self.name, self._token)
             if state.generation != self._state.generation:
-                return state, None
+                return state
             for name in names:
                 if state.checkpoint(name) is None:
                     state = state.apply(CreateCheckpoint(name, is_silent=True, is_kept=True))
                     state = state.apply(Pass(self.name, state.checkpoints_made, self._holdings.given()))
-            return state, None
+            return state
 
         async with self._lock:
-            state, _ = await self._shared.change(change)
-            self._reconcile(state)
+            self._reconcile(await self._shared.change(change))
 
     # --- keeping up with the group ------------------------------------------------------------
 
-    async def look(self) -> float | None:
-        """Compare with the group's state once; in how many seconds to do so again, None at the end."""
+    async def _look(self) -> float | None:
+        """Compare with the group's state once; return in how many seconds to do so again, None at the end."""
         try:
             await self._refresh_or_count()
             await self._releases.follow(self._state)
@@ -240,15 +223,15 @@ class EventReader(Reading[EventRead]):
         return None if self._closed else self._state.timing.refresh_ms / 1000
 
     def _abandoned(self) -> Callable[[], Awaitable[None]]:
-        """What is to be done once nobody has this reader any more; it holds nothing that leads back here."""
+        """What to do once nobody holds this reader any more; the function must not reference the reader."""
         shared, holdings, name, token = self._shared, self._holdings, self.name, self._token
 
-        def leave(state: GroupState) -> tuple[GroupState, None]:
+        def leave(state: GroupState) -> GroupState:
             held = state.readers.get(name)
             if held is None or held.token != token:
-                return state, None
+                return state
             recorded = {segment: held.offset for segment, held in state.owned_by(name).items()}
-            return state.apply(Leave(name, recorded)), None
+            return state.apply(Leave(name, recorded))
 
         async def let_go() -> None:
             log.warning(
@@ -263,17 +246,16 @@ class EventReader(Reading[EventRead]):
 
     async def _refresh(self) -> None:
         async with self._lock:
-            state, _ = await self._shared.change(self._change, self._patience_s / 2)
-            self._reconcile(state)
+            self._reconcile(await self._shared.change(self._change, self._patience_s / 2))
 
-    def _change(self, state: GroupState) -> tuple[GroupState, None]:
-        """The next state as this reader wants it; what would be given away is frozen until that is decided."""
+    def _change(self, state: GroupState) -> GroupState:
+        """The next state as this reader wants it; segments it would give away are frozen until that is decided."""
         state.member(self.name, self._token)
         planned, updates = plan(state, self.name, self._facts(state))
         owned = state.owned_by(self.name) if state.generation == self._state.generation else {}
         going = {update.segment for update in updates if isinstance(update, Release | Complete)}
         self._holdings.freeze([name for name in self._holdings.segments if name not in owned or name in going])
-        return planned, None
+        return planned
 
     def _facts(self, state: GroupState) -> Facts:
         now = time.monotonic()
@@ -298,7 +280,7 @@ class EventReader(Reading[EventRead]):
         )
 
     def _reconcile(self, state: GroupState) -> None:
-        """Read what the state says that this reader has, and nothing else."""
+        """Read exactly the segments that the state assigns to this reader."""
         before, self._state = self._state, state
         self._synced_at, self._unanswered = time.monotonic(), 0
         if state.readers.get(self.name) != before.readers.get(self.name):
@@ -316,34 +298,13 @@ class EventReader(Reading[EventRead]):
 
     # --- the end ------------------------------------------------------------------------------
 
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
     def positions(self) -> dict[str, int]:
-        """Up to where each segment of this reader was given out."""
         return self._holdings.given()
 
     async def current_time_window(self, stream: str) -> TimeWindow:
-        """In which event time the group stands in a stream (`scope/stream`): this reader where it is now, the others
-        where they have recorded that they are."""
-        return await self.time_window_at(stream, self.positions())
-
-    async def time_window_at(self, stream: str, positions: Mapping[str, int]) -> TimeWindow:
-        """As `current_time_window`, were this reader at these positions."""
-        cut = cuts_of({**self._state.positions(), **positions}).get(stream)
-        if cut is None:
-            raise InvalidArgumentError(f"the group reads nothing of {stream!r} now: say `scope/stream`")
-        if stream not in self._windows:
-            self._windows[stream] = TimeWindows(self._stores, cut.scope, cut.stream)
-        return await self._windows[stream].at(cut.positions)
+        return await time_window_at(self, stream, self.positions())
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
-        """Leave the group; its segments are free at once.
-
-        is_done: the application has finished with all that it was given; else what it was given last is
-        read again by another reader.
-        """
         if self._closed:
             return
         if is_done:
@@ -358,27 +319,51 @@ class EventReader(Reading[EventRead]):
         except ReaderGroupNotFoundError:
             pass  # the group was deleted: there is nothing to leave
         finally:
-            self.stop()
+            drop_out(self)
 
-    def _leave(self, state: GroupState) -> tuple[GroupState, None]:
+    def _leave(self, state: GroupState) -> GroupState:
         held = state.readers.get(self.name)
         if held is None or held.token != self._token:
-            return state, None
+            return state
         facts = self._facts(state)
         self._holdings.freeze(self._holdings.segments)
-        return plan(state, self.name, replace(facts, is_leaving=True))[0], None
+        return plan(state, self.name, replace(facts, is_leaving=True))[0]
 
-    def stop(self) -> None:
-        """End without a word, as a dead reader does: the others take it offline in time."""
-        self._closed = self._attention = True
-        self.membership.cancel()
-        self._holdings.close()
-        self._news.set()
+
+# --- what the rest of the client asks of a reader ---------------------------------------------
+
+
+def block_in_hand(reader: EventReader) -> EventBlock | None:
+    """Return the block in hand, from which `read_next_event` last returned an event, or None."""
+    cursor = reader._holdings.cursor
+    return None if cursor is None else cursor.block
+
+
+async def time_window_at(reader: EventReader, stream: str, positions: Mapping[str, int]) -> TimeWindow:
+    """Return the `current_time_window` as if the reader were at these positions."""
+    cut = cuts_of({**reader._state.positions(), **positions}).get(stream)
+    if cut is None:
+        raise InvalidArgumentError(f"the group reads nothing of {stream!r} now: say `scope/stream`")
+    if stream not in reader._windows:
+        reader._windows[stream] = TimeWindows(reader._stores, cut.scope, cut.stream)
+    return await reader._windows[stream].at(cut.positions)
+
+
+def membership_of(reader: EventReader) -> Membership:
+    return reader._membership
+
+
+def drop_out(reader: EventReader) -> None:
+    """End without leaving the group, as a dead reader does: the others take it offline in time."""
+    reader._closed = reader._attention = True
+    reader._membership.cancel()
+    reader._holdings.close()
+    reader._news.set()
 
 
 class Membership:
-    """A reader's part in its group, which ends also when the reader is dropped without `close`, after an error say:
-    else it would hold its segments and every checkpoint for ever. Its task has the reader only while that looks."""
+    """A reader's part in its group. It also ends if the reader is dropped without `close`, say after an error, or the
+    reader would block its segments and every checkpoint forever. Its task references the reader only during a look."""
 
     def __init__(self, reader: EventReader, wake: asyncio.Event, let_go: Callable[[], Awaitable[None]]) -> None:
         self._reader, self._wake, self._let_go = weakref.ref(reader), wake, let_go
@@ -392,7 +377,7 @@ class Membership:
         self._task.cancel()
 
     async def end(self, timeout_s: float) -> None:
-        """Leave the group; what the reader gave last is not done."""
+        """Leave the group; what the reader returned last does not count as done."""
         reader = self._reader()
         if reader is not None:
             await reader.close(is_done=False, timeout=timeout_s)
@@ -403,7 +388,7 @@ class Membership:
     async def _keep_up(self) -> None:
         while (reader := self._reader()) is not None:
             self._wake.clear()
-            pause_s = await reader.look()
+            pause_s = await reader._look()
             if pause_s is None:
                 return
             del reader

@@ -1,7 +1,7 @@
-"""What a group needs no more: it tells the controller, and retention truncates only what all groups have released.
+"""Reporting to the controller what a group no longer needs: retention truncates only what all groups have released.
 
-A release of each stream is a stream cut that only moves on: after a reset, what was released stays so, and what
-retention has truncated meanwhile is a gap.
+The release of each stream is a stream cut that only moves forward: after a reset, what was released stays released,
+and what retention has truncated meanwhile is a gap.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from nadi.model.streamcut import StreamCut
 
 
 async def release(stores: SegmentStores, scope: str, group: str, group_id: str, cuts: Iterable[StreamCut]) -> None:
-    """What lies before the cuts is not needed; InvalidStreamCutError if one is no boundary, or not after the last."""
+    """Release what lies before the cuts; InvalidStreamCutError if one isn't a boundary, or not after the last."""
     for cut in cuts:
         await stores.controller.update_subscriber_stream_cut(f"{scope}/{group}", group_id, cut)
 
 
 class Releases:
-    """One reader's part in it: the first by name releases, for all, up to the last complete checkpoint."""
+    """One reader's part in releasing: the first by name releases for all, up to the last complete checkpoint."""
 
     def __init__(self, stores: SegmentStores, scope: str, group: str, reader: str) -> None:
         self._stores, self._scope, self._group, self._reader = stores, scope, group, reader
         self._number = 0  # of the checkpoint that was released last
 
     async def follow(self, state: GroupState) -> None:
-        """Release what the state allows since the last time."""
+        """Release what the state newly allows since the last call."""
         if state.retention is not StreamDataRetention.AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT:
             return
         complete = [one for one in state.checkpoints if one.is_complete and not one.is_silent]

@@ -1,6 +1,6 @@
-"""One segment as a reader of a group reads it: blocks read ahead, up to a bound, and how far they were given.
+"""One segment as a reader of a group reads it: blocks read ahead, up to a bound, and how far they were returned.
 
-A task fills the queue. Where data was truncated away or is damaged it notes the gap and goes on behind it; at the
+A task fills the queue. If data was truncated away or is damaged, it notes the gap and continues after it; at the
 segment's end it asks for the successors.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nadi.client.readergroup.plan import Completion
-from nadi.client.readergroup.state import KeyRange
+from nadi.client.readergroup.state import NamedRange
 from nadi.client.reading.read_ahead import ReadAhead, following, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
@@ -31,7 +31,7 @@ from nadi.naming import parse_segment_name, segment_name
 class Gap:
     """Data that was truncated away before it was read; to_offset None: to the segment's end.
 
-    damage: why it can't be read, where it was not truncated but is damaged.
+    damage: why it can't be read, if it wasn't truncated but is damaged.
     """
 
     segment: str
@@ -41,12 +41,12 @@ class Gap:
 
 
 class SegmentSource:
-    """`given`: up to where the application has it. Its task ends with `close`."""
+    """`given`: up to where the application has the segment. The source's task ends with `close`."""
 
     def __init__(
         self,
         stores: SegmentStores,
-        keys: KeyRange,
+        keys: NamedRange,
         start: int,
         end: int | None,
         *,
@@ -56,38 +56,38 @@ class SegmentSource:
     ) -> None:
         self.segment = keys.segment
         self.given = start
-        self.is_frozen = False  # nothing is given out: it may go to another reader
+        self.is_frozen = False  # nothing is returned from it: it may go to another reader
         self.error: NadiError | None = None
         self._stores, self._end, self._news = stores, end, news
         self._most_bytes = read_ahead_bytes
         self._ahead = ReadAhead(stores, keys.segment, purpose=purpose, news=news)
         self._gaps: deque[Gap] = deque()
-        self._successors: tuple[KeyRange, ...] | None = None
+        self._successors: tuple[NamedRange, ...] | None = None
         self._task = asyncio.create_task(self._run(start))
 
     def peek(self) -> EventBlock | Gap | None:
-        """What comes next, if it is here: of blocks and gaps the one that lies first."""
+        """The next block or gap, whichever lies first, or None if nothing has arrived."""
         block, gaps = self._ahead.peek(), self._gaps
         if gaps and not (block is not None and block.offset < gaps[0].from_offset):
             return gaps[0]
         return block
 
     def pass_gap(self) -> None:
-        """Go on behind the gap that comes next."""
+        """Continue after the gap that comes next."""
         gap = self._gaps.popleft()
         self.given = self.given if gap.to_offset is None else gap.to_offset
 
     def take(self) -> EventBlock:
-        """The block that comes next; the caller moves `given`."""
+        """Remove and return the next block; the caller moves `given`."""
         return self._ahead.take()
 
     def put_back(self, block: EventBlock) -> None:
-        """The rest of a block that was taken."""
+        """Put back the rest of a block that was taken."""
         self._ahead.put_back(block)
 
     @property
     def completion(self) -> Completion | None:
-        """Where the segment ended and what follows, once all of it was given out."""
+        """Where the segment ended and what follows, once all of it was returned."""
         if self._successors is None or self.peek() is not None:
             return None
         return Completion(self.given, self._successors)
@@ -123,7 +123,7 @@ class SegmentSource:
         self._news()
 
     def _note_gap(self, to_offset: int, damage: str | None = None) -> int:
-        """Where to go on."""
+        """Note a gap; return where to continue."""
         start = to_offset if self._end is None else min(to_offset, self._end)
         self._add_gap(Gap(self.segment, self._ahead.reached, start, damage))
         return start
@@ -132,9 +132,9 @@ class SegmentSource:
         self._gaps.append(gap)
         self._news()
 
-    async def _following(self) -> tuple[KeyRange, ...]:
+    async def _following(self) -> tuple[NamedRange, ...]:
         if self._end is not None and self._ahead.reached >= self._end:
             return ()
         scope, stream, segment_id = parse_segment_name(self.segment)
         found = await following(self._stores, scope, stream, segment_id)
-        return tuple(KeyRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in found)
+        return tuple(NamedRange(segment_name(scope, stream, r.segment_id), r.low, r.high) for r in found)

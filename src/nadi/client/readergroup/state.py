@@ -1,18 +1,18 @@
 """What the readers of a group agree on, as a value.
 
-No clock, no chance, no I/O. `GroupState.apply` gives the next state or raises, and never changes the one it was
-called on; `updates` has every way in which it may change, `shared` stores the result if nobody else was faster.
+No clock, no randomness, no I/O. `GroupState.apply` returns the next state or raises, and never changes the one it is
+called on; `updates` holds every way it may change, `stored_state` stores the result if nobody else was faster.
 What always holds:
 
-- Each segment is there once, so it has one owner or none. One that is owned or free to be taken has an
+- Each segment appears once, so it has one owner or none. A segment that is owned or free to be taken has an
   offset; one that waits has -1; one that is done (its end cut is reached, or its stream is sealed there)
-  is kept for the sake of stream cuts.
-- A segment waits while an older one that holds any of its keys is not read to its end, by whichever
+  is kept for stream cuts.
+- A segment waits until every older one that holds any of its keys was read to its end, by whichever
   reader; so each key's events are read in order by the group.
-- A checkpoint fixes the position of each segment that is there when it is made: of one that nobody has
-  at once, of the others when their reader passes it, dies, or gives the segment away. A reader takes no
+- A checkpoint fixes the position of each segment present when it is made: at once if nobody has the segment,
+  otherwise when its reader passes the checkpoint, dies, or gives the segment away. A reader takes no
   segment before it has passed. So all positions together are one boundary of the streams, and each
-  reader had read just what lies before it when it passed.
+  reader had read exactly what lies before it when it passed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from nadi.naming import parse_segment_name, segment_epoch
 NOBODY = ""
 
 
-class KeyRange(msgspec.Struct, frozen=True, array_like=True):
+class NamedRange(msgspec.Struct, frozen=True, array_like=True):
     """A segment by its name, and the keys it takes: low ≤ position < high."""
 
     segment: str
@@ -49,18 +49,18 @@ class KeyRange(msgspec.Struct, frozen=True, array_like=True):
     def epoch(self) -> int:
         return segment_epoch(parse_segment_name(self.segment)[2])
 
-    def overlaps(self, other: KeyRange) -> bool:
+    def overlaps(self, other: NamedRange) -> bool:
         return share_keys(self, other) and self.stream == other.stream
 
     def as_range(self) -> SegmentRange:
-        """The same within its stream."""
+        """The segment by its id, as a range within its stream."""
         return SegmentRange(parse_segment_name(self.segment)[2], self.low, self.high)
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):
-    """offset: where the group goes on in it, or WAITING; owner: a reader, or NOBODY."""
+    """offset: where the group continues in it, or WAITING; owner: a reader, or NOBODY."""
 
-    keys: KeyRange
+    keys: NamedRange
     offset: int
     owner: str = NOBODY
     is_done: bool = False
@@ -71,12 +71,12 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_active(self) -> bool:
-        """It is being read, or could be."""
+        """Whether it is being read, or could be."""
         return not self.is_done and self.offset != WAITING
 
 
 class ReaderState(msgspec.Struct, frozen=True, array_like=True):
-    """token: tells this reader from an earlier one of its name; beat: counts its reports."""
+    """token: distinguishes this reader from an earlier one of the same name; beat: counts its reports."""
 
     token: str
     beat: int = 0
@@ -85,8 +85,8 @@ class ReaderState(msgspec.Struct, frozen=True, array_like=True):
 class CheckpointState(msgspec.Struct, frozen=True, array_like=True):
     """pending: the readers that have not passed it; positions: of the segments so far.
 
-    is_silent: readers pass it without telling the application, as for stream cuts that are asked for;
-    is_kept: it is remembered, because it says that a condition was met.
+    is_silent: readers pass it without notifying the application, as for requested stream cuts;
+    is_kept: it isn't forgotten, because it records that a condition was met.
     """
 
     name: str
@@ -104,7 +104,7 @@ class CheckpointState(msgspec.Struct, frozen=True, array_like=True):
 class EndOf(msgspec.Struct, frozen=True, array_like=True):
     """Where an end cut lies in one of its segments; -1: before it."""
 
-    keys: KeyRange
+    keys: NamedRange
     offset: int
 
 
@@ -119,7 +119,7 @@ class Timing(msgspec.Struct, frozen=True, array_like=True):
 class StreamDataRetention(Enum):
     """Whether a group holds back the retention of its streams; the values are those of Pravega's protocol.
 
-    A stream keeps what lies behind the release of any of its groups, as long as its retention policy's maximum
+    A stream keeps what lies after the release of any of its groups, as long as its retention policy's maximum
     allows. NONE: as if there were no group. MANUAL_RELEASE_AT_USER_STREAMCUT: released by
     `update_retention_stream_cut`. AUTOMATIC_RELEASE_AT_LAST_CHECKPOINT: up to the last complete checkpoint.
     """
@@ -130,7 +130,7 @@ class StreamDataRetention(Enum):
 
 
 class GroupState(msgspec.Struct, frozen=True):
-    """The whole of it; see the module. `generation` counts resets, `checkpoints_made` checkpoints."""
+    """A group's complete state; see the module. `generation` counts resets, `checkpoints_made` checkpoints."""
 
     group_id: str
     streams: tuple[str, ...]
@@ -145,7 +145,7 @@ class GroupState(msgspec.Struct, frozen=True):
     layout: int = 1  # of this record: a later nadi that changes it counts it up
 
     def apply(self, *updates: Update) -> GroupState:
-        """The state after these updates, in order."""
+        """Return the state after these updates, in order."""
         state = self
         for update in updates:
             state = update.apply_to(state)
@@ -162,7 +162,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
     @property
     def is_completed(self) -> bool:
-        """Everything up to the end cuts, or to the ends of sealed streams, was read."""
+        """Whether everything up to the end cuts, or to the ends of sealed streams, was read."""
         return all(segment.is_done for segment in self.segments.values())
 
     def positions(self) -> dict[str, int]:
@@ -179,14 +179,14 @@ class GroupState(msgspec.Struct, frozen=True):
         return [one for one in self.checkpoints if reader in one.pending]
 
     def member(self, reader: str, token: str) -> ReaderState:
-        """The reader, or ReaderOfflineError if it was taken offline."""
+        """Return the reader; ReaderOfflineError if it was taken offline."""
         held = self.readers.get(reader)
         if held is None or held.token != token:
             raise ReaderOfflineError(reader)
         return held
 
-    def is_beyond_the_end(self, keys: KeyRange) -> bool:
-        """The segment follows one in which the end cut lies."""
+    def is_beyond_the_end(self, keys: NamedRange) -> bool:
+        """Whether the segment follows one in which the end cut lies."""
         end = self.ends.get(keys.segment)
         if end is not None:
             return end.offset < 0
@@ -195,7 +195,7 @@ class GroupState(msgspec.Struct, frozen=True):
     # --- steps that updates share -----------------------------------------------------------
 
     def with_segments(self, changed: Mapping[str, SegmentState], without: Iterable[str] = ()) -> GroupState:
-        """Segments changed, removed, and ended or begun where that follows from it."""
+        """Return the state with segments changed or removed, and those ended or started that follow from it."""
         segments = {**self.segments, **changed}
         for name in without:
             del segments[name]
@@ -209,7 +209,7 @@ class GroupState(msgspec.Struct, frozen=True):
         return replace(self, segments=segments)
 
     def with_recorded(self, reader: str, positions: Mapping[str, int]) -> GroupState:
-        """Positions of segments that the reader gives away, for the checkpoints it has not passed."""
+        """Record positions of segments that the reader gives away, for the checkpoints it has not passed."""
         checkpoints = tuple(
             replace(one, positions={**positions, **one.positions}) if reader in one.pending else one
             for one in self.checkpoints
@@ -217,7 +217,7 @@ class GroupState(msgspec.Struct, frozen=True):
         return replace(self, checkpoints=checkpoints)
 
     def with_passed(self, reader: str, number: int | None, positions: Mapping[str, int]) -> GroupState:
-        """The reader has passed checkpoint `number` (None: all of them) at these positions."""
+        """Record that the reader has passed checkpoint `number` (None: all of them) at these positions."""
         checkpoints = tuple(
             replace(
                 one,
@@ -234,21 +234,21 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class Update(Protocol):
-    """One change of the state; all of them stand in `updates`."""
+    """One change of the state; all kinds are in `updates`."""
 
     def apply_to(self, state: GroupState) -> GroupState: ...
 
 
 def first_state(
     group_id: str,
-    starts: Iterable[tuple[KeyRange, int]],
-    ends: Iterable[tuple[KeyRange, int]] = (),
+    starts: Iterable[tuple[NamedRange, int]],
+    ends: Iterable[tuple[NamedRange, int]] = (),
     *,
     streams: Iterable[str],
     timing: Timing | None = None,
     retention: StreamDataRetention = StreamDataRetention.NONE,
 ) -> GroupState:
-    """A group that begins at these segments and offsets; InvalidStreamCutError if they are no boundary."""
+    """Return a group that starts at these segments and offsets; InvalidStreamCutError if they aren't a boundary."""
     state = GroupState(
         group_id,
         tuple(streams),
@@ -260,12 +260,12 @@ def first_state(
     return begun(state, segments_of(starts))
 
 
-def segments_of(starts: Iterable[tuple[KeyRange, int]]) -> dict[str, SegmentState]:
+def segments_of(starts: Iterable[tuple[NamedRange, int]]) -> dict[str, SegmentState]:
     return {keys.segment: SegmentState(keys, max(offset, WAITING)) for keys, offset in starts}
 
 
 def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
-    """Positions by segment as one stream cut for each stream (`scope/stream`)."""
+    """Return positions by segment as one stream cut for each stream (`scope/stream`)."""
     streams: dict[str, dict[int, int]] = {}
     for name, offset in positions.items():
         scope, stream, segment_id = parse_segment_name(name)
@@ -274,7 +274,7 @@ def cuts_of(positions: Mapping[str, int]) -> dict[str, StreamCut]:
 
 
 def cut_of(stream: str, positions: Mapping[int, int]) -> StreamCut:
-    """A cut of `scope/stream`."""
+    """Return a cut of `scope/stream`."""
     scope, _, name = stream.partition("/")
     return StreamCut(scope, name, positions)
 
@@ -283,13 +283,13 @@ def begun(state: GroupState, segments: Mapping[str, SegmentState]) -> GroupState
     for ranges in _by_stream(segments).values():
         active = [piece for name, piece in ranges.items() if segments[name].is_active]
         if len(may_begin(active, [piece.segment_id for piece in active])) < len(active):
-            raise InvalidStreamCutError("the cut holds two segments of the same keys: it is no boundary")
+            raise InvalidStreamCutError("the cut holds two segments of the same keys: it is not a boundary")
     beyond = {name: replace(s, is_done=True) for name, s in segments.items() if state.is_beyond_the_end(s.keys)}
     return state.with_segments({**segments, **beyond})
 
 
 def _free_to_begin(segments: Mapping[str, SegmentState]) -> Iterator[str]:
-    """The waiting segments whose keys no older segment holds any more."""
+    """The waiting segments whose keys are no longer held by an older one."""
     if not any(segment.is_waiting for segment in segments.values()):
         return
     for ranges in _by_stream({name: segment for name, segment in segments.items() if not segment.is_done}).values():
@@ -299,7 +299,7 @@ def _free_to_begin(segments: Mapping[str, SegmentState]) -> Iterator[str]:
 
 
 def _by_stream(segments: Mapping[str, SegmentState]) -> dict[str, dict[str, SegmentRange]]:
-    """The segments of each stream by name, as the model has them."""
+    """The segments of each stream by name, as the model's ranges."""
     found: dict[str, dict[str, SegmentRange]] = {}
     for name, segment in segments.items():
         found.setdefault(segment.keys.stream, {})[name] = segment.keys.as_range()

@@ -1,7 +1,7 @@
-"""Every way in which the state of a group may change: each update carries whatever it needs.
+"""Every way in which a group's state may change: each update carries whatever it needs.
 
-An update is planned by one reader (`plan`) or asked for by whoever steers the group (`group`), and applied again to
-a newer state if somebody else was faster; one that no longer fits raises, and is planned anew.
+An update is planned by one reader (`plan`) or requested by whoever steers the group (`group`), and applied again to
+a newer state if somebody else was faster; one that no longer fits raises, and is planned again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nadi.client.readergroup.state import (
     NOBODY,
     CheckpointState,
     GroupState,
-    KeyRange,
+    NamedRange,
     ReaderState,
     SegmentState,
     begun,
@@ -26,7 +26,7 @@ from nadi.model.frontier import WAITING
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A reader comes; it has no segments yet."""
+    """A reader joins; it has no segments yet."""
 
     reader: str
     token: str
@@ -39,7 +39,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A reader goes, or is taken for dead: its segments are free at their recorded positions, or at `positions`."""
+    """A reader leaves, or is taken for dead: its segments are free at their recorded positions, or at `positions`."""
 
     reader: str
     positions: Mapping[str, int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A reader lives, and has done its segments up to these positions."""
+    """A reader is alive, and has finished its segments up to these positions."""
 
     reader: str
     positions: Mapping[str, int]
@@ -78,12 +78,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """A reader has done a segment to its end, which these follow; none if the stream is sealed there."""
+    """A reader has finished a segment, which these successors follow; none if the stream is sealed there."""
 
     reader: str
     segment: str
     offset: int
-    successors: tuple[KeyRange, ...]
+    successors: tuple[NamedRange, ...]
 
     def apply_to(self, state: GroupState) -> GroupState:
         done = _owned(state, self.reader, self.segment)
@@ -102,7 +102,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A reader gives a segment away, done up to `offset`."""
+    """A reader gives a segment away, finished up to `offset`."""
 
     reader: str
     segment: str
@@ -147,7 +147,7 @@ class CreateCheckpoint:
         number = state.checkpoints_made + 1
         made = CheckpointState(self.name, number, self.is_silent, pending, positions, self.is_kept)
         state = replace(state, checkpoints=(*state.checkpoints, made), checkpoints_made=number)
-        return state.with_passed(NOBODY, None, {})  # with no readers it is complete, and an old one may go
+        return state.with_passed(NOBODY, None, {})  # without readers it is complete, and an old one may go
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,17 +166,19 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A checkpoint that nobody needs any more."""
+    """Remove a checkpoint that nobody needs any more."""
 
     name: str
 
     def apply_to(self, state: GroupState) -> GroupState:
+        if state.checkpoint(self.name) is None:
+            return state
         return replace(state, checkpoints=tuple(one for one in state.checkpoints if one.name != self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """All go on from these segments; what the readers have now is taken from them."""
+    """All readers continue from these segments; the ones they hold now are taken from them."""
 
     segments: Mapping[str, SegmentState]
 

@@ -1,7 +1,7 @@
-"""A reader of a group that gives values: an EventReader with a serializer behind it.
+"""A reader of a group that returns values: an EventReader with a serializer.
 
 As with the other readers of values, a block is prepared once (its schemas may have to be fetched), and `event.value`
-is made when first asked for; an event that can't be read fails alone.
+is decoded on first access; an event that can't be decoded fails alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from nadi.client.control.arguments import checked
-from nadi.client.readergroup.reader import EventReader
-from nadi.client.readergroup.reads import EventRead, Reading
+from nadi.client.readergroup.event_reads import EventRead, Reading, next_ready_of
+from nadi.client.readergroup.reader import EventReader, block_in_hand, time_window_at
 from nadi.client.readergroup.source import Gap
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """What a read gave, as EventRead tells it: `event` or the `block` hold values, and bytes and places beside them."""
+    """The result of a read, like EventRead: `event` or `block` hold values, with their bytes and places."""
 
     event: ValueEvent[T] | None = None
     block: list[ValueEvent[T]] | None = None
@@ -37,7 +37,7 @@ class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
     @property
     def events(self) -> list[ValueEvent[T]]:
-        """All events of this read: those of the block, or the one, or none."""
+        """All events of this read: the block's, the single one, or none."""
         if self.block is not None:
             return self.block
         return [] if self.event is None else [self.event]
@@ -45,28 +45,25 @@ class ValueRead(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 @checked(without=("read_next_event",))
 class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
-    """Made by `ReaderGroup.create_reader` with a serializer; `decoders` has one for each stream of the group."""
+    """Like EventReader, for values; created by `ReaderGroup.create_reader` with a serializer."""
 
     def __init__(self, reader: EventReader, decoders: Mapping[str, EventDecoder[T]]) -> None:
+        """decoders: one for each stream of the group."""
+        self.name = reader.name
+        self._next_of_reader = next_ready_of(reader)
         self._reader, self._decoders = reader, decoders
-        self._held: EventRead | None = None  # it was read, and its schema is not here yet
+        self._held: EventRead | None = None  # read, but its schema hasn't arrived yet
         self._decode: Callable[[bytes], T]  # of the block in hand
         self._segment_id = 0
 
-    @property
-    def name(self) -> str:
-        return self._reader.name
-
-    def next_ready(self) -> ValueRead[T] | None:
-        """The next event of the block in hand, from any thread; None: ask `read_next_event`."""
+    def _next_ready(self) -> ValueRead[T] | None:
         if self._held is not None:
             return None
-        read = self._reader.next_ready()
+        read = self._next_of_reader()
         return None if read is None else self._value_of(read)
 
     async def read_next_event(self, timeout: float | None = None) -> ValueRead[T] | None:
-        """As EventReader's; and UnavailableError if a schema can't be fetched now: ask again, nothing is skipped."""
-        found = self.next_ready()
+        found = self._next_ready()
         if found is not None:
             return found
         if self._held is None:
@@ -74,13 +71,12 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
         return await self._open_held()
 
     async def read_next_block(self, timeout: float | None = None) -> ValueRead[T] | None:
-        """As `read_next_event`, with `block`, all the events that were read at once, in place of `event`."""
         if self._held is None:
             self._held = await self._reader.read_next_block(timeout)
         return await self._open_held()
 
     async def _open_held(self) -> ValueRead[T] | None:
-        read, block = self._held, self._reader.block_in_hand
+        read, block = self._held, block_in_hand(self._reader)
         if read is not None and block is not None and (read.event is not None or read.block is not None):
             scope, stream, self._segment_id = parse_segment_name(read.segment)
             self._decode = await self._decoders[f"{scope}/{stream}"].prepare(block)
@@ -101,14 +97,11 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
         )
 
     def positions(self) -> dict[str, int]:
-        """Up to where each segment of this reader was given out."""
         held = {self._held.segment: self._held.offset} if self._held is not None and self._held.offset >= 0 else {}
         return {**self._reader.positions(), **held}
 
     async def current_time_window(self, stream: str) -> TimeWindow:
-        """As EventReader's."""
-        return await self._reader.time_window_at(stream, self.positions())
+        return await time_window_at(self._reader, stream, self.positions())
 
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
-        """Leave the group; `is_done`: the application has finished with all that it was given."""
         await self._reader.close(is_done=is_done and self._held is None, timeout=timeout)

@@ -1,6 +1,6 @@
-"""What only time tells: which readers are silent, and when a checkpoint is due.
+"""What only time shows: which readers are silent, and when a checkpoint is due.
 
-Each reader measures with its own monotonic clock since when a number in the state has not changed, so
+Each reader measures with its own monotonic clock how long a number in the state has not changed, so
 no two clocks need to agree. Times come in as arguments.
 """
 
@@ -21,7 +21,7 @@ class Watch:
     def look(self, state: GroupState, now: float) -> None:
         """Note what the state says at `now` seconds."""
         patience = state.timing.dead_after_ms / 1000
-        was_away = now - self._looked_at > patience / 2  # then nothing is known of who reported meanwhile
+        was_away = now - self._looked_at > patience / 2  # then it isn't known who reported meanwhile
         before = {} if was_away else self._seen
         self._looked_at = now
         self._seen = {}
@@ -39,7 +39,7 @@ class Watch:
         return [name for name, (_, since) in self._seen.items() if name != self._reader and now - since > patience]
 
     def due_checkpoint(self, state: GroupState) -> str | None:
-        """The name of a checkpoint to make now; the first reader by name makes them for all."""
+        """The name of a checkpoint to make now, or None; the first reader by name makes them for all."""
         interval = state.timing.checkpoint_interval_ms / 1000
         if not interval or self._reader != min(state.readers) or any(one.pending for one in state.checkpoints):
             return None

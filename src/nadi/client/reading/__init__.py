@@ -1,4 +1,4 @@
 """From segments' bytes to events: a reader of a slice, reading ahead, damage, watermarks.
 
-Owns where each segment was read to. Which segment may follow is `nadi.model.frontier`'s to say.
+Owns how far each segment was read. Which segment may follow is decided by `nadi.model.frontier`.
 """

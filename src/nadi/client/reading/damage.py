@@ -1,4 +1,4 @@
-"""What readers do where stored data is damaged: say so and let the application decide, or go on and make a note."""
+"""What readers do where stored data is damaged: report it and let the application decide, or note it and continue."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Blocks that go from the loop's thread to one other as they come, which takes them without asking for each.
+"""Blocks handed from the loop's thread to one other thread as they arrive; that thread needn't ask for each.
 
-A lent block still counts as read ahead, and as not given out, until the loop has heard that it was taken. It looks
-for that whenever it has something to do anyway; where it could do nothing before it hears, it says so in
-`wants_word`, and the taker tells it after the next block. So a reader at the tail wakes one thread for a block.
+A lent block still counts as read ahead, and as not given out, until the loop has learned that it was taken. The loop
+checks for that whenever it runs anyway; if it can't continue before it knows, it sets `wants_word`, and the
+taker notifies it after the next block. So a reader at the tail wakes one thread for a block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Found = tuple[int, EventBlock] | NadiError | None
 
 
 class Lending(Generic[_Source]):
-    """`take` is for the other thread, `is_open` and all else for the loop's."""
+    """`take` is for the other thread, `is_open` and everything else for the loop's."""
 
     def __init__(self) -> None:
         self.is_open = True  # until an end or an error was put in; whoever takes that opens it again
@@ -36,22 +36,22 @@ class Lending(Generic[_Source]):
         self._found.put((segment_id, block))
 
     def end(self, error: NadiError | None) -> None:
-        """The error, or None at the end; nothing more before the taker has asked again."""
+        """Put in the error, or None at the end; nothing more follows until the taker asks again."""
         self.is_open = False
         self._found.put(error)
 
     def sources(self) -> Iterator[_Source]:
-        """Of the blocks that are lent."""
+        """The sources of the blocks that are lent."""
         return (source for source, _ in self._lent)
 
     def returned(self) -> Iterator[tuple[_Source, EventBlock]]:
-        """The blocks that were taken since the last time."""
+        """The blocks that were taken since the last call."""
         while self._returned < self._taken:
             self._returned += 1
             yield self._lent.popleft()
 
     def take(self, timeout: float | None) -> Found:
-        """The next; TimeoutError if none comes within so many seconds."""
+        """The next block, error or end; TimeoutError if none comes within `timeout` seconds."""
         check_timeout(timeout)
         try:
             found = self._found.get(timeout=timeout)

@@ -1,7 +1,7 @@
-"""Blocks of one segment, read ahead into a bounded queue by a task of the reader's: `fill` puts them in, `take` out.
+"""Blocks of one segment, read ahead into a bounded queue by the reader's task: `fill` puts them in, `take` takes out.
 
-What both kinds of readers share: of a slice, and of a group. Which segments are read, and what a missing one
-means, they say themselves.
+Shared by both kinds of readers: of a slice, and of a group. They decide which segments are read, and what a missing
+one means.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from nadi.naming import parse_segment_name
 
 
 def share_bytes(segments: int) -> int:
-    """How much a reader of so many segments reads ahead in each."""
+    """How many bytes a reader of so many segments reads ahead in each."""
     return max(min(READ_AHEAD_BYTES, READ_AHEAD_OF_ALL_BYTES // max(segments, 1)), READ_REPLY_MAX_BYTES)
 
 
 class ReadAhead:
-    """`blocks` wait to be taken; `reached`: where the first event begins that was not read yet."""
+    """`blocks` wait to be taken; `reached` is where the first event starts that was not read yet."""
 
     def __init__(self, stores: SegmentStores, segment: str, *, purpose: str, news: Callable[[], None]) -> None:
         self.blocks: deque[EventBlock] = deque()
@@ -45,36 +45,36 @@ class ReadAhead:
         self._room = asyncio.Event()
 
     def peek(self) -> EventBlock | None:
-        """The next block. Small ones that wait behind it come with it: whoever is late catches up."""
+        """The next block, joined with small ones that wait after it, so that a late reader catches up."""
         blocks = self.blocks
         if len(blocks) > 1 and blocks[0].size_bytes < READ_JOINED_BYTES:
             self._join()
         return blocks[0] if blocks else None
 
     def take(self) -> EventBlock:
-        """What `peek` gives, which must be something."""
+        """Take what `peek` returns, which must not be None."""
         self.peek()
         block = self.blocks.popleft()
         self.make_room(block)
         return block
 
     def make_room(self, block: EventBlock) -> None:
-        """For a block that was taken out of `blocks` before, and counted on."""
+        """Stop counting a block that was taken out of `blocks` earlier."""
         self._size_bytes -= block.size_bytes
         self._room.set()
 
     @property
     def is_full(self) -> bool:
-        """It reads no further before somebody takes."""
+        """Whether it reads no further until a block is taken."""
         return self._size_bytes >= self._most_bytes
 
     def put_back(self, block: EventBlock) -> None:
-        """The rest of a block that was taken."""
+        """Put the rest of a taken block back in front."""
         self.blocks.appendleft(block)
         self._size_bytes += block.size_bytes
 
     def _join(self) -> None:
-        """Make one block of the first ones, as far as they follow each other and are small."""
+        """Make one block of the first ones, as far as they are adjacent and small."""
         blocks = self.blocks
         parts = [blocks.popleft()]
         size = parts[0].size_bytes
@@ -88,9 +88,9 @@ class ReadAhead:
     async def fill(self, start: int, end: int | None, most_bytes: int) -> None:
         """Read from an event boundary to `end` or the segment's end, `most_bytes` ahead.
 
-        TruncatedError and SegmentNotFoundError for what is gone, PastEndError for what never was, DamagedDataError
-        from the first event on that can't be read. RequestTimeoutError if the server is away for as long as the
-        client waits for it; `fill` from `reached` goes on.
+        TruncatedError and SegmentNotFoundError for what is gone, PastEndError for what never existed, DamagedDataError
+        from the first event that can't be read. RequestTimeoutError if the server is away for as long as the
+        client waits for it; `fill` from `reached` resumes.
         """
         self.reached, self._most_bytes = start, most_bytes
         assembler = EventAssembler(start)
@@ -128,7 +128,7 @@ class ReadAhead:
 async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:
     """The successors of a segment that was read to its end; none if the stream is sealed there.
 
-    StreamRemadeError if the stream is there, but is not the one that had the segment.
+    StreamRemadeError if the stream exists, but is not the one that had the segment.
     """
     try:
         return [successor.segment for successor in await stores.controller.successors(scope, stream, segment_id)]
@@ -139,8 +139,8 @@ async def following(stores: SegmentStores, scope: str, stream: str, segment_id: 
 
 
 async def what_became_of(stores: SegmentStores, segment: str) -> NadiError:
-    """Of a segment that its store does not have: SegmentGoneError if it was truncated away, StreamRemadeError or
-    StreamNotFoundError if it went with its stream; or why that can't be said."""
+    """The error for a segment that its store does not have: SegmentGoneError if it was truncated away,
+    StreamRemadeError or StreamNotFoundError if it went with its stream; or why that can't be determined."""
     try:
         await following(stores, *parse_segment_name(segment))
     except NadiError as error:

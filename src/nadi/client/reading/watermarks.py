@@ -1,7 +1,7 @@
 """A stream's watermarks as readers use them: the time window of a position, and cuts for an event time.
 
-They lie in the stream's mark stream, oldest first, and are looked up there as often as asked; nothing is kept but
-where to go on. Their bounds never fall and their cuts never go back, from one to the next.
+They lie in the stream's mark stream, oldest first, and are looked up there on every request; only the place to
+continue from is kept. From one to the next, bounds never fall and cuts never go back.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from nadi.model.watermark import Watermark, decode_watermark
 from nadi.naming import MARK_PREFIX, segment_epoch
 
 ENTRY_MAX_BYTES = 1 * MIB  # more than an entry with the most segments takes
-SCANNED_BYTES = 256 * KIB  # so little of a mark stream is read through
+SCANNED_BYTES = 256 * KIB  # a stretch of a mark stream that is short enough to read through
 _TRIES = 5  # while the mark stream is truncated as it is read
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """In which event time a reader stands; None where nothing is known.
+    """The window of event time at a reader's position; None where nothing is known.
 
-    lower: writers had noted times up to this one where the reader stands, so what follows has no time before it.
+    lower: writers had noted times up to this one at the reader's position, so what follows has no time before it.
     upper: what writers had noted when they were as far as the reader is, or just after it.
     """
 
@@ -40,8 +40,8 @@ class TimeWindow:
 async def watermarks(
     stores: SegmentStores, scope: str, stream: str, start: int = 0
 ) -> AsyncGenerator[tuple[int, Watermark], None]:
-    """(where its entry ends, watermark) from the entry at `start`, or the oldest that is left; at least as far as
-    those that were there when this began."""
+    """(where its entry ends, watermark) from the entry at `start`, or the oldest that is left; at least up to the
+    last that existed when this started."""
     marks = await _opened(stores, scope, stream)
     for attempt in range(_TRIES):
         extent = await marks.extent()
@@ -57,7 +57,7 @@ async def watermarks(
 
 
 class TimeWindows:
-    """The time windows of positions in one stream that move on, mostly: what lies behind is not read again."""
+    """The time windows of positions in one stream that mostly advance: earlier watermarks are not read again."""
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str) -> None:
         self._stores, self._scope, self._stream = stores, scope, stream
@@ -106,10 +106,10 @@ class TimeWindows:
 async def cut_before(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
     """A cut before which no event has `time` or a later one; None if watermarks don't reach back so far.
 
-    What lies before a watermark's cut may be later than its upper bound, for a fast writer may have written on since
-    it noted a time. But where every writer has noted a later time after it (the lower bound of `reached` is past
-    its upper bound), that still lies before `time`, all that was stored by then is before `time` too. A note takes
-    its way, so it is the watermark before that one whose cut was surely made before.
+    Events before a watermark's cut may be later than its upper bound, since a fast writer may have kept writing after
+    it noted a time. But once every writer has noted a later time that is still before `time` (the lower bound of
+    `reached` is past that upper bound), all that was stored by then is before `time` too. A note takes a while to
+    arrive, so only the watermark before that one is sure to have a cut made earlier.
     """
     last = await _last_two(stores, scope, stream, lambda watermark: watermark.upper < time)
     if not last:
@@ -120,7 +120,7 @@ async def cut_before(stores: SegmentStores, scope: str, stream: str, time: int) 
 
 
 async def cut_after(stores: SegmentStores, scope: str, stream: str, time: int) -> StreamCut | None:
-    """The first cut known before which every event lies whose time is before `time`; None while there is none."""
+    """The first known cut that every event with a time before `time` precedes; None while there is none."""
     start = await find_start(stores, scope, stream, lambda watermark: watermark.lower < time)
     async with aclosing(watermarks(stores, scope, stream, start)) as found:
         async for _, watermark in found:
@@ -132,7 +132,7 @@ async def cut_after(stores: SegmentStores, scope: str, stream: str, time: int) -
 async def _last_two(
     stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]
 ) -> list[Watermark]:
-    """The last two watermarks for which that holds, the later one last; it holds for none after one it doesn't."""
+    """The last two watermarks that `is_before` accepts, the later one last; it accepts none after one it rejects."""
     last: deque[Watermark] = deque(maxlen=2)
     start = await find_start(stores, scope, stream, is_before)
     async with aclosing(watermarks(stores, scope, stream, start)) as found:
@@ -144,9 +144,9 @@ async def _last_two(
 
 
 async def find_start(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:
-    """An entry to read from so as to meet the last two watermarks for which that holds, if there are two.
+    """An entry to start reading at, to meet the last two watermarks that `is_before` accepts, if there are two.
 
-    The entries are halved until few are left, so that a year of watermarks costs some thirty looks.
+    The entries are halved until few are left, so that a year of watermarks costs about thirty lookups.
     """
     marks = await _opened(stores, scope, stream)
     try:

@@ -1,4 +1,4 @@
-"""Read replies to whole events: an event that straddles replies is put together, nothing else is copied."""
+"""Turns read replies into whole events: an event that straddles replies is put together, nothing else is copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LENGTH = struct.Struct(">4xi")
 
 
 class EventAssembler:
-    """Fed with consecutive bytes of one segment from an event boundary on, it gives whole events."""
+    """Takes consecutive bytes of one segment from an event boundary on, and returns whole events."""
 
     def __init__(self, offset: int) -> None:
         self._head = bytearray()  # of an event whose rest is still to come
@@ -19,7 +19,7 @@ class EventAssembler:
 
     @property
     def offset(self) -> int:
-        """Where the first event begins that was not given yet."""
+        """Where the first event starts that was not returned yet."""
         return self._offset
 
     @property
@@ -27,9 +27,9 @@ class EventAssembler:
         return bool(self._head)
 
     def next_event_after(self, offset: int) -> int:
-        """Where to go on if nothing up to `offset` can be read: behind the event that has begun, if that is longer.
+        """Where to continue if nothing up to `offset` can be read: after the event that has started, if that is later.
 
-        A server knows where appends begin, and an event of several has such places within it.
+        A server knows where appends start, and an event of several appends has such places within it.
         """
         if len(self._head) < HEADER_BYTES:
             return offset

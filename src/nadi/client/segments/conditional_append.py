@@ -1,12 +1,12 @@
 """Appends to one segment, each at the offset where its writer believes the segment to end.
 
 An append is stored only if the segment has exactly the expected length, so two writers can't overlap. Several
-may be under way: `submit` sends one at once, to where the one before it will end. If that one is refused,
-somebody else's bytes may by chance fill its place exactly, and the later one would meet its length; so each is also
-conditional on the one before it having been stored, and after one was refused all that were sent behind it are.
+may be in flight: `submit` sends one at once, to where the one before it will end. If the earlier one is refused,
+somebody else's bytes may by chance fill its place exactly, and the later one would find the length it expects. So each
+is also conditional on the one before it having been stored; after a refusal, all that were sent later are refused too.
 
-A lost connection is replaced: AppendSetup tells by the writer's event number which of those under way are
-stored, and the others are sent again, in order and with their numbers.
+A lost connection, or a session whose token ends soon, is replaced: the next session reports, by the writer's event
+number, which of those in flight are stored, and the others are resent, in order and with their numbers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ import uuid
 from collections import deque
 from dataclasses import dataclass
 
-from nadi.client.control.patience import Backoff
-from nadi.client.segments.connection import AppendSession, SegmentStoreConnection, error_of
-from nadi.client.segments.stores import APPENDS, SegmentStores
+from nadi.backoff import Backoff
+from nadi.client.segments.session import Session, open_session
+from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ClosedError, NadiError, ProtocolError, StorageFullError, UnavailableError
 from nadi.wire import commands as wire
+from nadi.wire.errors import error_of
 from nadi.wire.fields import NO_VERSION, Buffer
-
-_SETUP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Append:
-    """One append under way; `after`: the number of the one under way before it, NO_VERSION if there was none."""
+    """One append in flight; `after`: the number of the one in flight before it, NO_VERSION if there was none."""
 
     number: int
     after: int
@@ -39,34 +38,33 @@ class _Append:
 
 
 class ConditionalAppender:
-    """One writer on one segment. How much is under way is for the caller to limit."""
+    """One writer on one segment. The caller limits how much is in flight."""
 
     def __init__(self, stores: SegmentStores, segment: str) -> None:
         self.segment = segment
-        self.trouble: NadiError | None = None  # what the appends under way wait for
+        self.trouble: NadiError | None = None  # what the appends in flight wait for
         self._stores = stores
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
         self._under_way: deque[_Append] = deque()
-        self._connection: SegmentStoreConnection | None = None  # with a session that is set up
-        self._session: AppendSession | None = None
+        self._session: Session | None = None
         self._opening: asyncio.Task[None] | None = None
         self._backoff = Backoff()
 
     def submit(self, data: Buffer, expected_offset: int) -> asyncio.Future[None]:
         """Store `data` at `expected_offset`, where the one submitted before will end; done once it is stored.
 
-        ConditionFailedError if the segment has another length, or if one before it failed so; StreamSealedError;
-        SegmentNotFoundError. Any other failure is that of all under way. What is unavailable is tried
-        again for ever, so give it a timeout from outside. `data` must stay as it is until then.
+        ConditionFailedError if the segment has another length, or if an earlier append failed so; StreamSealedError;
+        SegmentNotFoundError. Any other failure fails everything in flight. If the server is unavailable it retries
+        forever, so set a timeout from outside. `data` must not change until then.
         """
         return self._submit(data, expected_offset, as_event=False)
 
     async def append(self, data: Buffer, expected_offset: int) -> None:
-        """Store `data` as one event, with its header before it, at `expected_offset`; alone under way.
+        """Store `data` as one event, with its header before it, at `expected_offset`; the only one in flight.
 
-        Raises what `submit` does, and StorageFullError at once, for that may last. Whether an append whose wait was
-        cancelled is stored is not known.
+        Raises what `submit` does, and StorageFullError at once, since that may last. If the wait is cancelled, the
+        append may or may not be stored.
         """
         assert not self._under_way, "an event is appended alone: its command can't name the one before it"
         try:
@@ -76,7 +74,7 @@ class ConditionalAppender:
             raise
 
     def close(self) -> None:
-        """Forget what is under way, whether or not it is stored; its futures are cancelled."""
+        """Forget what is in flight, whether or not it is stored; its futures are cancelled."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -90,26 +88,20 @@ class ConditionalAppender:
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         append = _Append(self._number, after, expected_offset, data, as_event, stored)
         self._under_way.append(append)
+        if self._session is not None and self._session.is_due:
+            self._drop_session()  # the next one learns what this one has stored
         if self._session is not None:
-            self._send(append)
+            self._send(self._session, append)
         else:
             self._open_soon()
         return stored
 
-    def _send(self, append: _Append) -> None:
-        assert self._connection is not None
-        assert self._session is not None
-        session_id = self._session.session_id
+    def _send(self, session: Session, append: _Append) -> None:
+        writer, number, offset, session_id = self._writer_id, append.number, append.offset, session.session_id
         if append.as_event:
-            self._connection.send(
-                wire.ConditionalAppend(self._writer_id, append.number, append.offset, 0, append.data, session_id)
-            )
+            session.send(wire.ConditionalAppend(writer, number, offset, 0, append.data, session_id))
         else:
-            self._connection.send(
-                wire.ConditionalBlockEnd(
-                    self._writer_id, append.number, append.offset, append.data, session_id, append.after
-                )
-            )
+            session.send(wire.ConditionalBlockEnd(writer, number, offset, append.data, session_id, append.after))
 
     # --- the session ------------------------------------------------------------------------
 
@@ -118,55 +110,36 @@ class ConditionalAppender:
             self._opening = asyncio.create_task(self._open())
 
     async def _open(self) -> None:
-        """Set up a session, however long it takes, and send what is under way."""
+        """Set up a session, however long it takes, and send what is in flight."""
         try:
-            while True:
-                if self.trouble is not None:
-                    await self._backoff.pause()
-                try:
-                    await self._set_up()
-                    return
-                except ClosedError:
-                    raise
-                except UnavailableError as error:
-                    if self._gives_up(error):
-                        raise
-                    self.trouble = error
-                    self._stores.forget(self.segment)
+            if self.trouble is not None:
+                await self._backoff.pause()
+            session = await open_session(
+                self._stores, self.segment, self._writer_id, self._on_reply, self._on_lost, self._waits, self._backoff
+            )
+            self._session = session
+            while self._under_way and self._under_way[0].number <= session.last_event_number:
+                self._stored()  # before its reply was lost
+            for append in self._under_way:
+                self._send(session, append)
         except NadiError as error:
             self._fail(error)
-        except Exception:  # nobody may wait for ever for a task that is no more
+        except Exception:  # nobody may wait forever for a task that is no more
             self._fail(ClosedError(f"appending to {self.segment} has broken down"))
             raise
         finally:
             if self._opening is asyncio.current_task():
                 self._opening = None
 
-    async def _set_up(self) -> None:
-        connection = await self._stores.connection(self.segment, APPENDS)
-        token = await self._stores.tokens.token(self.segment, wire.SetupAppend)
-        session = connection.add_session(self._on_reply, self._on_lost)
-        try:
-            setup = await connection.call(
-                wire.SetupAppend, _SETUP_TIMEOUT_S, writer_id=self._writer_id, segment=self.segment, token=token
-            )
-            if not isinstance(setup, wire.AppendSetup):
-                raise ProtocolError(f"SetupAppend for {self.segment} was answered with {type(setup).__name__}")
-            if not connection.is_open:
-                raise UnavailableError("the connection was lost")
-        except BaseException:
-            connection.remove_session(session)
-            raise
-        self._connection, self._session = connection, session
-        while self._under_way and self._under_way[0].number <= setup.last_event_number:
-            self._stored()  # before its reply was lost
-        for append in self._under_way:
-            self._send(append)
+    def _waits(self, error: UnavailableError) -> None:
+        if self._gives_up(error):
+            raise error
+        self.trouble = error
 
     def _drop_session(self) -> None:
-        if self._connection is not None and self._session is not None:
-            self._connection.remove_session(self._session)
-        self._connection = self._session = None
+        if self._session is not None:
+            self._session.drop()
+        self._session = None
 
     def _on_reply(self, reply: wire.Command) -> None:
         if self._session is None or not self._under_way:
@@ -176,7 +149,7 @@ class ConditionalAppender:
             self._stored()
         elif isinstance(reply, wire.ConditionalCheckFailed) and reply.event_number == self._under_way[0].number:
             assert error is not None
-            _end(self._under_way.popleft(), error)  # each of those behind it has an answer of its own
+            _end(self._under_way.popleft(), error)  # each of the later ones gets an answer of its own
         else:
             self._interrupt(error or ProtocolError(f"an append to {self.segment} was answered with {reply!r}"))
 
@@ -185,7 +158,7 @@ class ConditionalAppender:
             self._interrupt(error)
 
     def _interrupt(self, error: NadiError) -> None:
-        """The session is of no more use: another goes on, or all under way fails."""
+        """The session is no longer usable: another resumes, or everything in flight fails."""
         self._drop_session()
         if not isinstance(error, UnavailableError) or isinstance(error, ClosedError) or self._gives_up(error):
             self._fail(error)
@@ -195,7 +168,7 @@ class ConditionalAppender:
             self._open_soon()
 
     def _gives_up(self, error: NadiError) -> bool:
-        """Whether an event is under way that the server has no room for: another try would wait for room."""
+        """Whether an event is in flight that the server has no room for: another try would wait for room."""
         return isinstance(error, StorageFullError) and bool(self._under_way) and self._under_way[0].as_event
 
     # --- ends -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What there is of a segment, or of a stream, now: asked of the controller and of the stores."""
+"""The current state of a segment, or of a stream, according to the controller and the stores."""
 
 from __future__ import annotations
 
@@ -33,10 +33,9 @@ class StreamInfo:
     is_sealed: bool
 
 
-async def segment_info(stores: SegmentStores, segment: str) -> SegmentInfo:
-    """What the store says of one segment, by its name; SegmentNotFoundError if it isn't there."""
-    info = await stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
-    assert isinstance(info, wire.StreamSegmentInfo)
+async def segment_info(stores: SegmentStores, segment: str, timeout_s: float | None = None) -> SegmentInfo:
+    """What the store reports about one segment, by its name; SegmentNotFoundError if it is missing."""
+    info = await stores.ask(wire.GetStreamSegmentInfo(0, segment, ""), wire.StreamSegmentInfo, timeout_s)
     return SegmentInfo(info.start_offset, info.write_offset, info.is_sealed)
 
 

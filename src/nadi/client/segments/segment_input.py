@@ -1,10 +1,10 @@
 """The bytes of one segment in order, read ahead.
 
-As far as the segment is known to reach, several reads are under way at computed offsets; a reply
-may be shorter than asked, then its rest is asked for before anything later is given out. At the
-tail there is one read, which the server answers once there is data. Lost connections are replaced
-and the reads repeated, as long as the client waits for its server: bytes that are there must come within that time,
-and a read at the tail must be taken within it; once it is, nothing is owed.
+As far as the segment is known to reach, several reads are in flight at computed offsets; if a reply
+is shorter than requested, its rest is requested before anything later is given out. At the tail
+there is one read, which the server answers once there is data. Lost connections are replaced
+and the reads repeated, as long as the client waits for its server: bytes that exist must arrive within that time,
+and a read at the tail must be accepted within it; after that, nothing is overdue.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from nadi.client.control.patience import Backoff
+from nadi.backoff import Backoff
 from nadi.client.segments.connection import SegmentStoreConnection
+from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.segments.tokens import NO_TOKEN
 from nadi.errors import (
@@ -39,7 +40,7 @@ _TAKEN_S = 1.0  # a read at the tail that the server lets wait so long was taken
 class _Read:
     offset: int
     size: int
-    reply: asyncio.Future[wire.Command]
+    reply: asyncio.Future[wire.SegmentRead]
 
 
 async def read_bytes(
@@ -53,17 +54,17 @@ async def read_bytes(
 ) -> AsyncGenerator[memoryview, None]:
     """The bytes from `start` to `end`, or to the segment's end, waiting at the tail while it has none.
 
-    Raises TruncatedError, SegmentNotFoundError, DamagedDataError (from where the bytes end that were given) and,
+    Raises TruncatedError, SegmentNotFoundError, DamagedDataError (from where the bytes given out end) and,
     without an `end`, PastEndError. RequestTimeoutError if the store can't be reached, or keeps back what it has, for
-    as long as the client waits for its server: to be read on from where the bytes end.
+    as long as the client waits for its server: resume from where the bytes end.
     """
     known = end
     if known is None:
-        known = await _length(stores, segment)
+        known = (await segment_info(stores, segment)).write_offset
         if start > known:  # no reader was ever there, and a read would wait until writers come so far
             raise PastEndError(segment, start, known)
     position = start  # of what is given out next
-    asked = start  # up to where reads are under way
+    asked = start  # up to where reads are in flight
     reads: deque[_Read] = deque()
     size = READ_REPLY_MAX_BYTES
     backoff = Backoff()
@@ -99,7 +100,7 @@ async def read_bytes(
             except ClosedError:
                 raise
             except PermissionDeniedError:
-                stores.forget(segment)  # another token may do
+                stores.forget(segment)  # another token may work
                 raise
             except DamagedDataError as error:
                 if error.end_offset <= position:
@@ -119,7 +120,7 @@ async def read_bytes(
                 continue
             except TimeoutError as error:
                 if connection is not None:
-                    known = min(known, await _length(stores, segment))
+                    known = min(known, (await segment_info(stores, segment)).write_offset)
                 if connection is None or known > position:
                     raise _overdue(stores, segment, position) from error
                 _drop(reads)  # an `end` that the segment has not reached: nothing is owed
@@ -144,8 +145,8 @@ async def read_bytes(
         _drop(reads)
 
 
-def _checked(reply: wire.Command, segment: str, position: int) -> wire.SegmentRead:
-    if not isinstance(reply, wire.SegmentRead) or reply.offset != position:
+def _checked(reply: wire.SegmentRead, segment: str, position: int) -> wire.SegmentRead:
+    if reply.offset != position:
         raise ProtocolError(f"a read of {segment} at {position:,} was answered with {str(reply)[:200]}")
     return reply
 
@@ -165,8 +166,8 @@ def _overdue(stores: SegmentStores, segment: str, position: int) -> RequestTimeo
 
 def _ask(
     connection: SegmentStoreConnection, segment: str, offset: int, size: int, token: str
-) -> asyncio.Future[wire.Command]:
-    return connection.submit(wire.ReadSegment, segment=segment, offset=offset, suggested_length=size, token=token)
+) -> asyncio.Future[wire.SegmentRead]:
+    return connection.submit(wire.ReadSegment(segment, offset, size, token), wire.SegmentRead)
 
 
 def _drop(reads: deque[_Read]) -> None:
@@ -175,9 +176,3 @@ def _drop(reads: deque[_Read]) -> None:
             read.reply.exception()  # looked at, so that asyncio does not complain
         read.reply.cancel()
     reads.clear()
-
-
-async def _length(stores: SegmentStores, segment: str) -> int:
-    info = await stores.call(segment, wire.GetStreamSegmentInfo, segment=segment)
-    assert isinstance(info, wire.StreamSegmentInfo)
-    return info.write_offset

@@ -8,24 +8,47 @@ each reader, whose end takes its long polls with it.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TypeVar
 
+from cachetools import LRUCache
+from msgspec.structs import replace
+
+from nadi.backoff import Backoff
 from nadi.client.control.calls import DEFAULT_TIMEOUT_S
 from nadi.client.control.controller import ControllerClient
-from nadi.client.control.patience import Backoff, TimeLimit, is_cancelled
+from nadi.client.control.patience import TimeLimit, is_cancelled
 from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.errors import (
     ClosedError,
     NadiError,
+    NotOwnerError,
     PermissionDeniedError,
+    ProtocolError,
     StorageFullError,
     TokenExpiredError,
     UnavailableError,
 )
 from nadi.naming import container_key
 from nadi.wire import commands as wire
+from nadi.wire.errors import is_whole
 
+SegmentRequest = (
+    wire.GetStreamSegmentInfo
+    | wire.LocateOffset
+    | wire.GetSegmentAttribute
+    | wire.UpdateSegmentAttribute
+    | wire.CreateTableSegment
+    | wire.DeleteTableSegment
+    | wire.GetTableSegmentInfo
+    | wire.ReadTable
+    | wire.ReadTableKeys
+    | wire.ReadTableEntries
+    | wire.UpdateTableEntries
+    | wire.RemoveTableKeys
+    | wire.Scrub
+)
+_Answer = TypeVar("_Answer", bound=wire.Command)
 REQUESTS = "requests"
 APPENDS = "appends"
 _CONNECT_TIMEOUT_S = 5.0
@@ -39,13 +62,13 @@ class SegmentStores:
         self.controller = controller
         self.tokens = DelegationTokens(controller)
         self._tls = controller.security.ssl_context()
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: LRUCache[str, Endpoint] = LRUCache(_CACHED_ENDPOINTS)
         self._connections: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}
         self._closed = False
         self.trouble: NadiError | None = None  # what the last try of a request met, until one is answered
 
     def waits_for(self) -> NadiError | None:
-        """What keeps requests from being answered now, as far as is known; for messages of time-outs."""
+        """What keeps requests from being answered now, as far as is known; for timeout messages."""
         return self.trouble or self.controller.trouble
 
     @property
@@ -60,8 +83,6 @@ class SegmentStores:
         key = container_key(segment)
         endpoint = self._endpoints.get(key)
         if endpoint is None:
-            if len(self._endpoints) >= _CACHED_ENDPOINTS:
-                self._endpoints.clear()
             endpoint = Endpoint(*await self.controller.segment_endpoint(segment))
             self._endpoints[key] = endpoint
         slot = (endpoint, purpose)
@@ -94,18 +115,13 @@ class SegmentStores:
         self.tokens.forget(segment)
         self._endpoints.pop(container_key(segment), None)
 
-    async def call(
-        self,
-        segment: str,
-        kind: type[wire.Command],
-        timeout_s: float | None = None,
-        /,
-        *,
-        repeat: bool = True,
-        **fields: Any,
-    ) -> wire.Command:
-        """Send a request, with its token, to the store of `segment`; one that may be sent twice is, within
-        the time (None: the client's)."""
+    async def ask(
+        self, request: SegmentRequest, answer: type[_Answer], timeout_s: float | None = None, *, repeat: bool = True
+    ) -> _Answer:
+        """Send a request to the store of its segment, and wait for the answer; it is retried, if it may be sent twice,
+        within the time (None: the client's). Its id and its token are put in on the way. ProtocolError if the store
+        answers with something else."""
+        segment, kind = request.segment, type(request)
         if timeout_s is None:
             timeout_s = self.timeout_s
         backoff = Backoff()
@@ -126,14 +142,16 @@ class SegmentStores:
                     await backoff.pause()
                     continue
                 try:
-                    reply = await connection.call(kind, None, token=token, **fields)
+                    reply = await connection.ask(replace(request, token=token), answer, timeout_s=None)
                     self.trouble = None
+                    if not is_whole(request, reply):
+                        raise ProtocolError(f"{kind.__name__} for {segment} was answered with {str(reply)[:200]}")
                     return reply
-                except TokenExpiredError as error:  # nothing was done
+                except (NotOwnerError, TokenExpiredError) as error:  # nothing was done
                     self.forget(segment)
                     trouble = error
                 except PermissionDeniedError:
-                    self.forget(segment)  # another token may do
+                    self.forget(segment)  # another token may work
                     raise
                 except StorageFullError:
                     raise

@@ -1,7 +1,7 @@
-"""Delegation tokens of one client: one for each stream and kind of use, fetched anew before it ends.
+"""Delegation tokens of one client: one for each stream and kind of use, replaced before it expires.
 
-How long a token holds is taken from its own two times, so the clocks of client and server need not
-agree. Without credentials there are no tokens, and the controller is not asked.
+How long a token is valid is taken from its own two times, so the clocks of client and server need
+not agree. Without credentials there are no tokens, and the controller is not asked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 import jwt
+from cachetools import LRUCache
 
 from nadi.access.commands import token_permission
 from nadi.access.permissions import Permission
@@ -40,7 +41,7 @@ class DelegationTokens:
 
     def __init__(self, controller: ControllerClient) -> None:
         self._controller = controller
-        self._held: dict[tuple[str, Permission], HeldToken] = {}
+        self._held: LRUCache[tuple[str, Permission], HeldToken] = LRUCache(_CACHED)
         self._fetching: dict[tuple[str, Permission], asyncio.Task[HeldToken]] = {}
 
     async def token(self, segment: str, kind: type[wire.Command]) -> str:
@@ -66,7 +67,7 @@ class DelegationTokens:
             raise ClosedError("this client was closed") from None
 
     def forget(self, segment: str) -> None:
-        """Fetch the tokens of the segment's stream anew, next time."""
+        """Fetch new tokens for the segment's stream next time."""
         for permission in Permission:
             self._held.pop((_stream_of(segment), permission), None)
 
@@ -78,8 +79,6 @@ class DelegationTokens:
         scope, _, stream = key[0].partition("/")
         text = await self._controller.delegation_token(scope, stream, write=key[1] is Permission.READ_UPDATE)
         held = HeldToken(text, time.monotonic() + _holds_s(text))
-        if len(self._held) >= _CACHED:
-            self._held.clear()
         self._held[key] = held
         return held
 

@@ -1,7 +1,7 @@
-"""Serializers: what turns values into events and back, given to writers and readers as an argument.
+"""Serializers, which turn values into events and back, passed to writers and readers as an argument.
 
 `Bytes`, `Text`, `Json` and `Msgpack` are plain. `Struct`, `Avro`, `Protobuf` and `Arrow` have schemas, which are
-kept in the store and checked for compatibility. Whatever has `serialize` and `deserialize` is a serializer too.
+kept in the store and checked for compatibility. Anything with `serialize` and `deserialize` is a serializer too.
 docs/serializers.md is the guide.
 """
 
@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from nadi.client.serializers.plain import Bytes, Json, Msgpack, Text
-from nadi.client.serializers.protocol import SchemaSerializer, Serializer
 from nadi.client.serializers.registry import Compatibility, SchemaVersion
+from nadi.client.serializers.serializer import SchemaSerializer, Serializer
 
 if TYPE_CHECKING:
     from nadi.client.serializers.arrow import Arrow
@@ -35,7 +35,7 @@ __all__ = [
     "Text",
 ]
 
-# imported when first asked for: each brings a library that most programs don't use
+# imported on first access: each brings in a library that most programs don't use
 _HOMES = {"Arrow": "arrow", "Avro": "avro", "Protobuf": "protobuf", "Struct": "structs"}
 
 

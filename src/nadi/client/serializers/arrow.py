@@ -2,8 +2,8 @@
 
 The event holds the batch's IPC message without its schema, which the store keeps. Columns are read by name:
 those the reader doesn't know are left out, those the writer didn't have are null, and numbers, decimals and
-strings are widened where no value can change. Many rows in one event make a stream small and quick to read;
-where each row has a routing key of its own, write it as an event of its own.
+strings are widened if no value can change. Many rows per event make a stream small and quick to read;
+if each row has its own routing key, write it as its own event.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nadi.errors import InvalidArgumentError, SerializationError
 
 
 class Arrow:
-    """RecordBatches of one schema. Dictionary columns can't be in it: their values would lie outside the batch."""
+    """RecordBatches of one schema. It can't have dictionary columns: their values would lie outside the batch."""
 
     schema_format = "arrow"
 
@@ -99,7 +99,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _differences(reader: Any, writer: Any, path: str) -> list[str]:
-    """Of two schemas, or of two struct types."""
+    """The differences between two schemas, or two struct types."""
     written = {field.name: field for field in _fields(writer)}
     found: list[str] = []
     for field in _fields(reader):
@@ -126,7 +126,7 @@ def _fields(schema: Any) -> list[pa.Field]:
 
 
 def _widens(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether every value of `old` is one of `new`; times and nested types have to be equal."""
+    """Whether every value of `old` is also a value of `new`; times and nested types have to be equal."""
     kinds = pa.types
     if kinds.is_null(old):
         return True

@@ -1,6 +1,6 @@
-"""Avro, by fastavro; whether one schema reads another's data is told by Apache's `avro` package.
+"""Avro, by fastavro; Apache's `avro` package checks whether one schema reads another's data.
 
-Values are what fastavro takes and gives: dicts for records. An event read under another version of the schema
+Values are what fastavro takes and returns: dicts for records. An event read under another version of the schema
 is resolved by Avro's rules: fields by name or alias, defaults for what wasn't written, promoted numbers.
 Needs `pip install "nadi[avro]"`.
 """
@@ -111,10 +111,10 @@ def _read(data: bytes, writer: Any, reader: Any) -> Any:
     source = io.BytesIO(data)
     try:
         value = fastavro.schemaless_reader(source, writer, reader)
-    except Exception as error:  # fastavro raises whatever bytes that are no Avro lead to
+    except Exception as error:  # fastavro raises whatever bytes that aren't Avro lead to
         raise SerializationError(f"the event can't be read by its Avro schema: {_told(error)}") from error
     if source.tell() != len(data):
-        raise SerializationError(f"the event has {len(data) - source.tell()} bytes more than its Avro schema tells of")
+        raise SerializationError(f"the event has {len(data) - source.tell()} bytes more than its Avro schema describes")
     return value
 
 

@@ -1,11 +1,11 @@
 """Between a stream's events and values: what writers call for each value, and readers for each block.
 
-An event of a serializer with a schema begins with six bytes: the magic 9D 01 and the schema's id, a big-endian
-u32. 9D begins no UTF-8 text, so such an event is never taken for JSON. An event of a plain serializer is its
-bytes alone.
+An event of a serializer with a schema starts with six bytes: the magic 9D 01 and the schema's id, a big-endian
+u32. No UTF-8 text starts with 9D, so such an event is never taken for JSON. An event of a plain serializer is
+just the serialized bytes.
 
-Serializing never waits: the schema is registered when the writer is made. Reading may have to fetch a schema,
-and does so for a block at once, before its events are read; what can't be read fails its own events only.
+Serializing never waits: the schema is registered when the writer is created. Reading may have to fetch schemas,
+and does so once per block, before its events are read; an event that can't be read fails alone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from typing import Generic, NoReturn, Protocol, TypeVar
 
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.serializers.protocol import SchemaSerializer, Serializer, T
 from nadi.client.serializers.registry import SchemaGroup
+from nadi.client.serializers.serializer import SchemaSerializer, Serializer, T
 from nadi.errors import InvalidArgumentError, NadiError, SchemaIncompatibleError, SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 
@@ -31,12 +31,12 @@ class EventDecoder(Protocol[T_co]):
     """Reads events of one stream with one serializer."""
 
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T_co]:
-        """What reads these events (and no others); it raises SerializationError and what fits the event."""
+        """Return what reads these events (and no others), raising SerializationError or another error that fits."""
         ...
 
 
 async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> Callable[[T], bytes]:
-    """What makes an event of a value; registers the serializer's schema if it has one."""
+    """Return the function that makes an event of a value; register the serializer's schema if it has one."""
     _check(serializer)
     if not isinstance(serializer, SchemaSerializer):
         return serializer.serialize
@@ -46,7 +46,7 @@ async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Se
 
 
 def decoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializer[T]) -> EventDecoder[T]:
-    """What reads the stream's events as values."""
+    """Return what reads the stream's events as values."""
     _check(serializer)
     if isinstance(serializer, SchemaSerializer):
         return _SchemaDecoder(SchemaGroup(stores, scope, stream), serializer)
@@ -56,7 +56,7 @@ def decoder(stores: SegmentStores, scope: str, stream: str, serializer: Serializ
 def _check(serializer: object) -> None:
     if isinstance(serializer, type) or not (hasattr(serializer, "serialize") and hasattr(serializer, "deserialize")):
         raise InvalidArgumentError(
-            f"{serializer!r} is no serializer: give an object with serialize and deserialize, as Json() or Text()"
+            f"{serializer!r} is not a serializer: pass an object with serialize and deserialize, such as Json()"
         )
 
 
@@ -69,7 +69,7 @@ class _PlainDecoder(Generic[T]):
 
 
 class _SchemaDecoder(Generic[T]):
-    """Keeps what reads each schema it met, the last used ones, SCHEMA_CACHE_DECODERS at most."""
+    """Keeps a function per schema met, at most SCHEMA_CACHE_DECODERS, the most recently used."""
 
     def __init__(self, group: SchemaGroup, serializer: SchemaSerializer[T]) -> None:
         self._group, self._serializer = group, serializer

@@ -33,7 +33,7 @@ def differences(reader: Schema, writer: Schema) -> list[str]:
 
 
 class _Comparison:
-    """One run over two schemas; pairs under way are taken for good, so that recursive types end."""
+    """One run over two schemas; pairs in progress count as compatible, so that recursive types end."""
 
     def __init__(self, reader: Schema, writer: Schema) -> None:
         self._reader_types: dict[str, Schema] = reader.get("$defs", {})

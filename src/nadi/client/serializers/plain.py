@@ -1,18 +1,19 @@
 """Serializers without a schema: bytes, text, JSON and msgpack.
 
 JSON and msgpack take a type (a msgspec struct, a dataclass, `list[int]`, ...) that each event is read as and
-checked against; without one they give dicts, lists and plain values. Their events are nothing but the encoded
-value, so any program can write and read them. For a type whose changes are watched see `Struct`.
+checked against; without one they return dicts, lists and plain values. Their events are just the encoded
+value, so any program can write and read them. For types whose changes are checked see `Struct`.
 
 >>> Json().deserialize(Json().serialize({"meter": "kitchen", "wh": 12}))
 {'meter': 'kitchen', 'wh': 12}
 >>> Json(list[int]).deserialize(b'["a"]')
 Traceback (most recent call last):
-nadi.errors.SerializationError: the event is no JSON for list[int]: Expected `int`, got `str` - at `$[0]`
+nadi.errors.SerializationError: the event is not JSON for list[int]: Expected `int`, got `str` - at `$[0]`
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
 import msgspec
@@ -26,7 +27,7 @@ ENCODE_ERRORS = (msgspec.MsgspecError, TypeError, ValueError, OverflowError, Rec
 
 
 class Bytes:
-    """Events as they are; for where a serializer is asked for."""
+    """Events unchanged; for use where a serializer is required."""
 
     def serialize(self, value: bytes) -> bytes:
         if not isinstance(value, bytes | bytearray | memoryview):
@@ -58,56 +59,49 @@ class Text:
             raise SerializationError(f"the event is no {self.encoding} text: {error}") from error
 
 
-class Json(Generic[T]):
-    """One JSON document an event, read as `type` (any by default)."""
+class _Encoded(Generic[T]):
+    """Values in one of msgspec's formats. written, read: what values are written as, and events are not."""
+
+    def __init__(self, type: Any, format: Any, written: str, read: str) -> None:
+        self.type, self._written, self._read = type, written, read
+        self._encode: Callable[[T], bytes] = format.Encoder().encode
+        self._decode: Callable[[bytes], T] = format.Decoder(type).decode
+
+    def serialize(self, value: T) -> bytes:
+        try:
+            return self._encode(value)
+        except ENCODE_ERRORS as error:
+            raise SerializationError(f"the value can't be written as {self._written}: {error}") from error
+
+    def deserialize(self, data: bytes) -> T:
+        try:
+            return self._decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise SerializationError(f"the event is not {self._read} for {type_name(self.type)}: {error}") from error
+
+
+class Json(_Encoded[T]):
+    """One JSON document per event, read as `type` (any by default)."""
 
     @overload
     def __init__(self: Json[Any]) -> None: ...
     @overload
     def __init__(self, type: type[T]) -> None: ...
     def __init__(self, type: Any = Any) -> None:
-        self.type = type
-        self._encoder = msgspec.json.Encoder()
-        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(type)
-
-    def serialize(self, value: T) -> bytes:
-        try:
-            return self._encoder.encode(value)
-        except ENCODE_ERRORS as error:
-            raise SerializationError(f"the value can't be written as JSON: {error}") from error
-
-    def deserialize(self, data: bytes) -> T:
-        try:
-            return self._decoder.decode(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise SerializationError(f"the event is no JSON for {type_name(self.type)}: {error}") from error
+        super().__init__(type, msgspec.json, "JSON", "JSON")
 
 
-class Msgpack(Generic[T]):
-    """One msgpack value an event, read as `type` (any by default); half the size of JSON or less."""
+class Msgpack(_Encoded[T]):
+    """One msgpack value per event, read as `type` (any by default); half the size of JSON or less."""
 
     @overload
     def __init__(self: Msgpack[Any]) -> None: ...
     @overload
     def __init__(self, type: type[T]) -> None: ...
     def __init__(self, type: Any = Any) -> None:
-        self.type = type
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(type)
-
-    def serialize(self, value: T) -> bytes:
-        try:
-            return self._encoder.encode(value)
-        except ENCODE_ERRORS as error:
-            raise SerializationError(f"the value can't be written as msgpack: {error}") from error
-
-    def deserialize(self, data: bytes) -> T:
-        try:
-            return self._decoder.decode(data)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise SerializationError(f"the event is no msgpack for {type_name(self.type)}: {error}") from error
+        super().__init__(type, msgspec.msgpack, "msgpack", "valid msgpack")
 
 
 def type_name(kind: Any) -> str:
-    """How a type is named in messages."""
+    """Return a type's name for messages."""
     return kind.__qualname__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind)

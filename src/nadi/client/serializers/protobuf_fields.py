@@ -1,7 +1,7 @@
-"""Whether one Protobuf message type reads all that another writes without a loss: field by field, by number.
+"""Whether one Protobuf message type reads everything that another writes without loss: field by field, by number.
 
-What Protobuf's own rules call compatible is wider: an int64 read as an int32 loses its upper half, two fields
-read into one oneof lose the first. Here only changes that keep every value count. Names don't matter.
+Protobuf's own rules for compatibility are wider: an int64 read as an int32 loses its upper half, two fields read
+into one oneof lose the first. Here a change is compatible only if it keeps every value. Names don't matter.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WIDER = {
 
 
 def differences(reader: Any, writer: Any) -> list[str]:
-    """What of the writer's message (a Descriptor) the reader's doesn't take, with the place of each."""
+    """Return what the reader's message type (a Descriptor) can't take from the writer's, each with its place."""
     return _compare(reader, writer, writer.name, set())
 
 

@@ -1,10 +1,10 @@
 """The schemas of a stream: versions, kept in the table `_schemas` of its scope.
 
 A stream's record lists its versions, oldest first; version n has the id n, which events carry. A definition lies
-under its own digest and is written before the record that names it, so a crash between the two leaves nothing
-wrong. The record is changed by compare-and-set only: of two writers that register at once, the second looks
-again and is checked against the first one's schema too. Nothing of it is ever changed or taken back, so an event's
-schema is there as long as the stream's record is.
+under its own digest and is written before the record that names it, so a crash between the two does no
+harm. The record is changed by compare-and-set only: of two writers that register at once, the second looks
+again and is checked against the first one's schema too. Nothing in it is ever changed or withdrawn, so an event's
+schema exists as long as the stream's record does.
 
 Which schema may follow which is a rule of the stream. BACKWARD: new readers read old events. FORWARD: readers
 not yet changed read new events. FULL: both. Each asks this of the latest version, the TRANSITIVE forms of all.
@@ -19,21 +19,18 @@ import msgspec
 
 from nadi.client.control.arguments import checked
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.serializers.protocol import SchemaSerializer, T
-from nadi.client.tables.table import ABSENT, Table, TableValue
+from nadi.client.serializers.serializer import SchemaSerializer, T
+from nadi.client.tables.change import change_value
+from nadi.client.tables.table import Table, TableValue, value_or_none
 from nadi.errors import (
-    ConditionFailedError,
     ConflictError,
     InvalidArgumentError,
     SchemaIncompatibleError,
-    SegmentNotFoundError,
     StreamNotFoundError,
     UnknownSchemaError,
 )
 from nadi.limits import SCHEMA_MAX_BYTES, SCHEMA_MAX_VERSIONS
 from nadi.naming import SCHEMAS_TABLE
-
-_TRIES = 50  # compare-and-set rounds; each lost one means that somebody else registered a version
 
 
 class Compatibility(StrEnum):
@@ -84,9 +81,9 @@ class SchemaGroup:
         self._key = stream.encode()
 
     async def register(self, serializer: SchemaSerializer[T]) -> int:
-        """The id of the serializer's schema, which becomes the latest version if it isn't one already.
+        """Return the id of the serializer's schema, which becomes the latest version if it isn't one already.
 
-        SchemaIncompatibleError if the stream's rule forbids it; UnavailableError: try again, it does no harm.
+        SchemaIncompatibleError if the stream's rule forbids it; UnavailableError: retrying is safe.
         """
         definition = serializer.definition
         if len(definition) > SCHEMA_MAX_BYTES:
@@ -95,11 +92,12 @@ class SchemaGroup:
                 "its comments, or split it"
             )
         digest = _digest(serializer.schema_format, definition)
-        for _ in range(_TRIES):
-            record, held = await self._read()
+
+        async def extended(held: bytes | None) -> tuple[bytes | None, int]:
+            record = _decoded(held)
             for version in record.versions:
                 if version.digest == digest:
-                    return version.id
+                    return None, version.id
             await self._check(serializer, record)
             if len(record.versions) >= SCHEMA_MAX_VERSIONS:
                 raise ConflictError(f"{self._name} has {SCHEMA_MAX_VERSIONS} schemas, the limit: begin a new stream")
@@ -107,9 +105,9 @@ class SchemaGroup:
                 await self._create_table()
             await self._table.put(self._definition_key(digest), definition)
             new = SchemaVersion(len(record.versions) + 1, serializer.schema_format, digest)
-            if await self._replace(held, _Record(record.compatibility, (*record.versions, new))):
-                return new.id
-        raise ConflictError(f"others kept registering schemas of {self._name}: try again")
+            return msgspec.json.encode(_Record(record.compatibility, (*record.versions, new))), new.id
+
+        return await change_value(self._table, self._key, f"the list of schemas of {self._name}", extended)
 
     async def check(self, serializer: SchemaSerializer[T]) -> None:
         """SchemaIncompatibleError if the stream's rule forbids the schema; nothing is stored."""
@@ -118,37 +116,37 @@ class SchemaGroup:
             await self._check(serializer, record)
 
     async def versions(self) -> list[SchemaVersion]:
-        """All versions, oldest first."""
+        """Return all versions, oldest first."""
         return list((await self._read())[0].versions)
 
     async def version(self, schema_id: int) -> SchemaVersion:
-        """UnknownSchemaError if there is none of that id."""
+        """Return the version with that id; UnknownSchemaError if there is none."""
         versions = (await self._read())[0].versions
         if not 1 <= schema_id <= len(versions):
             raise UnknownSchemaError(self.scope, self.stream, schema_id)
         return versions[schema_id - 1]
 
     async def definition(self, version: SchemaVersion) -> bytes:
-        """The schema itself, as its serializer stored it."""
+        """Return the schema itself, as its serializer stored it."""
         found = await self._table.get(self._definition_key(version.digest))
         if found is None:
             raise UnknownSchemaError(self.scope, self.stream, version.id)
         return found.value
 
     async def compatibility(self) -> Compatibility:
-        """The stream's rule; BACKWARD unless it was set."""
+        """Return the stream's rule; BACKWARD unless it was set."""
         return (await self._read())[0].compatibility
 
     async def set_compatibility(self, rule: Compatibility) -> None:
         """Set the rule for schemas registered from now on."""
         rule = Compatibility(rule)
-        for _ in range(_TRIES):
-            record, held = await self._read()
+
+        async def ruled(held: bytes | None) -> tuple[bytes, None]:
             if held is None:
                 await self._create_table()
-            if await self._replace(held, _Record(rule, record.versions)):
-                return
-        raise ConflictError(f"others kept changing the schemas of {self._name}: try again")
+            return msgspec.json.encode(_Record(rule, _decoded(held).versions)), None
+
+        await change_value(self._table, self._key, f"the list of schemas of {self._name}", ruled)
 
     async def delete(self) -> None:
         """Forget all schemas and the rule, after the stream was deleted: events that name them can't be read."""
@@ -169,24 +167,13 @@ class SchemaGroup:
         return f"{self.stream}/{digest}".encode()
 
     async def _read(self) -> tuple[_Record, TableValue | None]:
-        try:
-            held = await self._table.get(self._key)
-        except SegmentNotFoundError:
-            held = None
-        return (msgspec.json.decode(held.value, type=_Record) if held else _Record()), held
+        held = await value_or_none(self._table, self._key)
+        return _decoded(held.value if held else None), held
 
     async def _create_table(self) -> None:
         if not await self._stores.controller.stream_exists(self.scope, self.stream):
             raise StreamNotFoundError(self.scope, self.stream)
         await self._table.create()
-
-    async def _replace(self, held: TableValue | None, record: _Record) -> bool:
-        """False if the record was changed since it was read."""
-        try:
-            await self._table.put(self._key, msgspec.json.encode(record), held.version if held else ABSENT)
-        except ConditionFailedError:
-            return False
-        return True
 
     async def _check(self, serializer: SchemaSerializer[T], record: _Record) -> None:
         rule = record.compatibility
@@ -212,6 +199,10 @@ class SchemaGroup:
                     "Change the schema so that both can be read, write to a new stream, or set another rule with "
                     "schemas(...).set_compatibility",
                 )
+
+
+def _decoded(held: bytes | None) -> _Record:
+    return msgspec.json.decode(held, type=_Record) if held is not None else _Record()
 
 
 def _digest(schema_format: str, definition: bytes) -> str:

@@ -1,9 +1,9 @@
 """msgspec structs with their schema kept in the store.
 
-The stored definition is the JSON schema that msgspec makes of the type, and whether events are JSON or
+The stored definition is the JSON schema that msgspec generates for the type, and whether events are JSON or
 msgpack. An event is read straight into the reader's own type: fields it doesn't know are dropped, fields the
-writer didn't know get their defaults. A stream may go from one encoding to the other: each event is read in
-the encoding of the version it names.
+writer didn't know get their defaults. A stream may switch from one encoding to the other: each event is read
+in the encoding of the version it names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Struct(Generic[T]):
         self.definition = json.dumps({"encoding": encoding, "schema": schema}, sort_keys=True).encode()
 
     def serialize(self, value: T) -> bytes:
-        # msgspec checks types when it decodes only; a foreign value would be found by the reader, too late
+        # msgspec only checks types when decoding; a value of another type would be noticed by the reader, too late
         if isinstance(self.type, type) and issubclass(self.type, msgspec.Struct) and not isinstance(value, self.type):
             raise SerializationError(
                 f"a value is a {self.type.__qualname__} here, not {type(value).__qualname__}: make one of it first"
@@ -70,7 +70,7 @@ def _parse(definition: bytes) -> _Definition:
 
 
 def precise_schema(kind: Any) -> dict[str, Any]:
-    """msgspec's JSON schema, with what it leaves out: times without a time zone and the types of dict keys.
+    """Return msgspec's JSON schema, with what it leaves out: times without a time zone and the types of dict keys.
 
     Without these a str and a datetime, or dict[str, int] and dict[int, int], would look the same.
 
@@ -140,7 +140,7 @@ class _Precision:
                 yield field.type, schema["properties"][field.encode_name]
 
     def _may_be(self, member: inspect.Type, branch: dict[str, Any]) -> bool:
-        """Whether this branch of a union is the member's; only one of a JSON type may be in a union."""
+        """Whether this branch of a union is the member's; a union has only one member per JSON type."""
         if isinstance(member, inspect.Metadata):
             member = member.type
         if "$ref" in branch:
@@ -153,7 +153,7 @@ class _Precision:
 
 
 def _is_of(member: inspect.Type, definition: dict[str, Any]) -> bool:
-    """Whether a named type's definition is the member's: of two in a union, the tags differ."""
+    """Whether a named type's definition is the member's: two types in one union have different tags."""
     if not hasattr(member, "fields"):
         return False
     names = {field.encode_name for field in member.fields}

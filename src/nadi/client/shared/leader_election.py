@@ -37,19 +37,19 @@ class LeaderElection(SharedState[Lease, Lease]):
         self._token: int | None = None  # under which this object leads or has led
 
     def token(self, now_ms: int) -> int | None:
-        """The fencing token if this one leads at that time, as far as is known here."""
+        """Return the fencing token if this participant leads at that time, as far as this object knows."""
         leads = self._token == self._state.token and self._state.until_ms > now_ms
         return self._token if leads else None
 
     def leader(self, now_ms: int) -> Lease | None:
-        """The lease of who leads at that time, as far as is known here."""
+        """Return the lease of the leader at that time, as far as this object knows."""
         return self._state if self._state.until_ms > now_ms else None
 
     async def campaign(self, now_ms: int, lease_ms: int, timeout: float | None = None) -> int | None:
-        """Lead until `now_ms + lease_ms` if nobody else does, or go on leading; the token, or None.
+        """Lead until `now_ms + lease_ms` if nobody else does, or keep leading; return the token, or None.
 
-        Who leads calls it again well before the lease ends. A name counts only together with the token that
-        this object was given: another process of the same name waits like everybody else.
+        The leader calls it again well before the lease ends. A name counts only together with the token that
+        this object received: another process of the same name waits like everybody else.
         """
         if not isinstance(now_ms, int) or not isinstance(lease_ms, int) or lease_ms <= 0:
             raise InvalidArgumentError(
@@ -72,7 +72,7 @@ class LeaderElection(SharedState[Lease, Lease]):
         return token
 
     async def resign(self, timeout: float | None = None) -> bool:
-        """Let somebody else lead at once; False if this one didn't lead any more."""
+        """Let somebody else lead at once; return False if this participant no longer leads."""
 
         def generate(state: Lease) -> list[Lease]:
             return [Lease("", state.token, 0)] if state.token == self._token and state.leader else []

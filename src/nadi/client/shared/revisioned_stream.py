@@ -15,6 +15,7 @@ from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.segments.assemble import EventAssembler
 from nadi.client.segments.conditional_append import ConditionalAppender
+from nadi.client.segments.info import segment_info
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import REQUESTS, SegmentStores
 from nadi.errors import EventTooLargeError, InvalidArgumentError, InvalidStreamCutError, NadiError
@@ -67,7 +68,7 @@ class RecordLog(Protocol):
 
 @checked()
 class RevisionedStream:
-    """Made by `open_revisioned_stream`; one user at a time."""
+    """Made by `StreamManager.revisioned_stream`; one user at a time."""
 
     def __init__(self, stores: SegmentStores, scope: str, stream: str, segment_id: int) -> None:
         self.scope, self.stream, self.segment_id = scope, stream, segment_id
@@ -88,8 +89,7 @@ class RevisionedStream:
 
     async def extent(self) -> Extent:
         """Where the stream's data begins and ends now."""
-        info = await self._stores.call(self._segment, wire.GetStreamSegmentInfo, segment=self._segment)
-        assert isinstance(info, wire.StreamSegmentInfo)
+        info = await segment_info(self._stores, self._segment)
         return Extent(info.start_offset, info.write_offset)
 
     async def read(self, start: int, end: int) -> AsyncGenerator[Record, None]:
@@ -106,14 +106,12 @@ class RevisionedStream:
                         yield Record(revision, at, data)
         if assembler.offset != end:
             raise InvalidStreamCutError(
-                f"{end:,} is no revision of {self.name}: use a stream cut that was taken of it, such as its tail"
+                f"{end:,} is not a revision of {self.name}: use one of its stream cuts, such as its tail"
             )
 
     async def boundary(self, offset: int) -> int:
         """The first revision at or after an offset."""
-        found = await self._stores.call(self._segment, wire.LocateOffset, segment=self._segment, target_offset=offset)
-        assert isinstance(found, wire.OffsetLocated)
-        return found.offset
+        return (await self._stores.ask(wire.LocateOffset(0, self._segment, offset, ""), wire.OffsetLocated)).offset
 
     async def append(self, data: bytes, expected_end: int) -> int:
         """Add a record if the stream ends at `expected_end`, and say where it ends then.
@@ -133,23 +131,15 @@ class RevisionedStream:
 
     async def mark(self) -> int | None:
         """The revision from which on to read, if one was set."""
-        reply = await self._stores.call(
-            self._segment, wire.GetSegmentAttribute, segment=self._segment, attribute_id=REVISION_MARK
-        )
-        assert isinstance(reply, wire.SegmentAttribute)
-        return None if reply.value == NO_VERSION else reply.value
+        asked = wire.GetSegmentAttribute(0, self._segment, REVISION_MARK, "")
+        value = (await self._stores.ask(asked, wire.SegmentAttribute)).value
+        return None if value == NO_VERSION else value
 
     async def set_mark(self, revision: int, expected: int | None) -> bool:
         """Set the mark if it still is `expected`; False if it is another one."""
-        reply = await self._stores.call(
-            self._segment,
-            wire.UpdateSegmentAttribute,
-            segment=self._segment,
-            attribute_id=REVISION_MARK,
-            new_value=revision,
-            expected_value=NO_VERSION if expected is None else expected,
-        )
-        assert isinstance(reply, wire.SegmentAttributeUpdated)
+        believed = NO_VERSION if expected is None else expected
+        update = wire.UpdateSegmentAttribute(0, self._segment, REVISION_MARK, revision, believed, "")
+        reply = await self._stores.ask(update, wire.SegmentAttributeUpdated)
         return reply.success or await self.mark() == revision  # a repeated request finds what it did itself
 
     async def truncate(self, revision: int) -> None:

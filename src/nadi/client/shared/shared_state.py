@@ -41,11 +41,11 @@ class SharedState(Generic[S, U]):
         return self._synchronizer.revision
 
     async def refresh(self, timeout: float | None = None) -> None:
-        """See what others did."""
+        """Apply the changes made by others."""
         await self._synchronizer.refresh(timeout)
 
     async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
-        """Let who opens it later begin at the present state; see StateSynchronizer.compact."""
+        """Let later opens start from the current state; see StateSynchronizer.compact."""
         await self._synchronizer.compact(keep_history=keep_history, timeout=timeout)
 
     @property
@@ -99,7 +99,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
     """A mapping of text to values."""
 
     def get(self, key: str, default: V | None = None) -> V | None:
-        """The value as far as is known here; `default` if the key has none."""
+        """Return the value as far as this object knows; `default` if the key has none."""
         return self._state.get(key, default)
 
     def __getitem__(self, key: str) -> V:
@@ -116,24 +116,24 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         return iter(list(self._state))
 
     def as_dict(self) -> dict[str, V]:
-        """A copy of what is known here."""
+        """Return a copy of the contents as far as this object knows."""
         return dict(self._state)
 
     async def put(self, key: str, value: V, timeout: float | None = None) -> None:
-        """Give the key this value, whatever it had."""
+        """Set the key's value unconditionally."""
         await self.put_all({key: value}, timeout)
 
     async def put_all(self, items: Mapping[str, V], timeout: float | None = None) -> None:
-        """All of them in one update."""
+        """Set all of these values in one update."""
         update = _Put(dict(items))
         await self._change(lambda _: [update] if update.items else [], timeout)
 
     async def put_if_absent(self, key: str, value: V, timeout: float | None = None) -> bool:
-        """False if the key had a value."""
+        """Set the key's value if it has none; return False if it has one."""
         return await self._change(lambda state: [] if key in state else [_Put({key: value})], timeout)
 
     async def replace(self, key: str, expected: V, value: V, timeout: float | None = None) -> bool:
-        """False unless the key's value was `expected`."""
+        """Set the key's value if it is `expected`; return False otherwise."""
 
         def generate(state: dict[str, Any]) -> list[_MapUpdate]:
             return [_Put({key: value})] if state.get(key, _MISSING) == expected else []
@@ -143,9 +143,9 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
     async def compute(
         self, key: str, function: Callable[[V | None], V | None], timeout: float | None = None
     ) -> V | None:
-        """Make the key's value what `function` makes of it, None standing for no value; the new value.
+        """Set the key's value to what `function` returns for it, None meaning no value; return the new value.
 
-        `function` is called again when somebody else was faster, and must not change what it is given.
+        `function` is called again if somebody else was faster, and must not change its argument.
         """
         value: V | None = None
 
@@ -160,7 +160,7 @@ class SharedMap(SharedState[dict[str, Any], _MapUpdate], Generic[V]):
         return value
 
     async def remove(self, key: str, timeout: float | None = None) -> bool:
-        """False if there was no such key."""
+        """Remove a key; return False if there is none."""
         return await self._change(lambda state: [_Remove([key])] if key in state else [], timeout)
 
     async def clear(self, timeout: float | None = None) -> None:
@@ -200,19 +200,19 @@ class SharedSet(SharedState[set[Any], _Change], Generic[E]):
         return iter(list(self._state))
 
     def as_set(self) -> set[E]:
-        """A copy of what is known here."""
+        """Return a copy of the contents as far as this object knows."""
         return set(self._state)
 
     async def add(self, element: E, timeout: float | None = None) -> bool:
-        """False if it was in the set."""
+        """Add an element; return False if the set already has it."""
         return await self.change([element], (), timeout)
 
     async def discard(self, element: E, timeout: float | None = None) -> bool:
-        """False if it was not in the set."""
+        """Remove an element; return False if the set doesn't have it."""
         return await self.change((), [element], timeout)
 
     async def change(self, added: Iterable[E], removed: Iterable[E] = (), timeout: float | None = None) -> bool:
-        """Add some and remove others in one update; False if that changed nothing."""
+        """Add some and remove others in one update; return False if that changes nothing."""
         more, less = list(added), list(removed)
         for element in (*more, *less):
             if not isinstance(element, str | int | bytes):
@@ -239,11 +239,11 @@ class SharedCounter(SharedState[int, int]):
 
     @property
     def value(self) -> int:
-        """The sum as far as is known here: as of the last `refresh` or change."""
+        """The value as of this object's last `refresh` or change."""
         return self._state
 
     async def add(self, amount: int = 1, timeout: float | None = None) -> int:
-        """The new value: nobody else gets the same by the same amount."""
+        """Add to the counter and return the new value: nobody else who adds the same amount gets the same."""
         if not isinstance(amount, int):
             raise InvalidArgumentError(f"a counter goes on by an integer, not {amount!r}")
         found = 0
@@ -259,7 +259,7 @@ class SharedCounter(SharedState[int, int]):
         return found
 
     async def compare_and_set(self, expected: int, value: int, timeout: float | None = None) -> bool:
-        """False unless the value was `expected`."""
+        """Set the value if it is `expected`; return False otherwise."""
         done = False
 
         def generate(state: int) -> list[int]:
@@ -306,27 +306,27 @@ class Journal(SharedState[_Entries, "_Append | _Trim"]):
 
     @property
     def first_index(self) -> int:
-        """Of the first entry that is kept."""
+        """The index of the first entry that is kept."""
         return self._state.first
 
     @property
     def next_index(self) -> int:
-        """Of the entry that is appended next, as far as is known here."""
+        """The index of the entry that is appended next, as far as this object knows."""
         return self._state.first + len(self._state.kept)
 
     def __len__(self) -> int:
         return len(self._state.kept)
 
     def entries(self, start: int | None = None) -> list[bytes]:
-        """The entries from index `start` on that are kept, as far as is known here."""
+        """Return the entries from index `start` on that are kept, as far as this object knows."""
         return self._state.kept[max((start or 0) - self._state.first, 0) :]
 
     async def append(self, entry: bytes, timeout: float | None = None) -> int:
-        """The entry's index."""
+        """Append an entry and return its index."""
         return await self.append_all([entry], timeout)
 
     async def append_all(self, entries: Sequence[bytes], timeout: float | None = None) -> int:
-        """Append them one after another, all or none; the index of the first."""
+        """Append entries one after another, all or none; return the index of the first."""
         index = 0
 
         def generate(state: _Entries) -> list[_Append | _Trim]:
@@ -338,7 +338,7 @@ class Journal(SharedState[_Entries, "_Append | _Trim"]):
         return index
 
     async def append_at(self, index: int, entry: bytes, timeout: float | None = None) -> bool:
-        """False if somebody else has appended at `index` already, or it is not the next."""
+        """Append an entry at `index`; return False if somebody else was faster, or it is not the next index."""
 
         def generate(state: _Entries) -> list[_Append | _Trim]:
             return [_Append([entry])] if index == state.first + len(state.kept) else []

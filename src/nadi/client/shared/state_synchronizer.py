@@ -68,7 +68,7 @@ class StateKind(Generic[S, U]):
 
 @checked()
 class StateSynchronizer(Generic[S, U]):
-    """The state as of the last `refresh` or `update`; with `as_of`, for ever as of that revision.
+    """The state as of the last `refresh` or `update`; with `as_of`, forever as of that revision.
 
     `timeout` is in seconds, for each call; None is the client's.
     """
@@ -99,13 +99,13 @@ class StateSynchronizer(Generic[S, U]):
         return self._position or 0
 
     async def refresh(self, timeout: float | None = None) -> S:
-        """Apply what others did, and give the state."""
+        """Apply the changes made by others, and return the state."""
         async with self._limited(timeout, "read"), self._turn:
             await self._catch_up()
         return self._state
 
     async def initialize(self, state: S, timeout: float | None = None) -> bool:
-        """Begin with this state instead of the kind's own; False if the stream has records already."""
+        """Start with this state instead of the kind's own; return False if the stream already has records."""
         self._check_writable()
         async with self._limited(timeout, "initialized"), self._turn:
             await self._catch_up()
@@ -123,9 +123,9 @@ class StateSynchronizer(Generic[S, U]):
             return True
 
     async def update(self, generate: Callable[[S], Sequence[U]], timeout: float | None = None) -> Sequence[U]:
-        """Store the updates that `generate` makes of the present state, all or none; those stored.
+        """Store the updates that `generate` returns for the newest state, all or none; return those stored.
 
-        `generate` is called again whenever somebody else was faster, and may give no updates. Raises
+        `generate` is called again whenever somebody else was faster, and may return no updates. Raises
         RequestTimeoutError, after which it is not known whether the last try was stored,
         StorageFullError at once if the server has no room, and ContentionError if others were faster too often.
         """
@@ -148,10 +148,10 @@ class StateSynchronizer(Generic[S, U]):
         raise ContentionError(self.name, self._attempts)
 
     async def compact(self, *, keep_history: bool = True, timeout: float | None = None) -> None:
-        """Store the whole state, for all who come later to begin at.
+        """Store the entire state, for later opens to start from.
 
-        Without `keep_history` what lies before the last but one compaction is truncated away: the states of
-        that time can't be opened any more. EventTooLargeError if the state is too large for one record.
+        Without `keep_history` everything before the last but one compaction is truncated away: the states of
+        that time can no longer be opened. EventTooLargeError if the state is too large for one record.
         """
         self._check_writable()
         async with self._limited(timeout, "compacted"), self._turn:
@@ -184,7 +184,7 @@ class StateSynchronizer(Generic[S, U]):
         if self._is_headless:
             raise ProtocolError(
                 f"what made the state of {self.name} was truncated away, and no compaction kept it: "
-                "begin anew in another stream, or with `initialize` if this one is empty"
+                "start again in another stream, or with `initialize` if this one is empty"
             )
 
     async def _catch_up(self) -> None:
@@ -239,7 +239,7 @@ class StateSynchronizer(Generic[S, U]):
             try:
                 self._kind.decode_update(data)  # else nobody could read on past this record
             except (ValueError, msgspec.MsgspecError) as error:
-                raise InvalidArgumentError(f"{update!r} is no update of {self.name}: {error}") from error
+                raise InvalidArgumentError(f"{update!r} is not an update of {self.name}: {error}") from error
             parts += (_I32.pack(len(data)), data)
         return b"".join(parts)
 

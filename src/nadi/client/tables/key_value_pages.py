@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nadi.client.segments.stores import SegmentStores
@@ -18,7 +19,7 @@ from nadi.wire import commands as wire
 from nadi.wire.fields import TableEntry
 
 
-class KeyRange(NamedTuple):
+class TableSpan(NamedTuple):
     """Keys of full length; both belong to the range."""
 
     low: bytes
@@ -31,7 +32,7 @@ Page = list[tuple[int, TableEntry]]  # with the id of the segment where the entr
 async def merged_pages(
     stores: SegmentStores,
     segments: Mapping[int, str],
-    span: KeyRange,
+    span: TableSpan,
     page_size: int,
     timeout_s: float | None,
     *,
@@ -42,7 +43,7 @@ async def merged_pages(
         raise InvalidArgumentError(f"a page has 1 to {TABLE_PAGE_MAX_ENTRIES:,} entries, not {page_size}")
     if span.low > span.high:
         return
-    inputs = [_Partition(stores, i, name, span, page_size, timeout_s, keys_only) for i, name in segments.items()]
+    inputs = [_Partition(stores, i, name, *span, page_size, timeout_s, keys_only) for i, name in segments.items()]
     ready: Page = []
     while True:
         await asyncio.gather(*(source.fill() for source in inputs if not source.at_hand and not source.is_read))
@@ -59,44 +60,35 @@ async def merged_pages(
         yield ready
 
 
+@dataclass(slots=True)
 class _Partition:
-    """One partition's keys from the range's low end on, a page of them at hand."""
+    """One partition's keys from `low` on, a page of them at hand."""
 
-    def __init__(
-        self,
-        stores: SegmentStores,
-        segment_id: int,
-        name: str,
-        span: KeyRange,
-        page_size: int,
-        timeout_s: float | None,
-        keys_only: bool,
-    ) -> None:
-        self.segment_id = segment_id
-        self.at_hand: list[TableEntry] = []
-        self.is_read = False  # to the range's end
-        self._stores, self._name, self._page_size, self._timeout_s = stores, name, page_size, timeout_s
-        self._keys_only = keys_only
-        self._low: bytes | None = span.low
-        self._high = span.high
+    stores: SegmentStores
+    segment_id: int
+    name: str
+    low: bytes
+    high: bytes
+    page_size: int
+    timeout_s: float | None
+    keys_only: bool
+    at_hand: list[TableEntry] = field(default_factory=list)
+    is_read: bool = False  # to the range's end
 
     async def fill(self) -> None:
-        kind = wire.ReadTableKeys if self._keys_only else wire.ReadTableEntries
-        reply = await self._stores.call(
-            self._name,
-            kind,
-            self._timeout_s,
-            segment=self._name,
-            suggested_count=self._page_size,
-            range=(b"", self._low, self._high),
-        )
-        if isinstance(reply, wire.TableKeysRead):
-            self.at_hand = [TableEntry(key, version, b"") for key, version in reply.keys]
+        name, count, span = self.name, self.page_size, (b"", self.low, self.high)
+        if self.keys_only:
+            asked = wire.ReadTableKeys(0, name, "", count, span)
+            keys = (await self.stores.ask(asked, wire.TableKeysRead, self.timeout_s)).keys
+            self.at_hand = [TableEntry(key, version, b"") for key, version in keys]
         else:
-            assert isinstance(reply, wire.TableEntriesRead)
-            self.at_hand = list(reply.entries)
-        self._low = _next_key(self.at_hand[-1].key) if self.at_hand else None
-        self.is_read = self._low is None or self._low > self._high
+            wanted = wire.ReadTableEntries(0, name, "", count, span)
+            self.at_hand = list((await self.stores.ask(wanted, wire.TableEntriesRead, self.timeout_s)).entries)
+        following = _next_key(self.at_hand[-1].key) if self.at_hand else None
+        if following is None or following > self.high:
+            self.is_read = True
+        else:
+            self.low = following
 
     def take(self, bound: bytes) -> list[TableEntry]:
         """What is at hand up to the key `bound`."""

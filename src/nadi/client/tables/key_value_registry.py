@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.controller import WORKFLOW_TIMEOUT_S, ControllerClient
+from nadi.client.control.messages import all_pages, ranges_of
 from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,
@@ -42,7 +43,7 @@ class KeyValueTableConfiguration:
 
 
 async def create(controller: ControllerClient, scope: str, table: str, config: KeyValueTableConfiguration) -> bool:
-    """False if it existed."""
+    """Create a table; return False if it already exists."""
     check_name("key-value table", table, max_chars=PREFIXED_NAME_MAX_CHARS)
     request = pb.KeyValueTableConfig(
         scope=scope,
@@ -58,34 +59,30 @@ async def create(controller: ControllerClient, scope: str, table: str, config: K
     if reply.status == reply.INVALID_TABLE_NAME:
         raise InvalidNameError("key-value table", table, f"at most {PREFIXED_NAME_MAX_CHARS} letters, digits, '.', '-'")
     if reply.status not in (reply.SUCCESS, reply.TABLE_EXISTS):
-        raise UnavailableError(f"the controller failed at creating key-value table {scope}/{table}: try again")
+        raise UnavailableError(f"the controller couldn't create key-value table {scope}/{table}: try again")
     return reply.status == reply.SUCCESS
 
 
 async def delete(controller: ControllerClient, scope: str, table: str) -> bool:
-    """False if there was none."""
+    """Delete a table; return False if there is none."""
     request = pb.KeyValueTableInfo(scope=scope, kvtName=table)
     reply = await controller.call("deleteKeyValueTable", request, pb.DeleteKVTableStatus, WORKFLOW_TIMEOUT_S)
     if reply.status not in (reply.SUCCESS, reply.TABLE_NOT_FOUND):
-        raise UnavailableError(f"the controller failed at deleting key-value table {scope}/{table}: try again")
+        raise UnavailableError(f"the controller couldn't delete key-value table {scope}/{table}: try again")
     return reply.status == reply.SUCCESS
 
 
 async def tables(controller: ControllerClient, scope: str) -> list[str]:
-    """The names of the scope's tables."""
-    names: list[str] = []
-    token = ""
-    while True:
-        request = pb.KVTablesInScopeRequest(
-            scope=pb.ScopeInfo(scope=scope), continuationToken=pb.ContinuationToken(token=token)
-        )
+    """Return the names of the scope's tables."""
+
+    async def page(at: pb.ContinuationToken) -> tuple[list[str], pb.ContinuationToken]:
+        request = pb.KVTablesInScopeRequest(scope=pb.ScopeInfo(scope=scope), continuationToken=at)
         reply = await controller.call("listKeyValueTablesInScope", request, pb.KVTablesInScopeResponse)
         if reply.status == reply.SCOPE_NOT_FOUND:
             raise ScopeNotFoundError(scope)
-        names += [info.kvtName for info in reply.kvtables]
-        token, last = reply.continuationToken.token, token
-        if not reply.kvtables or token in ("", last):
-            return names
+        return [info.kvtName for info in reply.kvtables], reply.continuationToken
+
+    return await all_pages(page)
 
 
 async def configuration(controller: ControllerClient, scope: str, table: str) -> KeyValueTableConfiguration:
@@ -94,7 +91,7 @@ async def configuration(controller: ControllerClient, scope: str, table: str) ->
     if reply.status == reply.TABLE_NOT_FOUND:
         raise KeyValueTableNotFoundError(scope, table)
     if reply.status != reply.SUCCESS:
-        raise UnavailableError(f"the controller failed at telling of key-value table {scope}/{table}: try again")
+        raise UnavailableError(f"the controller couldn't describe key-value table {scope}/{table}: try again")
     found = reply.config
     return KeyValueTableConfiguration(
         found.primaryKeyLength, found.secondaryKeyLength, found.partitionCount, found.rolloverSizeBytes
@@ -108,5 +105,4 @@ async def partitions(controller: ControllerClient, scope: str, table: str) -> li
         reply = await controller.call("getCurrentSegmentsKeyValueTable", request, pb.SegmentRanges)
     except NotFoundError as error:
         raise KeyValueTableNotFoundError(scope, table) from error
-    found = (SegmentRange(piece.segmentId.segmentId, piece.minKey, piece.maxKey) for piece in reply.segmentRanges)
-    return sorted(found, key=lambda piece: piece.low)
+    return ranges_of(reply.segmentRanges)

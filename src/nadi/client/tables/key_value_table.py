@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from nadi.client.control.arguments import checked
-from nadi.client.segments.stores import SegmentStores
-from nadi.client.tables.key_value_pages import KeyRange, Page, merged_pages
+from nadi.client.segments.stores import SegmentRequest, SegmentStores
+from nadi.client.tables.key_value_pages import Page, TableSpan, merged_pages
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.table import table_bytes
 from nadi.errors import (
@@ -42,6 +42,7 @@ from nadi.wire import commands as wire
 from nadi.wire import fields
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS
 
+_Answer = TypeVar("_Answer", bound=wire.Command)
 _UPDATE_MAX_BYTES = min(TABLE_BATCH_MAX_BYTES, 15 << 20)  # what fits one frame with its lengths
 
 
@@ -69,12 +70,12 @@ class Version:
 
     @classmethod
     def from_text(cls, text: str) -> Version:
-        """The version whose text (`str`) this is; InvalidArgumentError if it is none."""
+        """Return the version whose text (`str`) this is; InvalidArgumentError if it isn't one."""
         segment_id, _, number = text.partition(":")
         try:
             return cls(int(segment_id), int(number))
         except ValueError:
-            raise InvalidArgumentError(f"{text!r} is no version: use the text of a Version") from None
+            raise InvalidArgumentError(f"{text!r} is not a version: use the text of a Version") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,10 @@ Modification = Insert | Put | Remove
 
 @checked()
 class KeyValueTable:
-    """Made by `open_key_value_table`; a key may be given as bytes where there are no secondary keys.
+    """Made by `StreamManager.key_value_table`; a key may be passed as bytes if there are no secondary keys.
 
-    `timeout` is in seconds, for each call, and for each page of a range; None is the client's. Conditions that do not
-    hold raise ConditionFailedError.
+    `timeout` is in seconds, for each call, and for each page of a range; None means the client's. Conditions that do
+    not hold raise ConditionFailedError.
     """
 
     def __init__(
@@ -130,16 +131,21 @@ class KeyValueTable:
         config: KeyValueTableConfiguration,
         partitions: Sequence[SegmentRange],
     ) -> None:
-        self.scope, self.name, self.configuration = scope, name, config
+        self.scope, self.name, self._configuration = scope, name, config
         self._stores = stores
         self._partitions = list(partitions)
         self._highs = [piece.high for piece in partitions]
         self._names = {p.segment_id: segment_name(scope, name + TABLE_SUFFIX, p.segment_id) for p in partitions}
 
+    @property
+    def configuration(self) -> KeyValueTableConfiguration:
+        """What the table was created with."""
+        return self._configuration
+
     # --- one key ----------------------------------------------------------------------------
 
     async def get(self, key: TableKey | bytes, timeout: float | None = None) -> TableEntry | None:
-        """The key's entry, or None."""
+        """Return the key's entry, or None."""
         return (await self.get_all([key], timeout))[0]
 
     async def insert(self, key: TableKey | bytes, value: bytes, timeout: float | None = None) -> Version:
@@ -157,17 +163,16 @@ class KeyValueTable:
         await self._remove([Remove(key, version)], timeout)
 
     async def exists(self, key: TableKey | bytes, timeout: float | None = None) -> bool:
-        """Whether the key has a value, without reading that."""
+        """Return whether the key has a value, without reading it."""
         whole = self._key(key)
         raw, segment_id = whole.primary + whole.secondary, self._partition(whole.primary)
-        reply = await self._call(segment_id, wire.ReadTableKeys, timeout, suggested_count=1, range=(b"", raw, raw))
-        assert isinstance(reply, wire.TableKeysRead)
-        return bool(reply.keys)
+        asked = wire.ReadTableKeys(0, self._names[segment_id], "", 1, (b"", raw, raw))
+        return bool((await self._ask(asked, wire.TableKeysRead, timeout)).keys)
 
     # --- several keys -----------------------------------------------------------------------
 
     async def get_all(self, keys: Iterable[TableKey | bytes], timeout: float | None = None) -> list[TableEntry | None]:
-        """The entry or None for each key, in order; not one moment's state if they lie in several partitions, or are
+        """Return the entry or None for each key, in order; not a snapshot if they lie in several partitions, or are
         more than a thousand."""
         wanted = [self._key(key) for key in keys]
         places: defaultdict[int, list[int]] = defaultdict(list)
@@ -177,8 +182,7 @@ class KeyValueTable:
 
         async def read(segment_id: int, indexes: list[int]) -> None:
             asked = tuple(fields.TableKey(wanted[i].primary + wanted[i].secondary) for i in indexes)
-            reply = await self._call(segment_id, wire.ReadTable, timeout, keys=asked)
-            assert isinstance(reply, wire.TableRead)
+            reply = await self._ask(wire.ReadTable(0, self._names[segment_id], "", asked), wire.TableRead, timeout)
             for index, entry in zip(indexes, reply.entries, strict=True):
                 if entry.version != NOT_EXISTS:
                     found[index] = TableEntry(wanted[index], entry.value, Version(segment_id, entry.version))
@@ -192,9 +196,9 @@ class KeyValueTable:
         return found
 
     async def update(self, modifications: Iterable[Modification], timeout: float | None = None) -> list[Version | None]:
-        """Do all or none of these; the new versions, None for what was removed.
+        """Apply all or none of these changes; return the new versions, None for removals.
 
-        All must be of one primary key, and either all are removals or none is: Pravega's tables change
+        All must have the same primary key, and either all or none must be removals: Pravega's tables change
         entries and remove keys by different requests, each atomic by itself.
         """
         every = list(modifications)
@@ -221,10 +225,10 @@ class KeyValueTable:
         page_size: int = TABLE_ITERATOR_PAGE,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[TableEntry], None]:
-        """Entries in order of their keys, in lists of at most `page_size`.
+        """Iterate over entries in key order, in lists of at most `page_size`.
 
-        Without `primary`, `prefix`, `start` and `end` speak of primary keys; with it, of the secondary keys of
-        that one. Both ends belong to the range, and a shorter one stands for all keys that begin with it.
+        Without `primary`, `prefix`, `start` and `end` refer to primary keys; with it, to that key's secondary keys.
+        Both ends are inclusive, and a shorter one stands for all keys that start with it.
         Entries that change meanwhile are seen as they are when their page is read.
         """
         span = self._range(primary, prefix, start, end)
@@ -242,7 +246,7 @@ class KeyValueTable:
         page_size: int = TABLE_ITERATOR_PAGE,
         timeout: float | None = None,
     ) -> AsyncGenerator[list[TableKey], None]:
-        """As `pages`, but keys alone."""
+        """Iterate like `pages`, but over keys only."""
         span = self._range(primary, prefix, start, end)
         async with aclosing(self._pages(span, page_size, timeout, keys_only=True)) as pages:
             async for page in pages:
@@ -257,7 +261,7 @@ class KeyValueTable:
         end: bytes = b"",
         timeout: float | None = None,
     ) -> AsyncGenerator[TableEntry, None]:
-        """As `pages`, one by one."""
+        """Iterate like `pages`, but one by one."""
         async for page in self.pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
             for entry in page:
                 yield entry
@@ -271,29 +275,27 @@ class KeyValueTable:
         end: bytes = b"",
         timeout: float | None = None,
     ) -> AsyncGenerator[TableKey, None]:
-        """As `key_pages`, one by one."""
+        """Iterate like `key_pages`, but one by one."""
         async for page in self.key_pages(primary=primary, prefix=prefix, start=start, end=end, timeout=timeout):
             for key in page:
                 yield key
 
     async def entry_count(self, timeout: float | None = None) -> int:
-        """How many entries all partitions hold."""
+        """Return how many entries all partitions hold."""
 
-        async def count(segment_id: int) -> int:
-            info = await self._call(segment_id, wire.GetTableSegmentInfo, timeout)
-            assert isinstance(info, wire.TableSegmentInfo)
-            return info.entry_count
+        async def count(segment: str) -> int:
+            asked = wire.GetTableSegmentInfo(0, segment, "")
+            return (await self._ask(asked, wire.TableSegmentInfo, timeout)).entry_count
 
-        return sum(await asyncio.gather(*(count(segment_id) for segment_id in self._names)))
+        return sum(await asyncio.gather(*map(count, self._names.values())))
 
     # --- inside -----------------------------------------------------------------------------
 
-    async def _call(
-        self, segment_id: int, kind: type[wire.Command], timeout: float | None, *, repeat: bool = True, **asked: Any
-    ) -> wire.Command:
-        segment = self._names[segment_id]
+    async def _ask(
+        self, request: SegmentRequest, answer: type[_Answer], timeout: float | None, *, repeat: bool = True
+    ) -> _Answer:
         try:
-            return await self._stores.call(segment, kind, timeout, repeat=repeat, segment=segment, **asked)
+            return await self._stores.ask(request, answer, timeout, repeat=repeat)
         except SegmentNotFoundError as error:  # partitions are deleted only with their table
             raise KeyValueTableNotFoundError(self.scope, self.name) from error
 
@@ -335,8 +337,8 @@ class KeyValueTable:
         if sum(len(key) + len(value) for key, _, value in entries) > _UPDATE_MAX_BYTES:
             raise InvalidArgumentError(f"one update has at most {_UPDATE_MAX_BYTES:,} bytes of keys and values")
         repeat = all(entry.version == NO_VERSION for entry in entries)
-        reply = await self._call(segment_id, wire.UpdateTableEntries, timeout, repeat=repeat, entries=tuple(entries))
-        assert isinstance(reply, wire.TableEntriesUpdated)
+        update = wire.UpdateTableEntries(0, self._names[segment_id], "", tuple(entries))
+        reply = await self._ask(update, wire.TableEntriesUpdated, timeout, repeat=repeat)
         return [Version(segment_id, number) for number in reply.versions]
 
     async def _remove(self, removals: Sequence[Remove], timeout: float | None) -> None:
@@ -346,7 +348,8 @@ class KeyValueTable:
             for key, each in zip(raw, removals, strict=True)
         )
         repeat = all(key.version == NO_VERSION for key in keys)
-        await self._call(segment_id, wire.RemoveTableKeys, timeout, repeat=repeat, keys=keys)
+        removal = wire.RemoveTableKeys(0, self._names[segment_id], "", keys)
+        await self._ask(removal, wire.TableKeysRemoved, timeout, repeat=repeat)
 
     def _expected(self, segment_id: int, version: Version | None) -> int:
         if version is None:
@@ -355,7 +358,7 @@ class KeyValueTable:
             raise ConditionFailedError(f"{version} is the version of an entry in another partition than the key's")
         return version.number
 
-    def _range(self, primary: bytes | None, prefix: bytes, start: bytes, end: bytes) -> KeyRange:
+    def _range(self, primary: bytes | None, prefix: bytes, start: bytes, end: bytes) -> TableSpan:
         config = self.configuration
         room = config.primary_key_bytes
         head = b""
@@ -371,10 +374,10 @@ class KeyValueTable:
         high = (head + prefix).ljust(whole, b"\xff")
         if end:
             high = min(high, (head + end).ljust(whole, b"\xff"))
-        return KeyRange(low, high)
+        return TableSpan(low, high)
 
     async def _pages(
-        self, span: KeyRange, page_size: int, timeout: float | None, *, keys_only: bool
+        self, span: TableSpan, page_size: int, timeout: float | None, *, keys_only: bool
     ) -> AsyncGenerator[Page, None]:
         primary = self.configuration.primary_key_bytes
         if span.low[:primary] == span.high[:primary]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from nadi.client.control.arguments import checked
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import AlreadyExistsError, InvalidArgumentError
+from nadi.errors import AlreadyExistsError, InvalidArgumentError, SegmentNotFoundError
 from nadi.naming import TABLE_SUFFIX, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
@@ -28,7 +28,7 @@ class TableValue:
 
 
 def table_bytes(given: object, what: str) -> bytes:
-    """A key or a value as bytes; InvalidArgumentError if it is no bytes, which would end the whole connection."""
+    """Return a key or a value as bytes; InvalidArgumentError for anything else, which would end the connection."""
     if isinstance(given, bytes):
         return given
     if isinstance(given, bytearray | memoryview):
@@ -45,44 +45,41 @@ class Table:
         self.segment = segment_name(scope, name + TABLE_SUFFIX, 0)
 
     async def create(self) -> bool:
-        """False if it existed."""
+        """Create the table; return False if it already exists."""
         try:
-            await self._stores.call(self.segment, wire.CreateTableSegment, segment=self.segment)
+            await self._stores.ask(wire.CreateTableSegment(0, self.segment, ""), wire.SegmentCreated)
         except AlreadyExistsError:
             return False
         return True
 
     async def delete(self) -> None:
-        """Delete it with all that it holds; SegmentNotFoundError if there is none."""
-        await self._stores.call(self.segment, wire.DeleteTableSegment, segment=self.segment, must_be_empty=False)
+        """Delete the table and its contents; SegmentNotFoundError if there is none."""
+        await self._stores.ask(wire.DeleteTableSegment(0, self.segment, False, ""), wire.SegmentDeleted)
 
     async def get(self, key: bytes) -> TableValue | None:
-        """The value and its version, or None."""
-        reply = await self._stores.call(
-            self.segment, wire.ReadTable, segment=self.segment, keys=(TableKey(table_bytes(key, "key")),)
-        )
-        assert isinstance(reply, wire.TableRead)
-        entry = reply.entries[0]
+        """Return the value and its version, or None."""
+        asked = wire.ReadTable(0, self.segment, "", (TableKey(table_bytes(key, "key")),))
+        entry = (await self._stores.ask(asked, wire.TableRead)).entries[0]
         return None if entry.version == NOT_EXISTS else TableValue(entry.value, entry.version)
 
     async def put(self, key: bytes, value: bytes, version: int = ANY_VERSION) -> int:
         """Store the value and return its version; ConditionFailedError if the key had another one."""
-        reply = await self._stores.call(
-            self.segment,
-            wire.UpdateTableEntries,
-            repeat=version == ANY_VERSION,
-            segment=self.segment,
-            entries=(TableEntry(table_bytes(key, "key"), version, table_bytes(value, "value")),),
-        )
-        assert isinstance(reply, wire.TableEntriesUpdated)
-        return reply.versions[0]
+        entry = TableEntry(table_bytes(key, "key"), version, table_bytes(value, "value"))
+        update = wire.UpdateTableEntries(0, self.segment, "", (entry,))
+        return (await self._stores.ask(update, wire.TableEntriesUpdated, repeat=version == ANY_VERSION)).versions[0]
 
     async def remove(self, key: bytes, version: int = ANY_VERSION) -> None:
         """Remove the key; ConditionFailedError if it had another version."""
-        await self._stores.call(
-            self.segment,
-            wire.RemoveTableKeys,
-            repeat=version == ANY_VERSION,
-            segment=self.segment,
-            keys=(TableKey(table_bytes(key, "key"), version),),
-        )
+        removal = wire.RemoveTableKeys(0, self.segment, "", (TableKey(table_bytes(key, "key"), version),))
+        await self._stores.ask(removal, wire.TableKeysRemoved, repeat=version == ANY_VERSION)
+
+
+# --- for other modules of the client ----------------------------------------------------------
+
+
+async def value_or_none(table: Table, key: bytes) -> TableValue | None:
+    """As `Table.get`; None also where the table was never made."""
+    try:
+        return await table.get(key)
+    except SegmentNotFoundError:
+        return None

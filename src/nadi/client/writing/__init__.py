@@ -1,4 +1,4 @@
 """From events to appends: writers, batches, transactions, event time.
 
-Owns the order of a key's events and what was not acknowledged yet. Never reads.
+Owns the order of each key's events and everything not yet acknowledged. Never reads.
 """

@@ -21,8 +21,8 @@ _SETTLING = threading.Lock()
 class Ack:
     """Whether events are stored: await it, or wait with `result` in a thread without an event loop.
 
-    A batch that is spread over successors of its segment, and a call that spanned several batches,
-    have an Ack of several parts: done when all are, failed if one is.
+    A batch that is spread over successors of its segment, or a call that spans several batches,
+    has an Ack of several parts: done when all are, failed if one is.
     """
 
     __slots__ = ("_error", "_future", "_parts")
@@ -34,7 +34,7 @@ class Ack:
 
     @classmethod
     def of_all(cls, acks: Iterable[Ack]) -> Ack:
-        """One Ack for several; stored at once if there is none."""
+        """Combine several Acks into one; it is done at once if there are none."""
         distinct = list(dict.fromkeys(acks))
         if len(distinct) == 1:
             return distinct[0]
@@ -46,11 +46,11 @@ class Ack:
         return whole
 
     def done(self) -> bool:
-        """Whether it is known by now that they are stored, or that they are not."""
+        """Return whether the outcome is known: the events are stored, or have failed."""
         return self._future.done()
 
     def result(self, timeout: float | None = None) -> None:
-        """Return once the events are stored, or raise what kept them from it.
+        """Return once the events are stored, or raise the error that prevented it.
 
         RequestTimeoutError after `timeout` seconds; the events may still be stored later.
         """
@@ -82,11 +82,11 @@ class Ack:
     # --- for the writer ---------------------------------------------------------------------
 
     def split(self, parts: int) -> None:
-        """One part of it is now `parts` parts."""
+        """Divide one of its parts into `parts` parts."""
         self._parts += parts - 1
 
     def settle(self, error: NadiError | None) -> None:
-        """One part is stored, or has failed."""
+        """Record that one part is stored, or has failed."""
         with _SETTLING:  # parts of a call that spanned batches may be settled in two threads
             self._parts -= 1
             self._error = self._error or error
@@ -96,6 +96,11 @@ class Ack:
                 self._future.set_result(None)
             else:
                 self._future.set_exception(self._error)
+
+
+def is_stored(ack: Ack) -> bool:
+    """Whether it is known by now that the events are stored."""
+    return ack.done() and ack._future.exception() is None
 
 
 def _outcome(future: concurrent.futures.Future[None]) -> NadiError | None:
@@ -136,7 +141,7 @@ class Batch:
         return b"".join(parts)
 
     def data_to_send(self) -> Parts:
-        """`data`, in which pieces are not copied where there is nothing else."""
+        """Like `data`, but pieces aren't copied if there is nothing else."""
         entries: list[Any] = self.entries
         if self._more and all(isinstance(key, Piece) for key in entries[2::3]):
             return Parts(entries[1::3])

@@ -1,9 +1,9 @@
-"""Many events at once: checked, framed and sorted by segment without a step of Python for each.
+"""Many events at once: checked, framed and sorted by segment without a Python step per event.
 
-`Blocks` takes what write_batch was given and checks, before anything is written, all that can be known of it. It
-gives blocks of about BLOCK_BYTES (or one event), so that a huge list waits for room block by block. A block becomes
+`Blocks` takes the arguments of write_batch and checks all that can be checked before anything is written. It
+yields blocks of about BLOCK_BYTES (or one event), so that a huge list waits for room block by block. A block becomes
 pieces, one for each segment that it has events for: bytes as they will lie in the segment, in order. A piece remembers
-its routing keys, so that it can be divided again when its segment is sealed before it was stored.
+its routing keys, so that it can be divided again if its segment is sealed before the piece is stored.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from nadi.model.framing import HEADER_BYTES
 
 Events: TypeAlias = Iterable[bytes] | pa.Array | pa.ChunkedArray
 RoutingKeys: TypeAlias = str | Sequence[str | None] | pa.Array | pa.ChunkedArray | None
-BLOCK_BYTES = WRITER_BLOCK_BYTES // 2  # what is made of a block stays in a core's cache from step to step
-FEW_EVENTS = 32  # fewer in a block are written one by one: that costs less than the calls that work on arrays
+BLOCK_BYTES = WRITER_BLOCK_BYTES // 2  # so that a block stays in a core's cache from step to step
+FEW_EVENTS = 32  # a block of fewer is written one by one, which costs less than the array calls
 _KINDS_OF_EVENTS = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
 _KINDS_OF_KEYS = (pa.types.is_string, pa.types.is_large_string)
 _PLAIN = {pa.binary_view(): pa.large_binary(), pa.string_view(): pa.large_string(), pa.null(): pa.string()}
 
 
 class Keys:
-    """The routing keys of a batch: names[indices[i]] is that of event i, or names[i] without indices."""
+    """The routing keys of a batch: event i has the key names[indices[i]], or names[i] without indices."""
 
     def __init__(self, names: list[str | None], routes: Routes[Any], indices: Positions | None = None) -> None:
-        """Looks all of them up in `routes`, and so checks them."""
+        """Look all of them up in `routes`, which also checks them."""
         self._names, self._indices, self._routes = names, indices, routes
         codes = routes.codes(names)
         self._codes = codes if indices is None else codes[indices]
@@ -47,7 +47,7 @@ class Keys:
         return len(self._codes)
 
     def codes(self, events: Positions, routes: Routes[Any]) -> Codes:
-        """The segment of each of these events by its code. By another table only these are looked up: that may
+        """The code of each event's segment. In any other table only these events are looked up: that may
         happen with the writer's lock held, and the batch may have millions."""
         if routes is self._routes:
             return self._codes[events]
@@ -62,7 +62,7 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Framed events of one segment. keys: one for all, or those of a batch, where `events` says which."""
+    """Framed events of one segment. keys: one for all, or a batch's keys, with the events' places in it in `events`."""
 
     framed: bytes | memoryview
     count: int
@@ -70,7 +70,7 @@ class Piece:
     events: Positions | None
 
     def divide(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
-        """As Block.pieces, for the segments that replace this piece's own."""
+        """Like Block.pieces, for the segments that replace this piece's own."""
         if not isinstance(self.keys, Keys):
             return [(_one_code(self.keys, routes, spare), self)]
         assert self.events is not None, "keys of a batch come with the events' places in it"
@@ -92,7 +92,7 @@ class Block:
             yield event, self._keys.of(number) if isinstance(self._keys, Keys) else self._keys
 
     def pieces(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
-        """A piece for each segment, with the segment's code; `spare` is that of events without a key."""
+        """A piece for each segment, with the segment's code; events without a key go to the code `spare`."""
         count = len(self)
         framed = partial(framed_list if isinstance(self._events, list) else framed_array, self._events, self._sizes)
         if not isinstance(self._keys, Keys):
@@ -111,7 +111,7 @@ class Blocks:
             array = _plain(events)
             self._blocks = self._cut(array, _sizes_of_array(array), routing_keys, routes)
         elif isinstance(events, pa.Table | pa.RecordBatch):
-            raise InvalidArgumentError("a table is no array of events: choose a column, as table['reading']")
+            raise InvalidArgumentError("a table is not an array of events: pass a column, such as table['reading']")
         elif isinstance(events, Collection):
             checked, sizes = _checked(list(events))
             self._blocks = self._cut(checked, sizes, routing_keys, routes)
@@ -132,9 +132,11 @@ class Blocks:
         return _cut(events, sizes, ends, keys)
 
     def _cut_as_they_come(self, events: Iterable[bytes], routing_keys: Any, routes: Routes[Any]) -> Iterator[Block]:
-        """Each list of them is checked by itself: the iterator may go on for ever."""
+        """Check them list by list: the iterator may never end."""
         one_for_all = routing_keys is None or isinstance(routing_keys, str)
-        each = iter(()) if one_for_all else iter(_keys_as_iterable(routing_keys))
+        if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
+            routing_keys = routing_keys.to_pylist()
+        each = iter(() if one_for_all else routing_keys)
         for listed in _lists(events):
             keys = routing_keys if one_for_all else list(itertools.islice(each, len(listed)))
             checked, sizes = _checked(listed)
@@ -144,16 +146,9 @@ class Blocks:
 
 
 def _plain(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The same array in a form that Arrow's functions for binaries and strings take."""
+    """The same array as a type that Arrow's functions for binaries and strings accept."""
     plain = _PLAIN.get(array.type)
     return array if plain is None else array.cast(plain)
-
-
-def _keys_as_iterable(routing_keys: Any) -> Iterable[str | None]:
-    if isinstance(routing_keys, pa.Array | pa.ChunkedArray):
-        keys: list[str | None] = routing_keys.to_pylist()
-        return keys
-    return routing_keys  # type: ignore[no-any-return]
 
 
 def _lists(events: Iterable[bytes]) -> Iterator[list[bytes]]:
@@ -171,7 +166,7 @@ def _lists(events: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def as_bytes(event: object) -> bytes:
-    """The event, or a copy of it if it is of another kind; InvalidArgumentError if it is no bytes."""
+    """The event, or a copy of it if it is of another kind; InvalidArgumentError for anything but bytes."""
     if type(event) is bytes:
         return event
     if isinstance(event, bytes | bytearray | memoryview):
@@ -251,7 +246,7 @@ def _one_code(key: str | None, routes: Routes[Any], spare: int) -> int:
 def _pieces(
     keys: Keys, places: Positions, routes: Routes[Any], spare: int, framed: Callable[[Positions | None], Framed]
 ) -> list[tuple[int, Piece]]:
-    """Events sorted by segment. places: where each is among `keys`; framed: them in an order."""
+    """Events sorted by segment. places: the place of each in `keys`; framed: frames them in a given order."""
     codes = keys.codes(places, routes)
     codes = np.where(codes == NO_KEY, np.uint16(spare), codes)
     counts = np.bincount(codes).tolist()

@@ -1,8 +1,8 @@
-"""What a writer tells of event time: notes, which the controller makes watermarks of.
+"""What a writer reports of event time: notes, from which the controller makes watermarks.
 
 A note says: what I have written so far has times up to this one, and what I shall write has none before it. It is
-sent once all that was written before it is stored, with the present ends of the writer's segments; so whatever
-lies behind the watermark made of it is read before. One note is under way at a time, and of those that wait for it
+sent once all that was written before it is stored, with the current ends of the writer's segments, so readers get all
+of that before the watermark made from the note. One note is in flight at a time, and of those that wait for it
 only the newest is sent: noting a time after each event costs no more than noting one now and then.
 """
 
@@ -13,11 +13,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from nadi.client.control.controller import ControllerClient
+from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.writing.batch import Ack
+from nadi.client.writing.batch import Ack, is_stored
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -29,7 +32,6 @@ from nadi.errors import (
 )
 from nadi.limits import NAME_MAX_CHARS
 from nadi.naming import segment_name
-from nadi.wire import commands as wire
 from nadi.wire.rpc import controller_pb2 as pb
 
 log = logging.getLogger("nadi.client")
@@ -37,7 +39,7 @@ log = logging.getLogger("nadi.client")
 AUTOMATIC_NOTE_S = 5.0  # as Pravega's
 _LEAVING_TIMEOUT_S = 5.0
 _ASKED_AT_ONCE = 64  # segments whose ends are looked up for one note
-_TIME_MIN = -(1 << 63) + 1  # one less says on the wire that there is no time
+_TIME_MIN = -(1 << 63) + 1  # one less means on the wire that there is no time
 _TIME_MAX = (1 << 63) - 1
 
 
@@ -51,32 +53,20 @@ def check_time(timestamp_ms: int) -> None:
         raise InvalidArgumentError(f"a time is an integer of 64 bits, in milliseconds, not {timestamp_ms!r}")
 
 
-def _is_stored(ack: Ack) -> bool:
-    if not ack.done():
-        return False
-    try:
-        ack.result(0)
-    except NadiError:
-        return False
-    return True
-
-
+@dataclass(slots=True, eq=False)
 class _Note:
-    """A time to be told, what must be stored before, and the Ack of all notes that it stands for."""
+    """A time to report, what must be stored first, and the Ack of all notes that it stands for."""
 
-    __slots__ = ("ack", "timestamp_ms", "written")
-
-    def __init__(self) -> None:
-        self.timestamp_ms = 0
-        self.written: list[Ack] = []
-        self.ack = Ack()
+    timestamp_ms: int = 0
+    written: list[Ack] = field(default_factory=list)
+    ack: Ack = field(default_factory=Ack)
 
 
 class NotedTimes:
     """The times that one writer notes; made by `open_writer`.
 
-    segments: ids of those that the writer writes to now. schedule: has a call made on the loop's thread, from any
-    thread. spawn: runs a coroutine there until the writer is stopped.
+    segments: returns the ids of those that the writer currently writes to. schedule: makes a call on the loop's
+    thread, from any thread. spawn: runs a coroutine there until the writer is stopped.
     """
 
     def __init__(
@@ -107,7 +97,7 @@ class NotedTimes:
         self._ended: NadiError | None = None
 
     def note(self, timestamp_ms: int, written: Iterable[Ack]) -> Ack:
-        """Have a time told once all of `written` is stored; from any thread."""
+        """Report a time once all of `written` is stored; from any thread."""
         check_time(timestamp_ms)
         with self._lock:
             if self._ended is not None:
@@ -119,10 +109,10 @@ class NotedTimes:
             self._latest = timestamp_ms
             note = self._waiting = self._waiting or _Note()
             note.timestamp_ms = timestamp_ms
-            note.written = [ack for ack in dict.fromkeys((*note.written, *written)) if not _is_stored(ack)]
+            note.written = [ack for ack in dict.fromkeys((*note.written, *written)) if not is_stored(ack)]
             starts, self._runs = not self._runs, True
         if starts:
-            self._schedule(self._start)
+            self._schedule(lambda: self._spawn(self._send_all()))
         return note.ack
 
     def note_automatically(self, written: Callable[[], Iterable[Ack]]) -> None:
@@ -132,13 +122,11 @@ class NotedTimes:
 
     def note_now(self, written: Iterable[Ack]) -> None:
         """Note the wall clock's time, or the latest noted again if that is later; on the loop's thread."""
-        try:
+        with suppress(InvalidArgumentError):  # another thread has just noted a later time
             self.note(max(time.time_ns() // 1_000_000, self._latest), written)
-        except InvalidArgumentError:
-            pass  # another thread has noted a later time at this very moment
 
     async def close(self) -> None:
-        """Have the last note told, then leave."""
+        """Wait until the last note is reported, then leave."""
         if self.automatic and self._ended is None:
             self.note_now(())
         try:
@@ -151,13 +139,13 @@ class NotedTimes:
         await self.leave()
 
     async def leave(self) -> None:
-        """This writer notes no more times, and holds the stream's watermark back no longer."""
+        """Note no more times, and no longer hold back the stream's watermark."""
         if self._was_told:
             self._was_told = False
             await leave(self._stores.controller, self._scope, self._stream, self.writer_id)
 
     def stop(self, error: NadiError) -> None:
-        """What was not told by now fails; on the loop's thread."""
+        """Fail whatever is not reported yet; on the loop's thread."""
         with self._lock:
             self._ended = self._ended or error
             left = [note for note in (self._sending, self._waiting) if note is not None]
@@ -167,9 +155,6 @@ class NotedTimes:
             note.ack.settle(error)
 
     # --- the loop's thread ------------------------------------------------------------------
-
-    def _start(self) -> None:
-        self._spawn(self._send_all())
 
     async def _note_for_ever(self, written: Callable[[], Iterable[Ack]]) -> None:
         while True:
@@ -225,7 +210,7 @@ class NotedTimes:
         self._was_told = True
 
     async def _ends(self) -> dict[int, int]:
-        """Where the writer's segments end now; not those that were truncated away meanwhile."""
+        """Where the writer's segments end now, without those that were truncated away meanwhile."""
         turns = asyncio.Semaphore(_ASKED_AT_ONCE)
         ends: dict[int, int] = {}
 
@@ -233,10 +218,9 @@ class NotedTimes:
             name = segment_name(self._scope, self._stream, segment_id)
             async with turns:
                 try:
-                    info = await self._stores.call(name, wire.GetStreamSegmentInfo, segment=name)
+                    info = await segment_info(self._stores, name)
                 except SegmentNotFoundError:
                     return
-            assert isinstance(info, wire.StreamSegmentInfo)
             ends[segment_id] = info.write_offset
 
         looks = [asyncio.create_task(look(segment_id)) for segment_id in self._segments()]
@@ -249,7 +233,7 @@ class NotedTimes:
 
 
 async def leave(controller: ControllerClient, scope: str, stream: str, writer_id: str) -> None:
-    """Tell that a writer notes no more times. If that fails, the watermark waits for it as long as for a dead one."""
+    """Report that a writer notes no more times. If that fails, watermarks wait for it as long as for a dead one."""
     request = pb.RemoveWriterRequest(writer=writer_id, stream=pb.StreamInfo(scope=scope, stream=stream))
     try:
         async with asyncio.timeout(_LEAVING_TIMEOUT_S):

@@ -1,8 +1,8 @@
-"""The events of a block as they will lie in segments, in any order: of a list, of an array, and of framed events.
+"""The events of a block as they will lie in segments, in any order: from a list, an array, or framed events.
 
-Each function takes an order, or None for that in which they are, and gives what copies framed events: from one number
-in the order to another. A copy, for a piece that waits long must not keep other pieces in memory; with None, all are
-asked for at once.
+Each function takes an order, or None for the existing one, and returns a function that copies the framed events
+between two places in that order. It copies because a piece that waits long must not keep other pieces in memory;
+with None, all are requested at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nadi.model.framing import HEADER_BYTES, event_header, event_headers
 
 Positions: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Framed: TypeAlias = Callable[[int, int], bytes | memoryview]
-SMALL_BYTES = 256  # of an event, up to which copying it is less work than finding it
+SMALL_BYTES = 256  # events up to this size are cheaper to copy than to find
 
 
 def framed_list(events: list[bytes], sizes: Positions, order: Positions | None) -> Framed:
@@ -39,7 +39,7 @@ def framed_list(events: list[bytes], sizes: Positions, order: Positions | None) 
 
 
 def framed_array(events: pa.Array, sizes: Positions, order: Positions | None) -> Framed:
-    """Headers and events are taken in turn from an array of all headers with all events behind them."""
+    """Headers and events are taken in turn from an array of all headers followed by all events."""
     count = len(events)
     headers = _binary(np.arange(0, HEADER_BYTES * count + 1, HEADER_BYTES), sizes.astype(">u8"))
     both = pa.concat_arrays([headers, events])
@@ -51,7 +51,7 @@ def framed_array(events: pa.Array, sizes: Positions, order: Positions | None) ->
 
 
 def framed_again(framed: bytes | memoryview, order: Positions | None) -> Framed:
-    """Of events that are framed already; not copied where nothing is sorted."""
+    """Events that are framed already; not copied if nothing is sorted."""
     block, size = whole_events(memoryview(framed))
     assert size == len(framed), "a piece is whole events"
     borders = np.append(block.starts, size)
@@ -61,13 +61,13 @@ def framed_again(framed: bytes | memoryview, order: Positions | None) -> Framed:
 
 
 def _rows(framed: bytes, size: int, order: Positions) -> Framed:
-    """Of framed events of one size."""
+    """Framed events of one size."""
     row = f"V{size}"
     rows = np.frombuffer(framed, row)
 
     def taken(first: int, stop: int) -> memoryview:
         data = pa.allocate_buffer(size * (stop - first))  # Arrow keeps its memory: no page is new to the process
-        rows.take(order[first:stop], out=np.frombuffer(data, row), mode="clip")  # "raise" would take a copy more
+        rows.take(order[first:stop], out=np.frombuffer(data, row), mode="clip")  # "raise" would make another copy
         return memoryview(data)
 
     return taken

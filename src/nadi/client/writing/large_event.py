@@ -1,13 +1,13 @@
-"""An event too large for one append: written to a transient segment, which is then merged whole."""
+"""An event too large for one append: written to a transient segment, which is then merged in one step."""
 
 from __future__ import annotations
 
 import uuid
 
 from nadi.client.segments.connection import SegmentStoreConnection
+from nadi.client.segments.session import set_up
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.client.writing.batch import Batch
-from nadi.errors import UnavailableError
 from nadi.limits import MAX_EVENT_BYTES
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, AttributeUpdate
@@ -24,26 +24,16 @@ async def merge_large_event(
     The transient segment ends with its connection, so an attempt that fails leaves nothing.
     """
     token = await tokens.token(segment, wire.CreateTransientSegment)
-    created = await connection.call(
-        wire.CreateTransientSegment, _TIMEOUT_S, writer_id=writer_id, parent_segment=segment, token=token
-    )
-    assert isinstance(created, wire.SegmentCreated)
+    create = wire.CreateTransientSegment(0, writer_id, segment, token)
+    created = await connection.ask(create, wire.SegmentCreated, timeout_s=_TIMEOUT_S)
     transient, writer = created.segment, uuid.uuid4().bytes
-    await connection.call(wire.SetupAppend, _TIMEOUT_S, writer_id=writer, segment=transient, token=token)
+    await set_up(connection, transient, writer, token)
     data = memoryview(batch.data())
     for number, offset in enumerate(range(0, len(data), MAX_EVENT_BYTES)):
-        reply = await connection.call(
-            wire.ConditionalBlockEnd,
-            _TIMEOUT_S,
-            writer_id=writer,
-            event_number=number,
-            expected_offset=offset,
-            data=data[offset : offset + MAX_EVENT_BYTES],
-        )
-        if not isinstance(reply, wire.DataAppended):
-            raise UnavailableError(f"a piece of a large event was answered with {type(reply).__name__}")
+        piece = wire.ConditionalBlockEnd(writer, number, offset, data[offset : offset + MAX_EVENT_BYTES], 0)
+        await connection.ask(piece, wire.DataAppended, timeout_s=_TIMEOUT_S)
     update = AttributeUpdate(writer_id, _REPLACE_IF_GREATER, batch.number, NO_VERSION)
     token = await tokens.token(segment, wire.MergeSegments)
-    await connection.call(
-        wire.MergeSegments, _TIMEOUT_S, target=segment, source=transient, token=token, attribute_updates=(update,)
-    )
+    merge = wire.MergeSegments(0, segment, transient, token, (update,))
+    refused = wire.SegmentAttributeUpdated  # an earlier attempt has merged the event
+    await connection.ask(merge, wire.SegmentsMerged, refused, timeout_s=_TIMEOUT_S)

@@ -1,29 +1,25 @@
-"""The way of events into one segment: the batch that grows, those that wait, those in flight.
+"""How events get into one segment: the growing batch, those that wait, those in flight.
 
 Any thread may add events to `current` while it holds the writer's lock; everything else happens on
 the loop's thread. One append is in flight, or two when there is much to send; meanwhile the next
 batch grows, so appends are small when the segment is quiet and large when it is busy.
 
-Event numbers count the events of this output for ever. A new session learns the last number that
-is stored, forgets the batches up to it and sends the rest again in order: a batch is one append
-and therefore stored as a whole or not at all.
+Event numbers count the events of this output forever. A new session learns the last number that
+is stored, forgets the batches up to it and resends the rest in order: a batch is one append
+and therefore stored completely or not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
-from nadi.client.control.patience import Backoff
-from nadi.client.segments.connection import AppendSession, SegmentStoreConnection, error_of
-from nadi.client.segments.stores import APPENDS, SegmentStores
+from nadi.backoff import Backoff
+from nadi.client.segments.session import Session, open_session
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.large_event import merge_large_event
 from nadi.errors import (
@@ -31,6 +27,8 @@ from nadi.errors import (
     ClosedError,
     NadiError,
     NotFoundError,
+    NotOwnerError,
+    ProtocolError,
     SegmentNotFoundError,
     StorageFullError,
     StreamSealedError,
@@ -39,38 +37,22 @@ from nadi.errors import (
 )
 from nadi.limits import WRITER_BLOCK_BYTES
 from nadi.wire import commands as wire
+from nadi.wire.errors import error_of
 from nadi.wire.fields import Buffer
+
+if TYPE_CHECKING:
+    from nadi.client.writing.sender import EventSender
 
 log = logging.getLogger("nadi.client")
 
 SECOND_APPEND_BYTES = WRITER_BLOCK_BYTES // 4  # a second append goes out if it is at least this large
-_SETUP_TIMEOUT_S = 30.0
 _FULL_PAUSE_S = 0.25
-
-
-class OutputOwner(Protocol):
-    """The writer, as its outputs see it."""
-
-    lock: threading.Lock
-    stores: SegmentStores
-
-    def schedule(self, call: Callable[[], None]) -> None:
-        """Call it on the loop's thread, soon; from any thread."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it until the writer is closed; on the loop's thread."""
-
-    def settle(self, batch: Batch, error: NadiError | None) -> None:
-        """A batch is stored or has failed."""
-
-    def on_sealed(self, output: SegmentOutput, error: NadiError) -> None:
-        """The segment takes no more events: those left are in `output.take_all()`."""
 
 
 class SegmentOutput:
     """One segment of one writer."""
 
-    def __init__(self, owner: OutputOwner, segment: str, segment_id: int) -> None:
+    def __init__(self, owner: EventSender, segment: str, segment_id: int) -> None:
         self.segment = segment
         self.segment_id = segment_id
         self.current = Batch()
@@ -84,9 +66,7 @@ class SegmentOutput:
         self._owner = owner
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
-        self._renew_at = math.inf  # when the session needs another token, on the monotonic clock
-        self._connection: SegmentStoreConnection | None = None  # with a session that is set up
-        self._session: AppendSession | None = None
+        self._session: Session | None = None
         self._opening = False
         self._closed = False
 
@@ -94,6 +74,10 @@ class SegmentOutput:
         """Batches with events that are not settled, oldest first; call with the lock held."""
         batches = [*self.in_flight, *self.waiting]
         return [*batches, self.current] if self.current.entries else batches
+
+    @property
+    def _has_pending(self) -> bool:
+        return bool(self.in_flight or self.waiting or self.current.entries)
 
     def take_all(self) -> list[Batch]:
         """`pending`, which this output then forgets; call with the lock held."""
@@ -105,7 +89,7 @@ class SegmentOutput:
         return batches
 
     def notice(self) -> None:
-        """`current` has reached `notice_at`; call with the lock held, from any thread."""
+        """There is more to send: `current` has reached `notice_at`; call with the lock held, from any thread."""
         if self.current.size >= WRITER_BLOCK_BYTES:
             self.cut()
         self.notice_at = WRITER_BLOCK_BYTES
@@ -114,7 +98,7 @@ class SegmentOutput:
             self._owner.schedule(self.pump)
 
     def cut(self) -> None:
-        """Later events go into a new batch; call with the lock held."""
+        """Start a new batch for later events; call with the lock held."""
         if self.current.entries:
             self.waiting.append(self.current)
             self.current = Batch()
@@ -122,36 +106,32 @@ class SegmentOutput:
     def adopt(self, batch: Batch) -> None:
         """Take over a batch of a segment that this one follows; call with the lock held."""
         self.waiting.append(batch)
-        if self._wakes:
-            self._wakes = False
-            self.notice_at = WRITER_BLOCK_BYTES
-            self._owner.schedule(self.pump)
+        self.notice()
 
     def pump(self) -> None:
-        """Send what may be sent."""
+        """Send whatever may be sent now."""
         sends: list[Batch] = []
         with self._owner.lock:
             self._wakes, self.notice_at = False, WRITER_BLOCK_BYTES
             if self.is_sealed or self._closed:
                 return
-            pending = bool(self.in_flight or self.waiting or self.current.entries)
-            if not pending:
+            if not self._has_pending:
                 self._wakes, self.notice_at = True, 1
                 return
             large = bool(self.in_flight and self.in_flight[0].is_large)
-            if self._connection is not None and not large and time.monotonic() >= self._renew_at:
+            if self._session is not None and not large and self._session.is_due:
                 self._drop_session()  # the next one learns what this one has stored
-            if self._connection is not None:
+            session = self._session
+            if session is not None:
                 while self._may_send():
                     sends.append(self._next())
                 if len(self.in_flight) == 1:
                     self._wakes, self.notice_at = True, SECOND_APPEND_BYTES
-        if self._connection is None:
+        if session is None:
             self._open_soon()
             return
-        connection = self._connection
         for batch in sends:
-            self._send(connection, batch)
+            self._send(session, batch)
 
     def _may_send(self) -> bool:
         if not self.in_flight:
@@ -172,37 +152,37 @@ class SegmentOutput:
         self.in_flight.append(batch)
         return batch
 
-    def _send(self, connection: SegmentStoreConnection, batch: Batch) -> None:
-        if self._connection is not connection or self._session is None:
+    def _send(self, session: Session, batch: Batch) -> None:
+        if self._session is not session:
             return  # lost meanwhile: the next session sends it
         if batch.is_large:
-            self._owner.spawn(self._send_large(connection, batch))
+            self._owner.spawn(self._send_large(session, batch))
             return
         data = cast("Buffer", batch.data_to_send())  # parts pass for one buffer where they are only sent
-        count, session_id = len(batch), self._session.session_id
-        connection.send(wire.AppendBlockEnd(self._writer_id, batch.size, data, count, batch.number, session_id))
+        count, session_id = len(batch), session.session_id
+        session.send(wire.AppendBlockEnd(self._writer_id, batch.size, data, count, batch.number, session_id))
 
-    async def _send_large(self, connection: SegmentStoreConnection, batch: Batch) -> None:
+    async def _send_large(self, session: Session, batch: Batch) -> None:
         """Through a transient segment. The merge sets the writer's event number, so that the next
         session knows whether it was done; that session acknowledges the event, or sends it again."""
         try:
             tokens = self._owner.stores.tokens
-            await merge_large_event(connection, tokens, self.segment, self._writer_id, batch)
-        except StreamSealedError as error:
-            if self._connection is connection:
-                self._end(error)
+            await merge_large_event(session.connection, tokens, self.segment, self._writer_id, batch)
+        except StreamSealedError:
+            if self._session is session:
+                self._end()
             return
         except UnavailableError as error:
             self.trouble = error
-            if isinstance(error, TokenExpiredError):
+            if isinstance(error, NotOwnerError | TokenExpiredError):
                 self._owner.stores.forget(self.segment)
         except NotFoundError:
             pass  # the segment, or the transient one with its connection: the next session knows
         except NadiError as error:
-            if self._connection is connection:
+            if self._session is session:
                 self.fail(error)
             return
-        if self._connection is connection:
+        if self._session is session:
             full = isinstance(self.trouble, StorageFullError)
             self._drop_session()
             self._open_soon(_FULL_PAUSE_S if full else 0.0)
@@ -215,63 +195,54 @@ class SegmentOutput:
             self._owner.spawn(self._open(pause_s))
 
     async def _open(self, pause_s: float) -> None:
-        backoff = Backoff()
+        stores, backoff = self._owner.stores, Backoff()
         try:
             await asyncio.sleep(pause_s)
-            while not self._closed and not self.is_sealed:
-                try:
-                    await self._set_up()
-                    break
-                except ClosedError:
-                    break
-                except UnavailableError as error:
-                    self.trouble = error
-                    self._owner.stores.forget(self.segment)
-                except SegmentNotFoundError as error:
-                    self._end(error)
-                    break
-                except NadiError as error:
-                    self.fail(error)
-                    break
-                await backoff.pause()
+            if not self._closed and not self.is_sealed:
+                self._go_on(
+                    await open_session(
+                        stores, self.segment, self._writer_id, self._on_reply, self._on_lost, self._waits, backoff
+                    )
+                )
+        except ClosedError:
+            pass
+        except SegmentNotFoundError:
+            self._end()
+        except NadiError as error:
+            self.fail(error)
         finally:
             self._opening = False
         self.pump()
 
-    async def _set_up(self) -> None:
-        connection = await self._owner.stores.connection(self.segment, APPENDS)
-        held = await self._owner.stores.tokens.held(self.segment, wire.SetupAppend)
-        session = connection.add_session(self._on_reply, self._on_lost)
-        try:
-            setup = await connection.call(
-                wire.SetupAppend, _SETUP_TIMEOUT_S, writer_id=self._writer_id, segment=self.segment, token=held.text
-            )
-            if not isinstance(setup, wire.AppendSetup):
-                raise UnavailableError(f"SetupAppend was answered with {type(setup).__name__}")
-            if self._closed or not connection.is_open:
-                raise UnavailableError("the connection was lost")
-        except BaseException:
-            connection.remove_session(session)
-            raise
-        self._connection, self._session, self._renew_at = connection, session, held.renew_at
+    def _waits(self, error: UnavailableError) -> None:
+        self.trouble = error
+        if self._closed or self.is_sealed:
+            raise ClosedError(f"nothing more is written to {self.segment}")
+
+    def _go_on(self, session: Session) -> None:
+        """Resume with everything the session has not stored."""
+        self._session = session
+        if self._closed:
+            self._drop_session()
+            return
         if not isinstance(self.trouble, StorageFullError):
             self.trouble = None
-        self._acknowledge(setup.last_event_number)
+        self._acknowledge(session.last_event_number)
         for batch in list(self.in_flight):
-            self._send(connection, batch)
+            self._send(session, batch)
 
     def _drop_session(self) -> None:
-        if self._connection is not None and self._session is not None:
-            self._connection.remove_session(self._session)
-        self._connection = self._session = None
+        if self._session is not None:
+            self._session.drop()
+        self._session = None
 
     def _on_lost(self, error: NadiError) -> None:
-        if self._connection is not None:
-            self._connection = self._session = None
+        if self._session is not None:
+            self._session = None
             if not isinstance(self.trouble, StorageFullError):  # with that the server ends it, for all writers on it
                 self.trouble = error
             self._owner.stores.forget(self.segment)
-            if self.in_flight or self.waiting or self.current.entries:
+            if self._has_pending:
                 self._open_soon()
 
     def _on_reply(self, reply: wire.Command) -> None:
@@ -284,20 +255,19 @@ class SegmentOutput:
             return
         error = error_of(reply)
         self._drop_session()
-        if isinstance(reply, wire.SegmentIsSealed | wire.NoSuchSegment):
-            assert error is not None
-            self._end(error)
-        elif isinstance(reply, wire.ErrorMessage) and reply.error_code == wire.STORAGE_FULL:
+        if isinstance(error, StreamSealedError | SegmentNotFoundError):
+            self._end()
+        elif isinstance(error, StorageFullError):
             if not isinstance(self.trouble, StorageFullError):
                 log.warning("writing to %s waits: the server has no room left", self.segment)
             self.trouble = error
             self._open_soon(_FULL_PAUSE_S)
-        elif error is None or isinstance(error, UnavailableError):
+        elif isinstance(error, UnavailableError):
             self.trouble = error
             self._owner.stores.forget(self.segment)
             self._open_soon(0.005)
         else:
-            self.fail(error)
+            self.fail(error or ProtocolError(f"an append to {self.segment} was answered with {str(reply)[:200]}"))
 
     def _acknowledge(self, number: int) -> None:
         done: list[Batch] = []
@@ -311,15 +281,15 @@ class SegmentOutput:
 
     # --- ends -------------------------------------------------------------------------------
 
-    def _end(self, error: NadiError) -> None:
+    def _end(self) -> None:
         self._drop_session()
         self.is_sealed = True
-        self._owner.on_sealed(self, error)
+        self._owner.on_sealed(self)
 
     def fail(self, error: NadiError) -> None:
-        """All pending events fail; later ones are tried anew, in a new session."""
+        """Fail all pending events; later ones are tried in a new session."""
         if isinstance(error, AccessDeniedError):
-            self._owner.stores.forget(self.segment)  # another token may do
+            self._owner.stores.forget(self.segment)  # another token may work
         self._drop_session()
         with self._owner.lock:
             batches = self.take_all()

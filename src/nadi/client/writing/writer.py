@@ -1,478 +1,73 @@
-"""EventWriter: events in, acknowledgements out, in order for each routing key.
-
-`write_event` adds the event to the batch of its key's segment and returns; there is nothing to
-await. When a segment was sealed (the stream scaled), the writer asks for its successors and hands
-them, in one step under the lock, all events of it that were not acknowledged, in order, before any
-newer event can reach them; so the order of each key survives.
-
-`write_batch` does the same with blocks of events: what takes time is done in the caller's thread without
-the lock, by a table of routes; under the lock the pieces are added if that table still holds, and else made anew.
-
-Memory is bounded by WRITER_PENDING_BYTES of unacknowledged events: past it the blocking writer
-waits in `write_event`, before each block in `write_batch`, and asynchronous callers `await ready()`
-or `write_many`.
-"""
+"""EventWriter: what users write events with. `sender` sends them."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import threading
-import time
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from functools import partial
-from typing import Any
-from uuid import uuid4
-
-from nadi.client.control.arguments import check_ack_timeout, checked
-from nadi.client.control.patience import Backoff
-from nadi.client.control.process import OwnProcess
-from nadi.client.segments.stores import SegmentStores
-from nadi.client.writing.batch import Ack, Batch
-from nadi.client.writing.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
-from nadi.client.writing.event_time import NotedTimes, check_writer_id
-from nadi.client.writing.routes import CACHED_KEYS, Routes
-from nadi.client.writing.segment_output import SegmentOutput
-from nadi.errors import (
-    ClosedError,
-    EventTooLargeError,
-    InvalidArgumentError,
-    NadiError,
-    RequestTimeoutError,
-    StorageFullError,
-    StreamSealedError,
-    UnavailableError,
-)
-from nadi.limits import MAX_EVENT_BYTES, MAX_LARGE_EVENT_BYTES, WRITER_BLOCK_BYTES, WRITER_PENDING_BYTES
-from nadi.model.framing import HEADER_BYTES, event_header
-from nadi.model.segments import SegmentRange, Successor
-from nadi.naming import segment_name
-
-ACK_TIMEOUT_S = 60.0
-_SHORT = 4096
-_SHORT_HEADERS = [event_header(size) for size in range(_SHORT)]  # looked up in the fast path
+from nadi.client.control.arguments import checked
+from nadi.client.writing.batch import Ack
+from nadi.client.writing.blocks import Events, RoutingKeys
+from nadi.client.writing.sender import EventSender
 
 
-@checked(without=("write", "write_batch", "write_event", "write_many", "on_sealed", "schedule", "settle", "spawn"))
-class EventWriter:
-    """Writes to the segments given to `open`; made by StreamManager and by Transaction.
+@checked()
+class Writing:
+    """What writers of events and of values have in common."""
 
-    find_successors: what follows a sealed segment; it raises what the events fail with if nothing
-    can. name_of: the name of a segment by its id.
-    """
-
-    def __init__(
-        self,
-        stores: SegmentStores,
-        name: str,
-        segments: Sequence[SegmentRange],
-        *,
-        name_of: Callable[[int], str],
-        find_successors: Callable[[int], Awaitable[list[Successor]]],
-        ack_timeout_s: float = ACK_TIMEOUT_S,
-        blocking: bool = False,
-    ) -> None:
-        check_ack_timeout(ack_timeout_s)
-        self.name = name
-        self.lock = threading.Lock()
-        self.stores = stores
-        self._name_of = name_of
-        self._find_successors = find_successors
-        self._ack_timeout_s = ack_timeout_s
-        self._blocking = blocking
-        self._process = OwnProcess()
-        self._loop = asyncio.get_running_loop()
-        self._room = threading.Condition(self.lock)
-        self._room_waiters: list[asyncio.Future[None]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._pending = 0  # bytes that are not acknowledged
-        self._most_pending = WRITER_PENDING_BYTES  # past it a writer looks closer; -1 once stopped
-        self._since_pause = 0  # bytes written since `ready` last let the loop run
-        self._stopped: NadiError | None = None  # why no more events are taken
-        self._failure: NadiError | None = None  # the first since the last flush
-        self.times: NotedTimes | None = None  # a transaction's writer has none
-        self._outputs: dict[int, SegmentOutput] = {}
-        self._routes: Routes[SegmentOutput] = Routes(())
-        self._output_of_key: dict[str, SegmentOutput] = {}
-        self._cycle: Iterator[SegmentOutput] = iter(())
-        self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
-        self._keyless = next(self._cycle, None)
-        self.spawn(self._watch())
-
-    # --- writing; any thread in the blocking face, else the loop's ---------------------------
-
-    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
-        """Take one event; the Ack, shared by its batch, tells when it is stored.
-
-        Events of one routing key keep their order. Raises EventTooLargeError, StreamSealedError,
-        ClosedError; the blocking face waits here while too much is pending.
-        """
-        if type(event) is not bytes:
-            event = as_bytes(event)
-        size = len(event)
-        if size < _SHORT:
-            header = _SHORT_HEADERS[size]
-        elif size <= MAX_LARGE_EVENT_BYTES:
-            header = event_header(size)
-        else:
-            raise EventTooLargeError(size, MAX_LARGE_EVENT_BYTES)
-        size += HEADER_BYTES
-        with self.lock:
-            if self._pending >= self._most_pending:
-                self._wait_for_room()
-            if routing_key is None:
-                output = self._keyless
-                if output is None or not output.current.entries:
-                    output = self._keyless = next(self._cycle)
-            else:
-                try:
-                    output = self._output_of_key.get(routing_key) or self._route(routing_key)
-                except TypeError:  # a list, say, which no dict takes for a key
-                    kind = type(routing_key).__name__
-                    raise InvalidArgumentError(f"a routing key is a str, not {kind}") from None
-            if size > MAX_EVENT_BYTES + HEADER_BYTES:
-                output.cut()  # a large event is a batch of its own
-            batch = output.current
-            entries = batch.entries
-            entries += (header, event, routing_key)
-            batch.size += size
-            self._pending += size
-            ack = batch.ack
-            if batch.size >= output.notice_at:
-                output.notice()
-            return ack
-
-    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
-        """Take many events, with one key for all or one each; the Ack is for all of them.
-
-        events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings, where null
-        is no key. What is wrong with a list or an array is raised before any of it is taken. The blocking face waits
-        for room before each block. The asynchronous one raises UnavailableError once twice the limit is pending, and
-        has taken what came before: `await write_many` instead.
-        """
-        blocks = Blocks(events, routing_keys, self._routes)
-        return Ack.of_all(itertools.chain.from_iterable(map(self._take, blocks)))
-
-    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
-        """`write_batch`, with `ready` before each block: for any number of events."""
-        acks: dict[Ack, None] = {}
-        for block in Blocks(events, routing_keys, self._routes):
-            await self.ready()
-            acks.update(dict.fromkeys(self._take(block)))
-        return Ack.of_all(acks)
-
-    def note_time(self, timestamp_ms: int) -> Ack:
-        """Say that what was written so far has times up to this one, and what comes later none before it.
-
-        The Ack, which need not be waited for, tells when it or a later time is known to the controller.
-        """
-        if self.times is None or self._stopped is not None:
-            raise self._stopped or InvalidArgumentError("a transaction's events get their time by its commit")
-        return self.times.note(timestamp_ms, self.unacknowledged())
-
-    def unacknowledged(self) -> list[Ack]:
-        """The Acks of everything written so far that is not settled."""
-        with self.lock:
-            return list(dict.fromkeys(batch.ack for output in self._outputs.values() for batch in output.pending()))
-
-    def segment_ids(self) -> list[int]:
-        """The segments that take its events now."""
-        with self.lock:
-            return list(dict.fromkeys(output.segment_id for _, _, output in self._routes.table))
+    def __init__(self, sender: EventSender) -> None:
+        self._sender = sender
 
     async def ready(self) -> None:
         """Wait until there is room for more events."""
-        while self._pending >= WRITER_PENDING_BYTES // 2 and self._stopped is None:
-            waiter = self._loop.create_future()
-            self._room_waiters.append(waiter)
-            await waiter
-        # a caller that never had to wait would keep the loop from sending
-        if self._pending - self._since_pause >= WRITER_BLOCK_BYTES or self._pending < self._since_pause:
-            await asyncio.sleep(0)
-            self._since_pause = self._pending
+        await self._sender.ready()
 
-    async def write(self, event: bytes, routing_key: str | None = None) -> Ack:
-        """`ready`, then `write_event`."""
-        await self.ready()
-        return self.write_event(event, routing_key)
+    def note_time(self, timestamp_ms: int) -> Ack:
+        """Declare that all events so far are at or before this timestamp, and that later ones are not before it.
 
-    def pending_acks(self) -> tuple[list[Ack], NadiError | None]:
-        """The Acks of everything written so far, and the first failure since this was last asked."""
-        with self.lock:
-            outputs = self._outputs.values()
-            acks = list(dict.fromkeys(batch.ack for output in outputs for batch in output.pending()))
-            failure, self._failure = self._failure, None
-        return acks, failure
+        The Ack, which need not be awaited, completes when the controller has recorded it or a later time.
+        """
+        return self._sender.note_time(timestamp_ms)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Return once everything written so far is stored; raise the first failure since the last flush."""
-        acks, failure = self.pending_acks()
-        try:
-            async with asyncio.timeout(timeout):
-                for ack in acks:
-                    try:
-                        await ack
-                    except NadiError as error:
-                        failure = failure or error
-        except TimeoutError:
-            raise self._too_late(f"not everything was acknowledged within {timeout} s") from None
-        if failure is not None:
-            self._failure = None
-            raise failure
+        await self._sender.flush(timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush, then end; what is not stored by then fails with ClosedError."""
-        try:
-            if self._stopped is None or isinstance(self._stopped, StreamSealedError):
-                await self.flush(timeout)
-        finally:
-            if self.times is not None:
-                await self.times.close()
-            self.stop(ClosedError(f"the writer of {self.name} was closed"))
-
-    def stop(self, error: NadiError) -> None:
-        """End at once: pending events fail with `error`."""
-        with self.lock:
-            self._stop_taking(error)
-        for output in self._outputs.values():
-            output.fail(error)
-            output.close()
-        for task in self._tasks:
-            task.cancel()
-        if self.times is not None:
-            self.times.stop(error)
-        self._make_room()
-
-    @property
-    def is_closed(self) -> bool:
-        return isinstance(self._stopped, ClosedError)
-
-    # --- what the outputs call; the loop's thread --------------------------------------------
-
-    def schedule(self, call: Callable[[], None]) -> None:
-        self._process.check()
-        try:
-            if self._blocking:
-                self._loop.call_soon_threadsafe(call)
-            else:
-                self._loop.call_soon(call)
-        except RuntimeError:
-            raise ClosedError(f"the writer of {self.name} was closed") from None
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def settle(self, batch: Batch, error: NadiError | None) -> None:
-        if error is not None and self._failure is None and not isinstance(error, ClosedError):
-            self._failure = error
-        with self.lock:
-            self._pending -= batch.size
-        batch.entries.clear()
-        batch.ack.settle(error)
-        self._make_room()
-
-    def on_sealed(self, output: SegmentOutput, error: NadiError) -> None:
-        self.spawn(self._replace(output))
-
-    # --- inside -----------------------------------------------------------------------------
-
-    def _stop_taking(self, error: NadiError) -> None:
-        self._stopped, self._most_pending = error, -1
-
-    def _wait_for_room(self) -> None:
-        """With the lock held: wait, or raise, until an event may be taken."""
-        if not self._blocking:
-            if self._stopped is None and self._pending < 2 * WRITER_PENDING_BYTES:
-                return
-            if self._stopped is None:
-                raise UnavailableError(
-                    f"{self._pending:,} bytes wait to be stored: `await writer.ready()` before writing more, "
-                    "or `await writer.write_many(...)`"
-                )
-        deadline = time.monotonic() + self._ack_timeout_s
-        while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
-            if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                raise self._too_late(f"no room to write after {self._ack_timeout_s} s")
-        if self._stopped is not None:
-            raise self._stopped
-
-    def _too_late(self, what: str, of: SegmentOutput | None = None) -> RequestTimeoutError:
-        """With the reason, if one is known: that of the output, if it is one's alone."""
-        outputs = list(self._outputs.values()) if of is None else [of]
-        trouble = next((output.trouble for output in outputs if output.trouble), None) or self.stores.waits_for()
-        return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))
-
-    def _make_room(self) -> None:
-        if self._pending <= WRITER_PENDING_BYTES // 2 or self._stopped is not None:
-            if self._blocking:
-                with self.lock:
-                    self._room.notify_all()
-            waiters, self._room_waiters = self._room_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def _take(self, block: Block) -> list[Ack]:
-        """Add a block's events to the batches of their segments; the batches' Acks."""
-        if len(block) < FEW_EVENTS:
-            return [self.write_event(event, key) for event, key in block.one_by_one()]
-        while True:
-            with self.lock:
-                routes, keyless = self._routes, self._next_keyless()
-            pieces = block.pieces(routes, routes.code_of[keyless])
-            with self.lock:
-                if self._pending >= self._most_pending:
-                    self._wait_for_room()
-                if self._routes is routes:  # else a segment was replaced meanwhile
-                    return [self._add(routes.segments[code], piece) for code, piece in pieces]
-
-    def _add(self, output: SegmentOutput, piece: Piece) -> Ack:
-        """With the lock held."""
-        batch = output.current
-        batch.add_piece(piece)
-        self._pending += len(piece.framed)
-        if batch.size >= output.notice_at:
-            output.notice()
-        return batch.ack
-
-    def _next_keyless(self) -> SegmentOutput:
-        """Where events without a key go now: a segment until its batch was sent, then the next."""
-        output = self._keyless
-        if output is None or not output.current.entries:
-            output = self._keyless = next(self._cycle)
-        return output
-
-    def _route(self, key: str) -> SegmentOutput:
-        if len(self._output_of_key) >= CACHED_KEYS:
-            self._output_of_key.clear()
-        output = self._output_of_key[key] = self._routes.segment(key)
-        return output
-
-    def _output(self, segment_id: int) -> SegmentOutput:
-        output = self._outputs.get(segment_id)
-        if output is None:
-            output = SegmentOutput(self, self._name_of(segment_id), segment_id)
-            self._outputs[segment_id] = output
-        return output
-
-    def _set_table(self, entries: list[tuple[float, float, SegmentOutput]]) -> None:
-        self._routes = Routes(entries)
-        self._output_of_key.clear()
-        self._cycle = itertools.cycle(self._routes.segments)
-        self._keyless = next(self._cycle, None)
-
-    async def _replace(self, output: SegmentOutput) -> None:
-        """Hand the events of a sealed segment, and its keys, to its successors."""
-        backoff = Backoff()
-        while True:
-            try:
-                successors = await self._find_successors(output.segment_id)
-                break
-            except ClosedError:
-                return
-            except UnavailableError as error:
-                output.trouble = error
-            except NadiError as error:
-                self._give_up(output, error)
-                return
-            await backoff.pause()
-        if not successors:
-            self._give_up(output, StreamSealedError(f"stream {self.name}"))
-            return
-        with self.lock:
-            if not isinstance(self._stopped, ClosedError):
-                self._hand_over(output, [successor.segment for successor in successors])
-
-    def _give_up(self, output: SegmentOutput, error: NadiError) -> None:
-        with self.lock:
-            self._stop_taking(self._stopped or error)
-        output.fail(error)
-        self._make_room()
-
-    def _hand_over(self, sealed: SegmentOutput, successors: list[SegmentRange]) -> None:
-        """With the lock held. A successor gets only the keys of the segment it replaces here: other
-        predecessors of a merge keep theirs until they are found sealed themselves."""
-        entries = []
-        for low, high, output in self._routes.table:
-            if output is not sealed:
-                entries.append((low, high, output))
-                continue
-            for piece in successors:
-                if piece.low < high and piece.high > low:
-                    entries.append((max(low, piece.low), min(high, piece.high), self._output(piece.segment_id)))
-        self._set_table(entries)
-        spare = self._routes.segments[0] if self._keyless is None else self._keyless
-        for batch in sealed.take_all():
-            groups: defaultdict[SegmentOutput, Batch] = defaultdict(partial(Batch, batch.ack))
-            for header, payload, key in batch.parts():
-                if isinstance(key, Piece):
-                    for code, divided in key.divide(self._routes, self._routes.code_of[spare]):
-                        groups[self._routes.segments[code]].add_piece(divided)
-                else:
-                    output = spare if key is None else self._output_of_key.get(key) or self._route(key)
-                    groups[output].add(header, payload, key)
-            batch.ack.split(len(groups))
-            for output, group in groups.items():
-                output.adopt(group)
-        sealed.close()
-        del self._outputs[sealed.segment_id]
-
-    async def _watch(self) -> None:
-        """Fail the events of outputs that have made no progress for the acknowledgement timeout."""
-        while True:
-            await asyncio.sleep(min(1.0, self._ack_timeout_s / 4))
-            now = time.monotonic()
-            for output in list(self._outputs.values()):
-                with self.lock:
-                    pending = bool(output.pending())
-                    if not pending:
-                        output.progress_at = now
-                if pending and now - output.progress_at > self._ack_timeout_s:
-                    what = f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
-                    is_full = isinstance(output.trouble, StorageFullError)
-                    output.fail(
-                        StorageFullError(f"{what}: {output.trouble}") if is_full else self._too_late(what, output)
-                    )
+        """Flush, then close; writes not stored by then fail with ClosedError."""
+        await self._sender.close(timeout)
 
 
-async def open_writer(
-    stores: SegmentStores,
-    scope: str,
-    stream: str,
-    *,
-    ack_timeout_s: float = ACK_TIMEOUT_S,
-    blocking: bool = False,
-    writer_id: str | None = None,
-    automatically_note_time: bool = False,
-) -> EventWriter:
-    """A writer on the stream's current segments; StreamSealedError if there are none."""
-    if writer_id is not None:
-        check_writer_id(writer_id)
-    controller = stores.controller
-    segments = await controller.current_segments(scope, stream)
-    if not segments:
-        raise StreamSealedError(f"stream {scope}/{stream}")
-    writer = EventWriter(
-        stores,
-        f"{scope}/{stream}",
-        segments,
-        name_of=lambda segment_id: segment_name(scope, stream, segment_id),
-        find_successors=lambda segment_id: controller.successors(scope, stream, segment_id),
-        ack_timeout_s=ack_timeout_s,
-        blocking=blocking,
-    )
-    writer.times = NotedTimes(
-        stores,
-        scope,
-        stream,
-        writer_id or str(uuid4()),
-        segments=writer.segment_ids,
-        schedule=writer.schedule,
-        spawn=writer.spawn,
-    )
-    if automatically_note_time:
-        writer.times.note_automatically(writer.unacknowledged)
-    return writer
+@checked(without=("write", "write_batch", "write_event", "write_many"))
+class EventWriter(Writing):
+    """Writes events to one stream, in order for each routing key; made by `StreamManager.create_writer`."""
+
+    def __init__(self, sender: EventSender) -> None:
+        super().__init__(sender)
+        self.name = sender.name
+        self.write_event = sender.write_event  # type: ignore[method-assign]  # saves one call per event
+
+    def write_event(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Accept one event and return the Ack, shared by its batch, which completes when it is stored.
+
+        Events of one routing key keep their order. Raises EventTooLargeError, StreamSealedError, ClosedError. While
+        too much is pending, the blocking writer waits here for room; asynchronous callers use `write`, or get
+        UnavailableError once twice the limit is pending.
+        """
+        return self._sender.write_event(event, routing_key)
+
+    def write_batch(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Accept many events, with one key for all or one each; return one Ack for all of them.
+
+        events: bytes, or an Arrow array of binaries without nulls; keys may be an Arrow array of strings, where null
+        means no key. Invalid lists and arrays are rejected before any of it is accepted. The blocking writer waits
+        for room before each block of about half a megabyte, so any number of events may be passed; the asyncio one
+        raises UnavailableError once twice the limit is pending, with the events before accepted: use `write_many`.
+        """
+        return self._sender.write_batch(events, routing_keys)
+
+    async def write_many(self, events: Events, routing_keys: RoutingKeys = None) -> Ack:
+        """Accept any number of events: `write_batch`, with `ready` before each block."""
+        return await self._sender.write_many(events, routing_keys)
+
+    async def write(self, event: bytes, routing_key: str | None = None) -> Ack:
+        """Wait until there is `ready` room, then `write_event`."""
+        await self._sender.ready()
+        return self._sender.write_event(event, routing_key)

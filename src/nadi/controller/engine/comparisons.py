@@ -1,26 +1,26 @@
-"""Questions about a stream's cuts that take long, answered in a thread of their own.
+"""Slow questions about a stream's cuts, answered in a separate thread.
 
-Cuts of ten thousand segments are compared in a fifth of a second, in which the loop would serve nobody else. One thread
-does that for all; the history it looks at is a copy, for the loop may add epochs meanwhile.
+Comparing cuts of ten thousand segments takes a fifth of a second, during which the loop would serve nobody else. One
+thread does it for all streams. It works on a copy of the history, since the loop may add epochs meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from nadi.controller.state.history import History
 from nadi.limits import CUT_QUICK_SEGMENTS
+from nadi.runtime import Runtime
 
 T = TypeVar("T")
 
 _thread = ThreadPoolExecutor(1, "nadi stream cuts")
 
 
-async def ask(history: History, question: Callable[[History], T]) -> T:
-    """What `question` says of the history; it changes nothing, and raises what it likes."""
+async def ask(runtime: Runtime, history: History, question: Callable[[History], T]) -> T:
+    """The answer to `question` about the history; the question changes nothing and may raise any error."""
     if len(history.segments) <= CUT_QUICK_SEGMENTS:
         return question(history)
-    return await asyncio.get_running_loop().run_in_executor(_thread, question, history.copied())
+    return await runtime.in_thread(question, history.copied(), pool=_thread)

@@ -1,9 +1,9 @@
-"""What became of finished transactions, kept for a day at least: a client that asks again, or commits again, is told.
+"""Outcomes of finished transactions, kept for at least a day for clients that ask again or commit again.
 
-They lie in tables of which each takes what finishes in a day, and the newest few are kept. A day is one of the
-monotonic clock: whatever the wall clock is set to, nothing is forgotten early and nothing hidden. How old the newest
-table is when a server starts the wall clock alone could tell, so it is heeded there within bounds: it may end one
-table, which forgets nothing that isn't two tables old.
+Each table holds what finishes in one day; only the newest few tables are kept. Days are measured by the monotonic
+clock, so setting the wall clock neither drops an outcome early nor hides one. When a server starts, only the wall
+clock can say how old the newest table is, so it is trusted within bounds: it may close one table, which drops
+nothing less than two tables old.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from nadi.controller.state.clock import Clock
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import CompletedTransaction, Number, Stream, TxnState
 from nadi.controller.state.store import ANY_VERSION, Versioned
 from nadi.errors import SegmentNotFoundError
 from nadi.limits import TXN_COMPLETED_KEEP_MS, TXN_COMPLETED_LIST, TXN_COMPLETED_TABLES
+from nadi.runtime import Runtime
 
 _OLDEST, _NEWEST, _OPENED = "completed", "completed/newest", "completed/opened"  # table numbers, and a time
 
 
 class Finished:
-    def __init__(self, metadata: Metadata, clock: Clock) -> None:
+    def __init__(self, metadata: Metadata, clock: Runtime) -> None:
         self._metadata = metadata
         self._clock = clock
         self._changing = asyncio.Lock()
-        self._newest: int | None = None  # once it was read
+        self._newest: int | None = None  # None until read
         self._opened_ms = 0  # on the monotonic clock
 
     async def add(self, name: StreamName, stream: Stream | None, texts: Sequence[str], state: TxnState) -> None:
-        """Keep how these ended; `stream` is None if it is gone."""
+        """Record how these ended; `stream` is None if it is gone."""
         number = await self._open()
         done = CompletedTransaction(state, self._clock.now_ms(), stream.created_ms if stream is not None else 0)
         await self._metadata.completed(number).put_all([(f"{name.key}/{text}", done, ANY_VERSION) for text in texts])
 
     async def find(self, name: StreamName, text: str) -> CompletedTransaction | None:
-        """How it ended, if that is known still."""
+        """How it ended, if that is still known."""
         for number in await self._kept():
             try:
                 found = await self._metadata.completed(number).get(f"{name.key}/{text}")
@@ -47,7 +47,7 @@ class Finished:
         return None
 
     async def newest(self, name: StreamName, stream: Stream) -> list[tuple[str, TxnState]]:
-        """The stream's transactions that finished last, the newest first."""
+        """The stream's most recently finished transactions, newest first."""
         found: list[tuple[str, TxnState]] = []
         for number in await self._kept():
             mine = [item async for item in self._of(number, name, stream)]
@@ -65,7 +65,7 @@ class Finished:
                 yield key.rpartition("/")[2], record
 
     async def _kept(self) -> range:
-        """The tables' numbers, the newest first."""
+        """The tables' numbers, newest first."""
         async with self._changing:
             newest = await self._load()
         return range(newest, max(newest - TXN_COMPLETED_TABLES, 0), -1)

@@ -1,4 +1,4 @@
 """The controller over gRPC: messages from and to Python values, memory for requests, errors as statuses.
 
-Owns no state: everything is asked of `controller.py`.
+Owns no state: `controller.py` answers everything.
 """

@@ -1,55 +1,59 @@
-"""Between the protocol's messages and the controller's values, both ways.
+"""Conversions between the protocol's messages and the controller's values, both ways.
 
-What comes in may hold anything: a number that stands for nothing is an InvalidArgumentError. What goes
-out has every field set that a client unwraps without looking.
+Incoming messages may hold anything: a number without a meaning is an InvalidArgumentError. Outgoing ones have every
+field set that clients read without checking.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar, cast
 from uuid import UUID
+
+from google.protobuf.message import Message
 
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import (
     Config,
+    EpochSegment,
     GroupConfig,
     GroupRetention,
     ReaderGroup,
     RetentionType,
     ScaleType,
-    SegmentRange,
 )
 from nadi.errors import InvalidArgumentError
 from nadi.limits import RPC_ENTRIES_A_TURN, RPC_MESSAGES_A_TURN
 from nadi.wire.rpc import controller_pb2 as pb
 
+T = TypeVar("T")
 _MASK_64 = (1 << 64) - 1
+_Message = TypeVar("_Message", bound=Message)
 
 
-def stream_name(info: Any) -> StreamName:
+def stream_name(info: pb.StreamInfo) -> StreamName:
     return StreamName(info.scope, info.stream)
 
 
-def stream_info(name: StreamName) -> Any:
+def stream_info(name: StreamName) -> pb.StreamInfo:
     return pb.StreamInfo(scope=name.scope, stream=name.stream)
 
 
-def segment_id_message(name: StreamName, segment: int) -> Any:
+def segment_id_message(name: StreamName, segment: int) -> pb.SegmentId:
     return pb.SegmentId(streamInfo=stream_info(name), segmentId=segment)
 
 
-def range_message(name: StreamName, segment: SegmentRange) -> Any:
+def range_message(name: StreamName, segment: EpochSegment) -> pb.SegmentRange:
     return pb.SegmentRange(segmentId=segment_id_message(name, segment.id), minKey=segment.low, maxKey=segment.high)
 
 
-async def ranges_message(name: StreamName, segments: Iterable[SegmentRange]) -> Any:
+async def ranges_message(name: StreamName, segments: Iterable[EpochSegment]) -> pb.SegmentRanges:
     return await with_all(pb.SegmentRanges(), "segmentRanges", (range_message(name, segment) for segment in segments))
 
 
-async def with_all(message: Any, field: str, parts: Iterable[Any]) -> Any:
-    """The message, with all parts in a repeated field: a few in a turn of the loop, for a stream may have thousands."""
+async def with_all(message: _Message, field: str, parts: Iterable[Message]) -> _Message:
+    """Add all parts to a repeated field and return the message: a few per loop turn, as a stream may have thousands."""
     whole = getattr(message, field)
     for number, part in enumerate(parts, 1):
         whole.append(part)
@@ -58,19 +62,19 @@ async def with_all(message: Any, field: str, parts: Iterable[Any]) -> Any:
     return message
 
 
-def txn_id_of(message: Any) -> int:
+def txn_id_of(message: pb.TxnId) -> int:
     high, low = int(message.highBits), int(message.lowBits)
     return (high & _MASK_64) << 64 | (low & _MASK_64)
 
 
-def txn_message(txn_id: int) -> Any:
+def txn_message(txn_id: int) -> pb.TxnId:
     high, low = txn_id >> 64, txn_id & _MASK_64
     assert low < 1 << 63, "the Rust client extends the sign of the low half into the high one"
     return pb.TxnId(highBits=high, lowBits=low)
 
 
-def config_of(message: Any) -> Config:
-    """The stream configuration in a message; InvalidArgumentError where a number stands for nothing."""
+def config_of(message: pb.StreamConfig) -> Config:
+    """Return the stream configuration in a message; InvalidArgumentError if a number has no meaning."""
     scaling, retention = message.scalingPolicy, message.retentionPolicy
     try:
         scale_type, retention_type = ScaleType(scaling.scaleType), RetentionType(retention.retentionType)
@@ -94,11 +98,11 @@ def config_of(message: Any) -> Config:
     )
 
 
-def config_message(name: StreamName, config: Config) -> Any:
+def config_message(name: StreamName, config: Config) -> pb.StreamConfig:
     message = pb.StreamConfig(
         streamInfo=stream_info(name),
         scalingPolicy=pb.ScalingPolicy(
-            scaleType=cast("Any", int(config.scale_type)),
+            scaleType=cast("pb.ScalingPolicy.ScalingPolicyType", int(config.scale_type)),
             targetRate=config.target_rate,
             scaleFactor=config.scale_factor,
             minNumSegments=config.min_segments,
@@ -110,7 +114,7 @@ def config_message(name: StreamName, config: Config) -> Any:
     if config.retention_type is not RetentionType.NONE:
         message.retentionPolicy.CopyFrom(
             pb.RetentionPolicy(
-                retentionType=cast("Any", int(config.retention_type)),
+                retentionType=cast("pb.RetentionPolicy.RetentionPolicyType", int(config.retention_type)),
                 retentionParam=config.retention_param,
                 retentionMax=config.retention_max,
             )
@@ -118,12 +122,12 @@ def config_message(name: StreamName, config: Config) -> Any:
     return message
 
 
-def group_name(message: Any) -> GroupName:
+def group_name(message: pb.ReaderGroupInfo | pb.ReaderGroupConfiguration) -> GroupName:
     return GroupName(message.scope, message.readerGroupName)
 
 
-async def group_config_of(message: Any) -> GroupConfig:
-    """The reader group's configuration in a message; InvalidArgumentError where something stands for nothing."""
+async def group_config_of(message: pb.ReaderGroupConfiguration) -> GroupConfig:
+    """Return the reader group's configuration in a message; InvalidArgumentError if a value has no meaning."""
     try:
         retention_type = GroupRetention(message.retentionType)
     except ValueError as error:
@@ -139,31 +143,27 @@ async def group_config_of(message: Any) -> GroupConfig:
     )
 
 
-async def _cuts_of(messages: Any) -> dict[str, dict[int, int]]:
-    cuts, pace = dict[str, dict[int, int]](), _Pace()
-    for message in messages:
-        await pace.before(len(message.cut))
+async def _cuts_of(messages: Sequence[pb.StreamCut]) -> dict[str, dict[int, int]]:
+    cuts: dict[str, dict[int, int]] = {}
+    async for message in _paced(messages, lambda message: len(message.cut)):
         cuts[stream_name(message.streamInfo).key] = dict(message.cut)
     if len(cuts) != len(messages):
         raise InvalidArgumentError("a reader group has two stream cuts for one stream: give one")
     return cuts
 
 
-class _Pace:
-    """Lets others have their turns while many stream cuts are gone through."""
-
-    def __init__(self) -> None:
-        self._entries = 0
-
-    async def before(self, entries: int) -> None:
-        """So many come next."""
-        self._entries += 1 + entries
-        if self._entries > RPC_ENTRIES_A_TURN:
-            self._entries = entries
+async def _paced(cuts: Iterable[T], entries: Callable[[T], int]) -> AsyncIterator[T]:
+    """Yield the cuts and let other tasks run between many of them; `entries` says how many one has."""
+    count = 0
+    for cut in cuts:
+        count += 1 + entries(cut)
+        if count > RPC_ENTRIES_A_TURN:
+            count = entries(cut)
             await asyncio.sleep(0)
+        yield cut
 
 
-async def group_message(name: GroupName, group: ReaderGroup) -> Any:
+async def group_message(name: GroupName, group: ReaderGroup) -> pb.ReaderGroupConfiguration:
     config = group.config
     return pb.ReaderGroupConfiguration(
         scope=name.scope,
@@ -180,16 +180,15 @@ async def group_message(name: GroupName, group: ReaderGroup) -> Any:
     )
 
 
-async def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[Any]:
-    messages, pace = [], _Pace()
-    for key, cut in cuts.items():
-        await pace.before(len(cut))
-        messages.append(pb.StreamCut(streamInfo=stream_info(StreamName(*key.split("/"))), cut=cut))
-    return messages
+async def _cut_messages(cuts: Mapping[str, Mapping[int, int]]) -> list[pb.StreamCut]:
+    return [
+        pb.StreamCut(streamInfo=stream_info(StreamName.of(key)), cut=cut)
+        async for key, cut in _paced(cuts.items(), lambda item: len(item[1]))
+    ]
 
 
 def uuid_of(text: str) -> UUID:
-    """The UUID in a message; an empty text is the one of zeros, which stands for none."""
+    """Return the UUID in a message; an empty text is the all-zero UUID, which means none."""
     try:
         return UUID(text) if text else UUID(int=0)
     except ValueError as error:

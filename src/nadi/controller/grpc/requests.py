@@ -1,7 +1,7 @@
-"""A request's bytes made a message, a portion at a time where it is large, so that others have their turns between.
+"""Parsing a request's bytes, in portions if it is large, so that other tasks get their turns in between.
 
-A message of 2 MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on. No request has
-use for more parts of one kind than two epochs of a stream have segments, so those are counted first and refused.
+A message of 2 MiB may hold a million empty parts: a tenth of a second to parse, and seconds to work on. No request
+needs more parts of one kind than two epochs of a stream have segments, so parts are counted first and more are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VARINT_MAX_BYTES = 10
 
 
 async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[None]]) -> Message:
-    """The message; InvalidArgumentError where it is none, or has too many parts. `turn` is awaited between portions."""
+    """Return the message; InvalidArgumentError if it isn't one or has too many parts. Await `turn` between portions."""
     try:
         if len(raw) <= RPC_PORTION_BYTES:
             message = kind.FromString(raw)
@@ -38,7 +38,7 @@ async def parsed(kind: type[Message], raw: bytes, turn: Callable[[], Awaitable[N
 
 
 def _portions(raw: bytes, at: int, end: int, kind: Any) -> Iterator[tuple[int, int]]:
-    """Where the fields begin and end that may be parsed together: few of them, or few bytes. (0, 0) is a pause."""
+    """Start and end of each run of fields to parse together: few of them, or few bytes. (0, 0) is a pause."""
     begun, parts = at, 0
     counts = Counter[int]()
     while at < end:
@@ -61,7 +61,7 @@ def _portions(raw: bytes, at: int, end: int, kind: Any) -> Iterator[tuple[int, i
 
 
 def _field(raw: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Number of the field at this place, where its content begins, and where it ends."""
+    """Number of the field at this position, where its content starts, and where it ends."""
     tag, at = _varint(raw, at, end)
     form = tag & 7
     inside = at
@@ -81,7 +81,7 @@ def _field(raw: bytes, at: int, end: int) -> tuple[int, int, int]:
 
 def _varint(raw: bytes, at: int, end: int) -> tuple[int, int]:
     """A number, and where it ends."""
-    if at < end and raw[at] < 0x80:  # as nearly all
+    if at < end and raw[at] < 0x80:  # nearly always
         return raw[at], at + 1
     found = 0
     for shift, place in enumerate(range(at, min(end, at + _VARINT_MAX_BYTES))):

@@ -1,8 +1,8 @@
-"""Memory for the requests of calls: a call takes its place before it is read, and another before it is worked on.
+"""Memory for the requests of calls: a call takes room before its request is read, and again before it is worked on.
 
-gRPC hands over no part of a request until it is asked for one, and does not tell its size; its network holds it
-meanwhile. So only what has a place is in memory. One address has half of all places at most, and addresses that wait
-take turns; a small request needs no place that large ones could take up.
+gRPC hands over nothing of a request until it is asked to, and doesn't say how large it is; until then the bytes stay in
+the network. So only requests that have room are in memory. One address holds at most half of all room, and waiting
+addresses take turns; a small request needs no room that large ones could use up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nadi.limits import RPC_ROOM_TIMEOUT_S
 
 
 class Room:
-    """So many bytes in all; `held_bytes` now."""
+    """`total_bytes` in all, of which `held_bytes` are in use."""
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
@@ -29,11 +29,11 @@ class Room:
         return bool(self._waiting)
 
     def place(self, address: str) -> Place:
-        """One call's; it holds nothing yet."""
+        """A call's place, which holds nothing yet."""
         return Place(self, address)
 
     def enter(self, place: Place) -> bool:
-        """For places: hold what it wants, if that fits and nobody of its address was there before."""
+        """For places: hold what it wants if that fits and nobody from its address is already waiting."""
         fits = place.address not in self._waiting and self._fits(place)
         if fits:
             self._change(place.address, place.size_bytes)
@@ -42,7 +42,7 @@ class Room:
         return fits
 
     def leave(self, address: str, size_bytes: int) -> None:
-        """For places: hold that much no longer, and let in who waits for it."""
+        """For places: release that much, and let in those waiting for it."""
         self._change(address, -size_bytes)
         for address in list(self._waiting):
             places = self._waiting[address]
@@ -51,7 +51,7 @@ class Room:
                 if not place.is_given_up:
                     self._change(address, place.size_bytes)
                     place.let_in()
-                    self._waiting.move_to_end(address)  # behind the others, the next time
+                    self._waiting.move_to_end(address)  # after the others next time
                     break
             if not places:
                 del self._waiting[address]
@@ -71,7 +71,7 @@ class Room:
 
 
 class Place:
-    """`await place.take(size_bytes)` once, and `place.leave()` in any case."""
+    """Call `await place.take(size_bytes)` once, and `place.leave()` in any case."""
 
     __slots__ = ("_came", "_holds", "_room", "address", "size_bytes")
 
@@ -87,7 +87,7 @@ class Place:
         return self._came is not None and self._came.done()
 
     async def take(self, size_bytes: int) -> None:
-        """Wait for so much room, or half of all where it is more; UnavailableError where there is none in time."""
+        """Wait for that much room, capped at half of the total; UnavailableError if none is free in time."""
         self.size_bytes = min(size_bytes, self._room.most_of_address_bytes)
         self._holds = self._room.enter(self)
         if not self._holds:
@@ -101,13 +101,13 @@ class Place:
                 ) from error
 
     def let_in(self) -> None:
-        """For the room, which counts it as held already."""
+        """For the room, which already counts it as held."""
         assert self._came is not None
         self._holds = True
         self._came.set_result(None)
 
     def leave(self) -> None:
-        """Hold nothing any more; also more than once."""
+        """Release what is held; calling it again does nothing."""
         if self._holds:
             self._holds = False
             self._room.leave(self.address, self.size_bytes)

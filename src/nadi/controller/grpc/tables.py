@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from nadi.controller.controller import Controller
 from nadi.controller.grpc.messages import ranges_message
+from nadi.controller.grpc.outcomes import Fields, Rpcs, outcomes
 from nadi.controller.state.metadata import StreamName, TableName
 from nadi.controller.state.records import TableConfig
-from nadi.errors import (
-    AlreadyExistsError,
-    InvalidNameError,
-    KeyValueTableNotFoundError,
-    ScopeNotFoundError,
-)
+from nadi.errors import AlreadyExistsError, InvalidNameError, KeyValueTableNotFoundError, ScopeNotFoundError
 from nadi.wire.rpc import controller_pb2 as pb
 
 
-class KeyValueTableService:
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    async def create_key_value_table(self, request: Any) -> Any:
-        status = pb.CreateKeyValueTableStatus
+class KeyValueTableService(Rpcs):
+    @outcomes(
+        pb.CreateKeyValueTableStatus,
+        INVALID_TABLE_NAME=InvalidNameError,
+        SCOPE_NOT_FOUND=ScopeNotFoundError,
+        TABLE_EXISTS=AlreadyExistsError,
+    )
+    async def create_key_value_table(self, request: pb.KeyValueTableConfig) -> None:
         config = TableConfig(
             request.partitionCount, request.primaryKeyLength, request.secondaryKeyLength, request.rolloverSizeBytes
         )
-        try:
-            await self._controller.create_table(_name(request), config)
-        except InvalidNameError:
-            return status(status=status.INVALID_TABLE_NAME)
-        except ScopeNotFoundError:
-            return status(status=status.SCOPE_NOT_FOUND)
-        except AlreadyExistsError:
-            return status(status=status.TABLE_EXISTS)
-        return status(status=status.SUCCESS)
+        await self._controller.create_table(_name(request), config)
 
-    async def get_current_segments_key_value_table(self, request: Any) -> Any:
+    async def get_current_segments_key_value_table(self, request: pb.KeyValueTableInfo) -> pb.SegmentRanges:
         """Its partitions, under the table's own name: clients add the suffix themselves when they ask for a place."""
         name = _name(request)
         table = await self._controller.table(name)
         return await ranges_message(StreamName(*name), table.segments)
 
-    async def list_key_value_tables_in_scope(self, request: Any) -> Any:
+    async def list_key_value_tables_in_scope(self, request: pb.KVTablesInScopeRequest) -> pb.KVTablesInScopeResponse:
         scope, token = request.scope.scope, request.continuationToken.token
         status = pb.KVTablesInScopeResponse.SUCCESS
         names: list[str] = []
@@ -56,13 +43,10 @@ class KeyValueTableService:
             status=status,
         )
 
-    async def get_key_value_table_configuration(self, request: Any) -> Any:
-        status = pb.KeyValueTableConfigResponse
+    @outcomes(pb.KeyValueTableConfigResponse, TABLE_NOT_FOUND=KeyValueTableNotFoundError)
+    async def get_key_value_table_configuration(self, request: pb.KeyValueTableInfo) -> Fields:
         name = _name(request)
-        try:
-            config = (await self._controller.table(name)).config
-        except KeyValueTableNotFoundError:
-            return status(status=status.TABLE_NOT_FOUND)
+        config = (await self._controller.table(name)).config
         message = pb.KeyValueTableConfig(
             scope=name.scope,
             kvtName=name.table,
@@ -71,16 +55,12 @@ class KeyValueTableService:
             secondaryKeyLength=config.secondary_key_bytes,
             rolloverSizeBytes=config.rollover_size_bytes,
         )
-        return status(status=status.SUCCESS, config=message)
+        return {"config": message}
 
-    async def delete_key_value_table(self, request: Any) -> Any:
-        status = pb.DeleteKVTableStatus
-        try:
-            await self._controller.delete_table(_name(request))
-        except KeyValueTableNotFoundError:
-            return status(status=status.TABLE_NOT_FOUND)
-        return status(status=status.SUCCESS)
+    @outcomes(pb.DeleteKVTableStatus, TABLE_NOT_FOUND=KeyValueTableNotFoundError)
+    async def delete_key_value_table(self, request: pb.KeyValueTableInfo) -> None:
+        await self._controller.delete_table(_name(request))
 
 
-def _name(message: Any) -> TableName:
+def _name(message: pb.KeyValueTableInfo | pb.KeyValueTableConfig) -> TableName:
     return TableName(message.scope, message.kvtName)

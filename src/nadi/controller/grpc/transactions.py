@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, cast
+from typing import cast
 
-from nadi.controller.controller import Controller
 from nadi.controller.grpc.messages import range_message, stream_name, txn_id_of, txn_message
+from nadi.controller.grpc.outcomes import Fields, Rpcs, outcomes
 from nadi.controller.state.records import TxnState
 from nadi.controller.workflows.transactions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import (
@@ -20,12 +19,16 @@ from nadi.wire.rpc import controller_pb2 as pb
 
 _NO_TIME = -(1 << 63)
 
+# A decision that comes too late is answered TRANSACTION_NOT_FOUND: FAILURE would be retried.
+_decided = outcomes(
+    pb.TxnStatus,
+    STREAM_NOT_FOUND=StreamNotFoundError,
+    TRANSACTION_NOT_FOUND=(TransactionNotFoundError, TransactionFailedError),
+)
 
-class TransactionService:
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
 
-    async def create_transaction(self, request: Any) -> Any:
+class TransactionService(Rpcs):
+    async def create_transaction(self, request: pb.CreateTxnRequest) -> pb.CreateTxnResponse:
         name = stream_name(request.streamInfo)
         try:
             begun = await self._controller.create_transaction(name, request.lease)
@@ -36,27 +39,23 @@ class TransactionService:
             activeSegments=[range_message(name, segment) for segment in begun.ranges],
         )
 
-    async def commit_transaction(self, request: Any) -> Any:
+    @_decided
+    async def commit_transaction(self, request: pb.TxnRequest) -> None:
         time = request.timestamp if request.timestamp != _NO_TIME else None
         name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
-        return await self._decided(self._controller.commit_transaction(name, txn_id, request.writerId, time))
+        await self._controller.commit_transaction(name, txn_id, request.writerId, time)
 
-    async def abort_transaction(self, request: Any) -> Any:
-        name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
-        return await self._decided(self._controller.abort_transaction(name, txn_id))
+    @_decided
+    async def abort_transaction(self, request: pb.TxnRequest) -> None:
+        await self._controller.abort_transaction(stream_name(request.streamInfo), txn_id_of(request.txnId))
 
-    async def _decided(self, call: Awaitable[None]) -> Any:
-        """A decision that comes too late is answered TRANSACTION_NOT_FOUND: FAILURE would be retried."""
-        status = pb.TxnStatus
-        try:
-            await call
-        except StreamNotFoundError:
-            return status(status=status.STREAM_NOT_FOUND)
-        except (TransactionNotFoundError, TransactionFailedError):
-            return status(status=status.TRANSACTION_NOT_FOUND)
-        return status(status=status.SUCCESS)
-
-    async def ping_transaction(self, request: Any) -> Any:
+    @outcomes(
+        pb.PingTxnStatus,
+        LEASE_TOO_LARGE=LeaseTooLargeError,
+        MAX_EXECUTION_TIME_EXCEEDED=ExecutionTimeExceededError,
+        UNKNOWN=TransactionNotFoundError,
+    )
+    async def ping_transaction(self, request: pb.PingTxnRequest) -> Fields:
         status = pb.PingTxnStatus
         statuses = {
             TxnState.OPEN: status.OK,
@@ -66,25 +65,17 @@ class TransactionService:
             TxnState.ABORTED: status.ABORTED,
         }
         name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
-        try:
-            state = await self._controller.ping_transaction(name, txn_id, request.lease)
-        except LeaseTooLargeError:
-            return status(status=status.LEASE_TOO_LARGE)
-        except ExecutionTimeExceededError:
-            return status(status=status.MAX_EXECUTION_TIME_EXCEEDED)
-        except TransactionNotFoundError:
-            return status(status=status.UNKNOWN)
-        return status(status=statuses[state])
+        return {"status": statuses[await self._controller.ping_transaction(name, txn_id, request.lease)]}
 
-    async def check_transaction_state(self, request: Any) -> Any:
+    async def check_transaction_state(self, request: pb.TxnRequest) -> pb.TxnState:
         name, txn_id = stream_name(request.streamInfo), txn_id_of(request.txnId)
         try:
             state = await self._controller.transaction_state(name, txn_id)
         except TransactionNotFoundError:
             return pb.TxnState(state=pb.TxnState.UNKNOWN)
-        return pb.TxnState(state=cast("Any", int(state)))
+        return pb.TxnState(state=cast("pb.TxnState.State", int(state)))
 
-    async def list_completed_transactions(self, request: Any) -> Any:
+    async def list_completed_transactions(self, request: pb.ListCompletedTxnRequest) -> pb.ListCompletedTxnResponse:
         found = await self._controller.transactions.completed(stream_name(request.streamInfo))
         kinds = {TxnState.COMMITTED: pb.TxnResponse.COMMITTED, TxnState.ABORTED: pb.TxnResponse.ABORTED}
         return pb.ListCompletedTxnResponse(

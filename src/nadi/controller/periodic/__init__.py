@@ -1,1 +1,1 @@
-"""What the controller does again and again by itself."""
+"""What the controller does periodically by itself."""

@@ -1,12 +1,12 @@
 """The rounds in which watermarks are made: every few seconds, for the streams whose writers note times.
 
-Which these are is kept in a table, so a restart goes on with them; a stream is struck off when none of its writers is
-heeded any more, until one notes a time again. What a round decides (`watermarks`) is carried out by changes that are
+Those streams are kept in a table, so a restart continues with them. A stream is struck off once none of its writers
+counts any more, until one notes a time again. What a round decides (`watermarks`) is carried out by changes that are
 conditional on what was read: a writer that notes a time meanwhile is not dropped, and no watermark is stored twice.
-So a round that ends half-way, with its controller or for want of the store, leaves the rest to the next one.
+So a round cut short, because the controller ends or the store is away, leaves the rest to the next one.
 
-Since when a writer that stands still is waited for is kept in memory, by the monotonic clock: the wall clock may be
-set, and a start gives it the stream's whole timeout again.
+How long a stalled writer has been waited for is kept in memory, by the monotonic clock, since the wall clock may be
+set; a restart gives it the stream's full timeout again.
 """
 
 from __future__ import annotations
@@ -22,36 +22,20 @@ from nadi.controller.state.store import ANY_VERSION, Versioned
 from nadi.controller.time.mark_stream import Extent, MarkStream
 from nadi.controller.time.watermarks import judge
 from nadi.controller.workflows import truncate
-from nadi.errors import InvalidArgumentError, NadiError, StreamNotFoundError, UnavailableError
-from nadi.limits import WATERMARK_PERIOD_S, WATERMARK_STREAMS_A_ROUND, WATERMARK_WRITERS_MAX
+from nadi.errors import InvalidArgumentError, StreamNotFoundError, UnavailableError
+from nadi.limits import WATERMARK_STREAMS_A_ROUND, WATERMARK_WRITERS_MAX
+from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
-
-_ALL = "any stream"
-_TOLD = 1_000  # streams of which it is remembered what is wrong
 
 
 class WatermarkRounds:
     def __init__(self, flow: Workflows) -> None:
         self._flow = flow
         self._table = flow.metadata.timed
-        self._token = b""  # where the next round goes on
+        self._token = b""  # where the next round continues
         self._waiting: dict[str, dict[str, tuple[int, int]]] = {}  # stream: writer: its mark's version, since when
-        self._told: dict[str, str] = {}  # what is wrong with a stream, so that it isn't said each round
-
-    async def run(self) -> None:
-        """Start a round every WATERMARK_PERIOD_S, however long each takes, for ever: of a round that lasts longer
-        than that the next follows at once, and the ones missed are not made up for."""
-        clock, period_ms = self._flow.clock, int(WATERMARK_PERIOD_S * 1000)
-        due_ms = clock.monotonic_ms()
-        while True:
-            due_ms = max(due_ms + period_ms, clock.monotonic_ms())
-            await clock.sleep((due_ms - clock.monotonic_ms()) / 1000)
-            try:
-                await self.round()
-                self._told.pop(_ALL, None)
-            except Exception as error:
-                self._tell(_ALL, error)
+        self._complaints = Complaints(log, "no watermarks are made for %s")
 
     async def round(self) -> None:
         """Look at the next streams, at most WATERMARK_STREAMS_A_ROUND of them."""
@@ -63,26 +47,15 @@ class WatermarkRounds:
                 return
             left -= len(found)
             for key, _ in found:
-                scope, stream = key.split("/")
-                name = StreamName(scope, stream)
+                name = StreamName.of(key)
                 try:
                     await self._look_at(name)
-                    self._told.pop(key, None)
+                    self._complaints.settled(key)
                 except UnavailableError:
                     raise  # the store is away, for all streams
                 except Exception as error:
                     if await self._flow.metadata.find_stream(name) is not None:  # else it was deleted meanwhile
-                        self._tell(key, error)
-
-    def _tell(self, what: str, error: Exception) -> None:
-        text = f"{type(error).__name__}: {error}"
-        if self._told.get(what) == text:
-            return
-        if len(self._told) >= _TOLD:
-            self._told.clear()
-        self._told[what] = text
-        unforeseen = error if not isinstance(error, NadiError) else None
-        log.warning("no watermarks are made for %s: %s", what, text, exc_info=unforeseen)
+                        self._complaints.tell(key, error)
 
     async def _look_at(self, name: StreamName) -> None:
         metadata = self._flow.metadata
@@ -111,7 +84,7 @@ class WatermarkRounds:
         if verdict.watermark is not None and await mark_stream.add(verdict.watermark, extent) and stream.head:
             await self._trim(name, stream, history, mark_stream, extent, mark_segment)
         for writer in verdict.dropped:
-            await table.remove_if(writer, marks[writer].version)
+            await table.remove_if((writer, marks[writer].version))
         if len(verdict.dropped) == len(marks):
             await self._strike_off(name)
 
@@ -126,7 +99,7 @@ class WatermarkRounds:
         return marks
 
     async def _strike_off(self, name: StreamName) -> None:
-        """No more rounds for the stream, unless a mark was stored before it was struck off."""
+        """Stop the stream's rounds, unless a mark was stored before it was struck off."""
         self._waiting.pop(name.key, None)
         await self._table.remove([name.key])
         first, _ = await self._flow.metadata.marks(name).page(count=1)
@@ -142,8 +115,8 @@ class WatermarkRounds:
         extent: Extent,
         mark_segment: int,
     ) -> None:
-        """Drop the watermarks that no reader of what the stream still holds can need: all but the last of those
-        whose cut lies before the stream's head."""
+        """Drop the watermarks that no reader of the stream's remaining data can need: of those whose cut lies before
+        the stream's head, all but the last."""
         last = extent.newest.start if extent.newest is not None else extent.start  # the attribute stands there
         keep = extent.start
         async with aclosing(mark_stream.entries(extent.start, last)) as entries:

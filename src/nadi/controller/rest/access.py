@@ -1,4 +1,4 @@
-"""Who may do what over REST: asked before an endpoint does anything, with the same words as over gRPC."""
+"""Who may do what over REST: checked before an endpoint does anything, in the same terms as over gRPC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RestAccess:
         self._gate = gate
 
     async def authorized(self, request: Request, resource: str, permission: Permission | None) -> Caller:
-        """Who sent the request, and may do that; NotAuthenticatedError or PermissionDeniedError otherwise."""
+        """The request's sender, if permitted; NotAuthenticatedError or PermissionDeniedError otherwise."""
         if self._gate is None:
             return EVERYBODY
         peer = f"{request.client.host}:{request.client.port}" if request.client is not None else ""

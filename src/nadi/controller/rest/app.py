@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -70,14 +69,10 @@ def _route(path: str, endpoints: Sequence[Endpoint], api: Api) -> Route:
 def _answering(endpoint: Endpoint, api: Api) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            call = Call(request, api)
-            if endpoint.needs is not None:
-                needed = endpoint.needs(call)
-                caller = await api.access.authorized(request, needed.resource, needed.permission)
-                call = replace(call, caller=caller)
-            if endpoint.body is not None:
-                call = replace(call, body=await read_body(request, endpoint.body))
-            return await endpoint.handler(call)
+            needed = endpoint.needs(Call(request, api))
+            caller = await api.access.authorized(request, needed.resource, needed.permission)
+            body = await read_body(request, endpoint.body) if endpoint.body is not None else None
+            return await endpoint.handler(Call(request, api, body, caller))
         except HTTPException:
             raise
         except Exception as error:

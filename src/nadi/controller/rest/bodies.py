@@ -1,4 +1,4 @@
-"""The JSON objects of the REST interface, and how stream configurations are said in them.
+"""The JSON objects of the REST interface, and how they express stream configurations.
 
 Objects that come in are strict: an unknown field, a wrong type or a number out of range is refused
 with the field's name. The same structs make the schemas of the OpenAPI description.
@@ -35,30 +35,30 @@ PolicyValue = Annotated[int, Meta(ge=0, le=_I64_MAX // _DAY_MS, description="Day
 Span = Annotated[int, Meta(ge=0, le=_I32_MAX)]
 
 
-class Taken(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What clients send."""
 
 
-class Given(msgspec.Struct, frozen=True):
+class ResponseBody(msgspec.Struct, frozen=True):
     """What clients get."""
 
 
-class Error(Given, frozen=True):
+class Error(ResponseBody, frozen=True):
     error: Annotated[str, Meta(description="What was wrong, and what to do.")]
 
 
 # --- scopes ---------------------------------------------------------------------------------------
 
 
-class CreateScope(Taken, frozen=True):
+class CreateScope(RequestBody, frozen=True):
     scopeName: Name
 
 
-class ScopeProperty(Given, frozen=True):
+class ScopeProperty(ResponseBody, frozen=True):
     scopeName: str
 
 
-class ScopesList(Given, frozen=True):
+class ScopesList(ResponseBody, frozen=True):
     scopes: list[ScopeProperty]
 
 
@@ -84,7 +84,7 @@ _SCALE_TYPES = {
 _SCALING_TYPES = {scale: scaling for scaling, scale in _SCALE_TYPES.items()}
 
 
-class ScalingPolicy(Taken, frozen=True):
+class ScalingPolicy(RequestBody, frozen=True):
     """`targetRate` and `scaleFactor` are for the rate types only."""
 
     type: ScalingType
@@ -93,7 +93,7 @@ class ScalingPolicy(Taken, frozen=True):
     scaleFactor: Rate | UnsetType = UNSET
 
 
-class TimeBasedRetention(Taken, frozen=True):
+class TimeBasedRetention(RequestBody, frozen=True):
     days: Span = 0
     hours: Span = 0
     minutes: Span = 0
@@ -103,8 +103,8 @@ class TimeBasedRetention(Taken, frozen=True):
         return self.days * _DAY_MS + self.hours * _HOUR_MS + self.minutes * _MINUTE_MS
 
 
-class RetentionPolicy(Taken, frozen=True):
-    """`timeBasedRetention` counts where `value` is 0; the two fields of the most that is kept likewise."""
+class RetentionPolicy(RequestBody, frozen=True):
+    """`timeBasedRetention` applies if `value` is 0; likewise for the two fields of the maximum kept."""
 
     type: RetentionKind
     value: PolicyValue = 0
@@ -113,7 +113,7 @@ class RetentionPolicy(Taken, frozen=True):
     maxTimeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
 
 
-class UpdateStream(Taken, frozen=True, kw_only=True):
+class UpdateStream(RequestBody, frozen=True, kw_only=True):
     """A stream's whole configuration: what is left out is cleared."""
 
     scalingPolicy: ScalingPolicy
@@ -127,7 +127,7 @@ class CreateStream(UpdateStream, frozen=True, kw_only=True):
     streamName: Name
 
 
-class StreamProperty(Given, frozen=True):
+class StreamProperty(ResponseBody, frozen=True):
     scopeName: str
     streamName: str
     scalingPolicy: ScalingPolicy
@@ -137,7 +137,7 @@ class StreamProperty(Given, frozen=True):
     rolloverSizeBytes: int
 
 
-class StreamsList(Given, frozen=True):
+class StreamsList(ResponseBody, frozen=True):
     streams: list[StreamProperty]
 
 
@@ -145,14 +145,14 @@ class WantedState(Enum):
     SEALED = "SEALED"
 
 
-class StreamStateBody(Taken, frozen=True):
+class StreamStateBody(RequestBody, frozen=True):
     streamState: WantedState
 
 
 # --- scaling events -------------------------------------------------------------------------------
 
 
-class ScaledSegment(Given, frozen=True):
+class ScaledSegment(ResponseBody, frozen=True):
     number: int
     epoch: int
     start: int
@@ -160,15 +160,15 @@ class ScaledSegment(Given, frozen=True):
     keyEnd: float
 
 
-class ListedSegment(Given, frozen=True):
+class ListedSegment(ResponseBody, frozen=True):
     number: int
     startTime: int
     keyStart: float
     keyEnd: float
 
 
-class ScaleMetadata(Given, frozen=True):
-    """An epoch: `segments` and `segmentList` tell of the same segments in the two spellings clients know."""
+class ScaleMetadata(ResponseBody, frozen=True):
+    """An epoch: `segments` and `segmentList` list the same segments in the two spellings that clients know."""
 
     timestamp: int
     segments: list[ScaledSegment]
@@ -180,15 +180,15 @@ class ScaleMetadata(Given, frozen=True):
 # --- reader groups --------------------------------------------------------------------------------
 
 
-class ReaderGroupName(Given, frozen=True):
+class ReaderGroupName(ResponseBody, frozen=True):
     readerGroupName: str
 
 
-class ReaderGroupsList(Given, frozen=True):
+class ReaderGroupsList(ResponseBody, frozen=True):
     readerGroups: list[ReaderGroupName]
 
 
-class ReaderGroupProperty(Given, frozen=True):
+class ReaderGroupProperty(ResponseBody, frozen=True):
     scopeName: str
     readerGroupName: str
     streamList: list[str]

@@ -1,4 +1,4 @@
-"""What an endpoint is: its path and verb, what it takes and gives, whom it lets in, and its handler."""
+"""What an endpoint is: its path and verb, what it takes and returns, whom it lets in, and its handler."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from nadi.access.budget import Budget
+from nadi.access.loop_turns import LoopTurns
 from nadi.access.names import Act, Need, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource
-from nadi.access.places import Places
-from nadi.access.turns import Turns
+from nadi.access.shares import Places
 from nadi.controller.controller import Controller
 from nadi.controller.rest.access import EVERYBODY, RestAccess
-from nadi.controller.rest.health import Component
 from nadi.controller.rest.replies import JSON
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_ONCE, REST_STEPS_A_TURN
+from nadi.observe.health import Component
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Api:
     controller: Controller | None = None
     budget: Budget = field(default_factory=Budget)
     pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
-    turns: Turns = field(default_factory=lambda: Turns(REST_STEPS_A_TURN))
+    turns: LoopTurns = field(default_factory=lambda: LoopTurns(REST_STEPS_A_TURN))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Call:
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator[None]:
-        """For one page of a long list: few are put together at once, each from one of the turns of all requests."""
+        """Wrap one page of a long list: few are built at once, each in one of the turns that all requests share."""
         address = self.request.client.host if self.request.client is not None else ""
         async with self.api.pages.of(address):
             await self.api.turns.mine(address)
@@ -67,7 +67,6 @@ class Call:
         return self.caller.may(resource, Permission.READ)
 
     def part(self, name: str) -> str:
-        """A part of the path."""
         return str(self.request.path_params[name])
 
     @property
@@ -82,6 +81,9 @@ class Call:
     def group(self) -> str:
         return self.part("readerGroupName")
 
+
+SCOPE = "/v1/scopes/{scopeName}"
+STREAM = SCOPE + "/streams/{streamName}"
 
 Handler = Callable[[Call], Awaitable[Response]]
 Asked = Callable[[Call], Need]
@@ -99,20 +101,19 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`body` and `gives` are the types of the JSON taken and given; `needs` what is
-    asked for before the handler runs, None where everybody may. `codes`: what else may come, and when."""
+    """`body` and `gives` are the types of the JSON taken and returned; `needs` is what is
+    checked before the handler runs. `codes`: other status codes, and when they occur."""
 
     verb: str
     path: str
     summary: str
     handler: Handler
-    needs: Asked | None
+    needs: Asked
     gives: Any = None
     status: int = 200
     body: Any = None
     codes: Mapping[int, str] | None = None
     query: tuple[Parameter, ...] = ()
-    media_type: str = JSON
 
 
 def on_cluster(permission: Permission) -> Asked:
@@ -129,6 +130,11 @@ def on_stream(act: Act) -> Asked:
 
 def on_reader_group(permission: Permission) -> Asked:
     return lambda call: Need(reader_group_resource(call.scope, call.group), permission)
+
+
+def endpoint(verb: str, path: str, needs: Asked, gives: Any = None, **more: Any) -> Callable[[Handler], Endpoint]:
+    """Make a handler an endpoint, whose summary is the handler's docstring; the arguments are Endpoint's."""
+    return lambda handler: Endpoint(verb, path, handler.__doc__ or "", handler, needs, gives, **more)
 
 
 async def read_body(request: Request, kind: Any) -> Any:

@@ -1,69 +1,18 @@
-"""Health: a tree of the server's components, each telling its state as it is at the time of asking.
-
-Whoever runs the server gives the tree; a component is found by its name, which is unique in the tree.
-A component is ready when it does its work now, alive when it will do so again without a restart.
-"""
+"""Health of the server, or of one of its components."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
 
 from starlette.responses import Response
 
-from nadi.controller.rest.bodies import Given
+from nadi.access.permissions import Permission
+from nadi.controller.rest.endpoint import Call, Endpoint, on_cluster
 from nadi.controller.rest.replies import reply
 from nadi.errors import NotFoundError
-
-if TYPE_CHECKING:
-    from nadi.controller.rest.endpoint import Call
-
-
-class Status(Enum):
-    NEW = "NEW"
-    STARTING = "STARTING"
-    UP = "UP"
-    DOWN = "DOWN"
-    FAILED = "FAILED"
-    UNKNOWN = "UNKNOWN"
-
-
-class Component(Given, frozen=True):
-    """One component; with children its state follows from theirs (`parent`)."""
-
-    name: str
-    status: Status
-    readiness: bool
-    liveness: bool
-    details: dict[str, Any]
-    children: dict[str, Component]
-
-    def find(self, name: str) -> Component | None:
-        if self.name == name:
-            return self
-        found = (child.find(name) for child in self.children.values())
-        return next((component for component in found if component is not None), None)
-
-
-def leaf(name: str, status: Status, details: dict[str, Any] | None = None) -> Component:
-    alive = status in (Status.NEW, Status.STARTING, Status.UP)
-    return Component(name, status, status is Status.UP, alive, details or {}, {})
-
-
-def parent(name: str, children: Iterable[Component]) -> Component:
-    """The component made of `children`: as well as the worst of them."""
-    members = {child.name: child for child in children}
-    order = (Status.FAILED, Status.DOWN, Status.UNKNOWN, Status.NEW, Status.STARTING)
-    states = {child.status for child in members.values()}
-    return Component(
-        name,
-        next((status for status in order if status in states), Status.UP),
-        all(child.readiness for child in members.values()),
-        all(child.liveness for child in members.values()),
-        {},
-        members,
-    )
+from nadi.observe.health import Component, Status
 
 
 def _component(call: Call) -> Component:
@@ -75,21 +24,21 @@ def _component(call: Call) -> Component:
     return found
 
 
-async def health(call: Call) -> Response:
-    return reply(_component(call))
+def _endpoints(path: str, what: str, part: Callable[[Component], Any], gives: Any) -> tuple[Endpoint, Endpoint]:
+    async def handler(call: Call) -> Response:
+        return reply(part(_component(call)))
+
+    needs = on_cluster(Permission.READ)
+    return (
+        Endpoint("GET", path, f"{what} of the whole server.", handler, needs, gives),
+        Endpoint("GET", path + "/{id}", f"{what} of one component.", handler, needs, gives),
+    )
 
 
-async def readiness(call: Call) -> Response:
-    return reply(_component(call).readiness)
-
-
-async def liveness(call: Call) -> Response:
-    return reply(_component(call).liveness)
-
-
-async def details(call: Call) -> Response:
-    return reply(_component(call).details)
-
-
-async def status(call: Call) -> Response:
-    return reply(_component(call).status)
+ENDPOINTS = (
+    *_endpoints("/v1/health/readiness", "Readiness", attrgetter("readiness"), bool),
+    *_endpoints("/v1/health/liveness", "Liveness", attrgetter("liveness"), bool),
+    *_endpoints("/v1/health/details", "Details", attrgetter("details"), dict[str, Any]),
+    *_endpoints("/v1/health/status", "Status", attrgetter("status"), Status),
+    *_endpoints("/v1/health", "Health", lambda found: found, Component),
+)

@@ -1,9 +1,10 @@
-"""The OpenAPI 3.1 description of the REST interface, made of the endpoints and of the bodies' types."""
+"""The OpenAPI 3.1 description of the REST interface, built from the endpoints and the bodies' types."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any
 
@@ -11,14 +12,16 @@ import msgspec
 
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.endpoint import Endpoint
+from nadi.controller.rest.replies import JSON
 
 _REF = "#/components/schemas/{name}"
 _PART = re.compile(r"\{(\w+)\}")
+_THINGS = {"scopeName": "scope", "streamName": "stream", "readerGroupName": "reader group", "id": "component"}
 _ANYWHERE = {
     400: "The request can't be right as it stands; the message names what is wrong.",
     401: "Credentials are missing or not valid.",
-    403: "The credentials don't suffice for this.",
-    500: "The server failed at this request.",
+    403: "The credentials are insufficient for this.",
+    500: "The server failed to handle this request.",
     503: "The server can't do it now, or still recovers: try again.",
 }
 
@@ -50,10 +53,10 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[str, Any]:
     success: dict[str, Any] = {"description": "Done." if gives is None else "As asked for."}
     if gives is not None:
-        success["content"] = {endpoint.media_type: {"schema": gives}}
+        success["content"] = {JSON: {"schema": gives}}
     responses: dict[str, Any] = {str(endpoint.status): success}
     for code, meaning in _codes(endpoint).items():
-        responses[str(code)] = {"description": meaning, "content": {"application/json": {"schema": error}}}
+        responses[str(code)] = {"description": meaning, "content": {JSON: {"schema": error}}}
     operation: dict[str, Any] = {
         "operationId": _operation_id(endpoint),
         "summary": endpoint.summary,
@@ -63,25 +66,18 @@ def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[st
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in _PART.findall(endpoint.path)
     ]
-    parameters += [
-        {
-            "name": parameter.name,
-            "in": "query",
-            "required": parameter.required,
-            "description": parameter.description,
-            "schema": dict(parameter.schema),
-        }
-        for parameter in endpoint.query
-    ]
+    parameters += [{"in": "query", **asdict(parameter)} for parameter in endpoint.query]
     if parameters:
         operation["parameters"] = parameters
     if body is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": body}}}
     return operation
 
 
 def _codes(endpoint: Endpoint) -> dict[int, str]:
     own = dict(endpoint.codes or {})
+    if parts := _PART.findall(endpoint.path):
+        own[404] = f"There is no such {_THINGS[parts[-1]]}."
     codes = {code: own.pop(code, meaning) for code, meaning in _ANYWHERE.items()}
     if endpoint.body is None and 400 not in (endpoint.codes or {}):
         del codes[400]

@@ -1,7 +1,7 @@
-"""h11's parser with limits of its own: what it is given at a time, and how large a head and a body may be.
+"""h11's parser with limits: how much it is given at a time, and how large a head and a body may be.
 
-h11 works through all that it has been given, one event for each chunk of a body, and a head's lines all at once. So
-bytes go to it in portions of few bytes and few lines, whatever their sender makes of them; each is little work.
+h11 works through everything it is given, one event for each chunk of a body, and a head's lines all at once. So it
+gets bytes in portions of few bytes and few lines, however they were sent; each portion is little work.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class Parser(h11.Connection):
 
     @property
     def request_bytes(self) -> int:
-        """Of the request that came last, as far as it was parsed: its head and body, without framing."""
+        """Parsed bytes of the latest request: its head and body, without framing."""
         return self._head_bytes + self._payload_bytes
 
     @property
     def unparsed_bytes(self) -> int:
-        """Given to it, and in no event yet."""
+        """Bytes received but in no event yet."""
         return len(self.trailing_data[0])
 
     @property
     def takes_more(self) -> bool:
-        """Whether it has use for bytes now: it has none between a request's last one and the end of the answer."""
+        """Whether it can use bytes now: it can't between a request's last byte and the end of the answer."""
         return self.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def receive_data(self, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""One REST connection: uvicorn's, with an end for whoever sends half a request or takes nothing of an answer.
+"""One REST connection: uvicorn's, but closed if the peer sends half a request or reads nothing of an answer.
 
-What comes is read and handled in portions, each in a turn that all connections share; until all is, nothing more is
-read. A connection's account holds what came, as bytes or as a request, until that is answered; where it has no room the
-peer's own network holds the rest.
+Input is read and handled in portions, each in a turn shared by all connections; nothing more is read until all of it
+is handled. A connection's account holds the input, as bytes or as a request, until it is answered; if there is no
+room, the rest stays in the peer's network.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from nadi.access.budget import Pool
 from nadi.access.listener import Guest
-from nadi.access.turns import Turns
+from nadi.access.loop_turns import LoopTurns
 from nadi.controller.rest.bodies import Error
 from nadi.controller.rest.parser import Parser, cut_portion
 from nadi.controller.rest.replies import JSON, encode
 from nadi.limits import PATROL_S, REST_HEAD_TIMEOUT_S, REST_PORTION_BYTES, REST_SOCKET_BYTES, SEND_TIMEOUT_S
-from nadi.seldom import SeldomWarning
+from nadi.throttled_log import SeldomWarning
 from nadi.wire.unsent import Unsent
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class RestProtocol(H11Protocol):
 
     guest: Guest
     short: ASGIApp  # what guests above the limit are served
-    turns: Turns
+    turns: LoopTurns
     pool: Pool  # of what is received
     conn: Parser
 
@@ -95,7 +95,7 @@ class RestProtocol(H11Protocol):
         self._steer()
 
     def _steer(self) -> None:
-        """Ask for a turn where there is something to do, and read on where there is nothing."""
+        """Ask for a turn if there is something to do; otherwise continue reading."""
         if self.transport.is_closing():
             return
         if self._has_work and not self._is_queued:
@@ -134,7 +134,7 @@ class RestProtocol(H11Protocol):
         return is_of_use
 
     def send_400_response(self, msg: str) -> None:
-        """Say what is wrong, where an answer can still be given, and end it."""
+        """Say what is wrong, if an answer can still be sent, and close the connection."""
         _report(self.client, self.conn.refusal[1])
         self._received.clear()
         if self.cycle is not None and not self.cycle.response_complete:
@@ -211,10 +211,3 @@ class RestConnection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """End it now."""
         self._protocol.abort()
-
-
-def connection_for(guest: Guest, short: ASGIApp, turns: Turns, pool: Pool, **arguments: Any) -> RestConnection:
-    """A guest's connection; `arguments` are those of uvicorn's protocol."""
-    protocol = RestProtocol(**arguments)
-    protocol.guest, protocol.short, protocol.turns, protocol.pool = guest, short, turns, pool
-    return RestConnection(protocol)

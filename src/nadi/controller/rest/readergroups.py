@@ -6,38 +6,44 @@ which nadi does not read: `onlineReaderIds` is always empty.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
+from functools import partial
 
 from starlette.responses import Response
 
-from nadi.access.permissions import reader_group_resource
-from nadi.controller.rest.bodies import ReaderGroupName, ReaderGroupProperty
-from nadi.controller.rest.endpoint import Call
-from nadi.controller.rest.replies import no_content, reply, stream_array
+from nadi.access.permissions import Permission, reader_group_resource
+from nadi.controller.rest.bodies import ReaderGroupName, ReaderGroupProperty, ReaderGroupsList
+from nadi.controller.rest.endpoint import SCOPE, Call, endpoint, on_reader_group, on_scope
+from nadi.controller.rest.replies import no_content, reply, stream_list
 from nadi.controller.state.metadata import GroupName
 from nadi.limits import REST_LIST_PAGE
 
+_GROUP = SCOPE + "/readergroups/{readerGroupName}"
 
+
+@endpoint("GET", SCOPE + "/readergroups", on_scope(Permission.READ), ReaderGroupsList)
 async def list_reader_groups(call: Call) -> Response:
-    async def pages() -> AsyncIterator[list[ReaderGroupName]]:
-        token = ""
-        while True:
-            found, token = await call.controller.list_reader_groups(call.scope, token, REST_LIST_PAGE)
-            if not found:
-                return
-            yield [ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))]
+    """List a scope's reader groups."""
 
-    return await stream_array(pages(), call.page, b'{"readerGroups":[', b"]}")
+    def shown(found: Sequence[str]) -> list[ReaderGroupName]:
+        return [ReaderGroupName(group) for group in found if call.shows(reader_group_resource(call.scope, group))]
+
+    fetch = partial(call.controller.list_reader_groups, call.scope, count=REST_LIST_PAGE)
+    return await stream_list("readerGroups", fetch, shown, call.page)
 
 
+@endpoint("GET", _GROUP, on_reader_group(Permission.READ), ReaderGroupProperty)
 async def show_reader_group(call: Call) -> Response:
+    """Show a reader group."""
     name = GroupName(call.scope, call.group)
     config = (await call.controller.reader_group(name)).config
     streams = sorted(stream.rpartition("/")[2] for stream in config.starts)
     return reply(ReaderGroupProperty(*name, streams, []))
 
 
+@endpoint("DELETE", _GROUP, on_scope(Permission.READ_UPDATE), status=204)
 async def delete_reader_group(call: Call) -> Response:
+    """Delete a reader group and its state."""
     name = GroupName(call.scope, call.group)
     found = await call.controller.reader_group(name)
     await call.controller.delete_reader_group(name, found.group_id)

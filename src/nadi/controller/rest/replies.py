@@ -1,15 +1,15 @@
 """Answers: JSON bodies, long lists that go out page by page, and what each error becomes.
 
 Expected errors keep their message, which says what to do; anything else is logged and answered with a
-500 that tells nothing of the inside.
+500 that reveals no internals.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -32,6 +32,8 @@ from nadi.errors import (
 from nadi.limits import REST_MESSAGE_MAX_CHARS
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 JSON = "application/json"
 encode = msgspec.json.Encoder().encode
@@ -81,7 +83,25 @@ def failure(request: Request, error: Exception) -> Response:
         if isinstance(error, kind):
             return refusal(status, str(error), _HEADERS.get(status))
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return refusal(500, "the server failed at this request: its log says why")
+    return refusal(500, "the server failed to handle this request: see its log")
+
+
+async def stream_list(
+    name: str,
+    fetch: Callable[[str], Awaitable[tuple[Sequence[T], str]]],
+    shown: Callable[[Sequence[T]], Sequence[Any]],
+    place: Callable[[], AbstractAsyncContextManager[None]],
+) -> StreamingResponse:
+    """An object whose field `name` lists what is `shown` of each page; `fetch` gives the page after a token, and the
+    next token; an empty page is the end."""
+
+    async def pages() -> AsyncIterator[Sequence[Any]]:
+        found, token = await fetch("")
+        while found:
+            yield shown(found)
+            found, token = await fetch(token)
+
+    return await stream_array(pages(), place, f'{{"{name}":['.encode(), b"]}")
 
 
 async def stream_array(
@@ -90,10 +110,10 @@ async def stream_array(
     before: bytes = b"[",
     after: bytes = b"]",
 ) -> StreamingResponse:
-    """A JSON array whose items come page by page, so that memory holds one page however long it is.
+    """A JSON array whose items come page by page, so memory holds one page however long it is.
 
-    Each page is fetched and encoded in a `place` of its own, for which it waits. The first one is before anything is
-    sent, so what is wrong from the start has its own status.
+    Each page waits for a `place` in which it is fetched and encoded. The first is fetched before anything is sent, so
+    an error at the start gets its own status.
     """
 
     async def following() -> bytes | None:

@@ -1,4 +1,4 @@
-"""How a stream was scaled, as REST tells it: its epochs within a time, each with the segments it had."""
+"""How a stream was scaled, as REST reports it: its epochs within a time range, each with its segments."""
 
 from __future__ import annotations
 
@@ -7,19 +7,33 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import Response
 
+from nadi.access.names import Act
 from nadi.controller.rest.bodies import ListedSegment, ScaledSegment, ScaleMetadata
-from nadi.controller.rest.endpoint import Call
+from nadi.controller.rest.endpoint import STREAM, Call, Parameter, endpoint, on_stream
 from nadi.controller.rest.replies import stream_array
 from nadi.controller.state.history import History
 from nadi.errors import InvalidArgumentError
 from nadi.model.segments import share_keys
 from nadi.naming import segment_epoch, segment_number
 
-TIME_MAX_MS = (1 << 63) - 1
+_TIME_MAX_MS = (1 << 63) - 1
+_TIME = {"type": "integer", "minimum": 0, "maximum": _TIME_MAX_MS}
 _MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
+@endpoint(
+    "GET",
+    STREAM + "/scaling-events",
+    on_stream(Act.LOOK),
+    list[ScaleMetadata],
+    codes={400: "The time is missing, or no time."},
+    query=(
+        Parameter("from", "Milliseconds since 1970.", _TIME, required=True),
+        Parameter("to", "Milliseconds since 1970, at or after `from`.", _TIME, required=True),
+    ),
+)
 async def scaling_events(call: Call) -> Response:
+    """List a stream's epochs that began in a time, after the one in force at its start."""
     start_ms, end_ms = _time(call, "from"), _time(call, "to")
     if start_ms > end_ms:
         raise InvalidArgumentError("from lies after to: swap them")
@@ -36,13 +50,13 @@ def _time(call: Call, name: str) -> int:
     text = call.request.query_params.get(name)
     if text is None:
         raise InvalidArgumentError(f"the query needs {name}: a time in milliseconds since 1970")
-    if not _MILLISECONDS.fullmatch(text) or int(text) > TIME_MAX_MS:
+    if not _MILLISECONDS.fullmatch(text) or int(text) > _TIME_MAX_MS:
         raise InvalidArgumentError(f"{name} is {text[:40]!r}: give milliseconds since 1970, 0 or more")
     return int(text)
 
 
 def epochs_within(history: History, start_ms: int, end_ms: int) -> list[int]:
-    """The epochs that began in the time, after the one that was in force when it began."""
+    """The epoch in force at the start of the range, then those that started within it."""
     within = [change.epoch for change in history.changes if start_ms <= change.created_ms <= end_ms]
     before = [change.epoch for change in history.changes if change.created_ms < start_ms]
     return before[-1:] + within

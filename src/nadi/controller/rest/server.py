@@ -1,7 +1,7 @@
 """The REST port: uvicorn in the server's own event loop, started and stopped with the rest of it.
 
-Its connections come through a Listener, which ends those that say nothing where others come. So whoever asks about
-health is answered, also where all places are taken.
+Its connections come through a Listener, which closes silent ones when others arrive. So health requests are answered
+even when all places are taken.
 """
 
 from __future__ import annotations
@@ -19,14 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nadi.access.listener import Guest, Listener, bound_sockets, files_left
 from nadi.controller.rest.app import rest_app
 from nadi.controller.rest.endpoint import Api
-from nadi.controller.rest.protocol import RestConnection, connection_for
+from nadi.controller.rest.protocol import RestConnection, RestProtocol
 from nadi.controller.rest.replies import refusal
-from nadi.limits import (
-    REST_CONNECTIONS_EXTRA,
-    REST_CONNECTIONS_MAX,
-    REST_CONNECTIONS_OF_ADDRESS,
-    REST_SOCKET_BYTES,
-)
+from nadi.limits import REST_CONNECTIONS_EXTRA, REST_CONNECTIONS_MAX, REST_CONNECTIONS_OF_ADDRESS, REST_SOCKET_BYTES
 
 STOP_GRACE_S = 1
 
@@ -63,20 +58,14 @@ class _Uvicorn(uvicorn.Server):
         await super().shutdown(None)
 
     def _protocol(self, guest: Guest) -> RestConnection:
-        app = cast("ASGIApp", self.config.loaded_app)
-        return connection_for(
-            guest,
-            _short(app),
-            self._api.turns,
-            self._api.budget.receiving,
-            config=self.config,
-            server_state=self.server_state,
-            app_state=self.lifespan.state,
-        )
+        protocol = RestProtocol(self.config, self.server_state, self.lifespan.state)
+        protocol.guest, protocol.short = guest, _short(cast("ASGIApp", self.config.loaded_app))
+        protocol.turns, protocol.pool = self._api.turns, self._api.budget.receiving
+        return RestConnection(protocol)
 
 
 def _short(app: ASGIApp) -> ASGIApp:
-    """`app` for those above the limit: what tells of health, and nothing else."""
+    """`app` for connections above the limit: health endpoints and nothing else."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(("/ping", "/v1/health")):
@@ -115,7 +104,7 @@ def _stoppable(app: ASGIApp) -> ASGIApp:
 
 
 class RestServer:
-    """`start` listens, `stop` answers what is under way and closes; `uri` says where."""
+    """`start` listens, `stop` answers requests in flight and closes; `uri` is the address."""
 
     def __init__(self, api: Api, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._host, self._port, self._tls = host, port, tls
@@ -132,12 +121,12 @@ class RestServer:
             timeout_graceful_shutdown=STOP_GRACE_S,
         )
         config.load()
-        config.ssl = tls  # made by who has the certificate, as for the other doors
+        config.ssl = tls  # made by the certificate's owner, as for the other doors
         self._uvicorn = _Uvicorn(config, api)
         self.uri = ""
 
     async def start(self) -> None:
-        """Listen; OSError where the port can't be had."""
+        """Listen; OSError if the port is unavailable."""
         found = await bound_sockets(self._host, self._port)
         for one in found:  # connections have what their listener has
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REST_SOCKET_BYTES)

@@ -1,4 +1,4 @@
 """What the controller keeps: records of scopes and streams, their histories, in tables of the segment store.
 
-Owns the form of records and each conditional change of one. Starts no work.
+Owns the format of records and every conditional change to one. Starts no work.
 """

@@ -1,9 +1,9 @@
 """A stream's epochs and what follows from them, without I/O.
 
 An epoch is a set of segments that tiles the key space [0, 1); scaling a stream replaces some of them
-and makes the next epoch. `History` folds the recorded changes; all questions about successors, stream
-cuts and ranges of segments are answered from it. A segment's id holds the epoch that created it, so of
-two segments that share keys the one with the smaller id is the earlier.
+and makes the next epoch. `History` folds the recorded changes, and answers all questions about successors,
+stream cuts and ranges of segments. A segment's id contains the epoch that created it, so of two segments
+that share keys, the one with the smaller id is the earlier.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nadi.controller.state.records import EpochChange, SegmentRange
+from cachetools import LRUCache
+
+from nadi.controller.state.records import EpochChange, EpochSegment
 from nadi.errors import ConflictError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.frontier import check_legal
 from nadi.model.keyspace import equal_ranges
-from nadi.model.segments import KeyRange, ids_under, joined, oldest_by_key, share_keys, tiles
-from nadi.model.segments import SegmentRange as Place
+from nadi.model.segments import KeyRange, SegmentRange, ids_under, joined, oldest_by_key, share_keys, tiles
 from nadi.naming import segment_epoch, segment_id, segment_number
 
+_EPOCHS_KEPT = 64  # of a stream: which segments it has then
 Cut = Mapping[int, int]
 
 
@@ -31,7 +33,7 @@ class PreconditionError(ConflictError):
 def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChange:
     """Epoch 0: `count` equal slices of the key space, numbered from `first_number`."""
     added = tuple(
-        SegmentRange(segment_id(first_number + i), low, high) for i, (low, high) in enumerate(equal_ranges(count))
+        EpochSegment(segment_id(first_number + i), low, high) for i, (low, high) in enumerate(equal_ranges(count))
     )
     return EpochChange(0, 0, created_ms, (), added)
 
@@ -40,15 +42,15 @@ def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChan
 class History:
     """The epochs of one stream, from 0 to the newest published one.
 
-    segments: every segment ever, by id. sealed_in: the first epoch without it, for those replaced.
-    sizes: lengths of sealed segments.
+    segments: every segment ever, by id. sealed_in: for replaced segments, the first epoch without them; a barrier,
+    which belongs to no epoch, is replaced in its own. sizes: lengths of sealed segments.
     """
 
     changes: list[EpochChange]
     sizes: dict[int, int] = field(default_factory=dict)
-    segments: dict[int, SegmentRange] = field(default_factory=dict)
+    segments: dict[int, EpochSegment] = field(default_factory=dict)
     sealed_in: dict[int, int] = field(default_factory=dict)
-    _active: dict[int, tuple[SegmentRange, ...]] = field(default_factory=dict)
+    _active: LRUCache[int, tuple[EpochSegment, ...]] = field(default_factory=lambda: LRUCache(_EPOCHS_KEPT))
 
     def __post_init__(self) -> None:
         changes, self.changes = self.changes, []
@@ -56,7 +58,7 @@ class History:
             self.add(change)
 
     def add(self, change: EpochChange) -> None:
-        """Append the next epoch; one that is known already changes nothing."""
+        """Append the next epoch; do nothing if it is already known."""
         if change.epoch < len(self.changes):
             assert self.changes[change.epoch] == change, "an epoch is written once"
             return
@@ -66,11 +68,15 @@ class History:
             self.sealed_in[removed] = change.epoch
         for segment in change.added:
             self.segments[segment.id] = segment
+        if change.barrier >= 0:
+            self.segments[change.barrier] = EpochSegment(change.barrier, 0.0, 1.0)
+            self.sealed_in[change.barrier] = change.epoch
 
     def copied(self) -> History:
-        """Another one that knows the same."""
-        made = History([], dict(self.sizes), dict(self.segments), dict(self.sealed_in), dict(self._active))
+        """A copy that knows the same."""
+        made = History([], dict(self.sizes), dict(self.segments), dict(self.sealed_in))
         made.changes = list(self.changes)
+        made._active.update(self._active)
         return made
 
     @property
@@ -78,20 +84,18 @@ class History:
         return len(self.changes) - 1
 
     def epoch_at(self, time_ms: int) -> int:
-        """The newest epoch that was begun by that time, or the first."""
+        """The newest epoch that had started by that time, or the first."""
         return max(0, bisect.bisect_right(self.changes, time_ms, key=lambda change: change.created_ms) - 1)
 
     def reference(self, epoch: int) -> int:
         return self.changes[epoch].reference
 
-    def epoch(self, epoch: int) -> tuple[SegmentRange, ...]:
+    def epoch(self, epoch: int) -> tuple[EpochSegment, ...]:
         """The segments of an epoch, by key."""
         if not 0 <= epoch < len(self.changes):
             raise NotFoundError(f"there is no epoch {epoch}: the newest is {self.newest}")
         found = self._active.get(epoch)
         if found is None:
-            if len(self._active) >= 64:
-                self._active.clear()
             segments = [s for s in self.segments.values() if self._lives_in(s.id, epoch)]
             segments.sort(key=lambda s: s.low)
             found = self._active[epoch] = tuple(segments)
@@ -102,20 +106,25 @@ class History:
 
     # --- successors ------------------------------------------------------------------------------
 
-    def successors(self, segment: int) -> list[tuple[SegmentRange, list[int]]]:
-        """What took over the keys of a replaced segment, each with all its predecessors."""
+    def successors(self, segment: int) -> list[tuple[EpochSegment, list[int]]]:
+        """The segments that took over a replaced segment's keys, each with all its predecessors."""
         own = self._known(segment)
         sealed = self.sealed_in.get(segment)
         if sealed is None:
             return []
         before = self.epoch(sealed - 1)
+        barrier = self.changes[sealed].barrier
+        if segment == barrier:
+            return [(new, [barrier]) for new in self.changes[sealed].added]
+        if barrier >= 0:
+            return [(self.segments[barrier], [old.id for old in before])]
         return [
             (new, [old.id for old in before if share_keys(old, new)])
             for new in self.epoch(sealed)
             if share_keys(new, own)
         ]
 
-    def _known(self, segment: int) -> SegmentRange:
+    def _known(self, segment: int) -> EpochSegment:
         found = self.segments.get(segment)
         if found is None:
             raise NotFoundError(f"there is no segment {segment} in this stream's history")
@@ -145,13 +154,13 @@ class History:
         top = max(segment_epoch(i) for i in cut)
         return {i: min(top, self.sealed_in.get(i, top + 1) - 1) for i in cut}
 
-    def _place(self, cut: Cut) -> list[Place]:
+    def _standing(self, cut: Cut) -> list[SegmentRange]:
         """Where the cut stands: over each key in the oldest of its segments."""
         return oldest_by_key(self.segments[i] for i in cut)
 
     def passed(self, cut: Cut) -> Callable[[int], bool]:
-        """Tells of a segment whether all of it lies before the cut; nothing lies before an empty one."""
-        place = self._place(cut)
+        """A function that says whether a segment lies wholly before the cut; nothing lies before an empty cut."""
+        place = self._standing(cut)
 
         def is_passed(segment: int) -> bool:
             found = list(ids_under(place, self._known(segment)))
@@ -163,7 +172,7 @@ class History:
         """Whether no segment of `later` lies before `earlier`."""
         if any(later[i] < offset for i, offset in earlier.items() if i in later):
             return False
-        place = self._place(earlier)
+        place = self._standing(earlier)
         return all(
             segment.id >= before
             for segment in (self.segments[i] for i in later)
@@ -187,7 +196,7 @@ class History:
         first, last = min(from_epochs), max(to_epochs)
         sure = range(max(from_epochs), min(to_epochs) + 1)
         chosen = []
-        starts = self._place(low_cut)
+        starts = self._standing(low_cut)
         ends = [self.segments[i] for i in high_cut]
         for segment in self.segments.values():
             born, sealed = segment_epoch(segment.id), self.sealed_in.get(segment.id, 1 << 62)
@@ -225,7 +234,7 @@ class History:
         min_segments: int,
         time_ms: int,
     ) -> EpochChange:
-        """The epoch after `current` in which `ranges` take the place of `sealed`.
+        """The epoch after `current` in which `ranges` replace `sealed`.
 
         PreconditionError if the stream has moved on, InvalidArgumentError if the ranges can't replace them.
         """
@@ -245,7 +254,7 @@ class History:
             raise PreconditionError(f"the stream would fall below its {min_segments} segments")
         following = 1 + max(segment_number(i) for i in active)
         added = tuple(
-            SegmentRange(segment_id(following + i, current + 1), low, high) for i, (low, high) in enumerate(wanted)
+            EpochSegment(segment_id(following + i, current + 1), low, high) for i, (low, high) in enumerate(wanted)
         )
         created_ms = max(time_ms, self.changes[current].created_ms + 1)
         change = EpochChange(current + 1, current + 1, created_ms, tuple(sorted(sealed)), added)
@@ -254,11 +263,11 @@ class History:
         return change
 
     def plan_roll(self, current: int, txn_epoch: int, time_ms: int) -> tuple[EpochChange, EpochChange]:
-        """The two epochs in which transactions of an older epoch are committed: its segments again, to merge
-        into, and then the current ones again."""
+        """The two epochs in which transactions of an older epoch are committed: first copies of its segments, to
+        merge into, then copies of the current ones."""
         active, old = self.epoch(current), self.epoch(txn_epoch)
-        merged = tuple(SegmentRange(copy_id(s.id, current + 1), s.low, s.high) for s in old)
-        restored = tuple(SegmentRange(copy_id(s.id, current + 2), s.low, s.high) for s in active)
+        merged = tuple(EpochSegment(copy_id(s.id, current + 1), s.low, s.high) for s in old)
+        restored = tuple(EpochSegment(copy_id(s.id, current + 2), s.low, s.high) for s in active)
         time_ms = max(time_ms, self.changes[current].created_ms + 1)
         merge = EpochChange(current + 1, self.reference(txn_epoch), time_ms, tuple(s.id for s in active), merged)
         restore = EpochChange(current + 2, self.reference(current), time_ms + 1, tuple(s.id for s in merged), restored)

@@ -1,9 +1,9 @@
-"""Where everything the controller knows is kept, all of it in table segments:
+"""Where the controller keeps everything it knows, all of it in table segments:
 
     _system/_tables/scopes                  scope -> Scope
-    _system/_tables/scope/<scope>           stream -> Stream, mark streams included
+    _system/_tables/scope/<scope>           stream -> Stream, mark streams included; made by the first one
     _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes;
-                                            made by the first scale: before it, `Stream` tells all
+                                            made by the first scale: before it, `Stream` says it all
     _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Tagged; made by the first one
     _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
     _system/_tables/subscribers/<scope>/<stream>
@@ -12,22 +12,24 @@
     _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
     _system/_tables/timed                   scope/stream -> TimedStream, those with marks; made by the first one
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
-    _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished
+    _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished;
+                                            scope/stream -> Turn, for each one not inside another
     _system/_tables/transactions            scope/stream/<id> -> Transaction, the unfinished ones
     _system/_tables/completed/<n>           scope/stream/<id> -> CompletedTransaction; one for each day, a few kept
     _system/_tables/numbers                 counters; last segment numbers of deleted streams and tables
 
 A reader group's workflows are those of its stream `_RG<group>`: they share its lock and its keys in `work`. Those of
-a key-value table run under `<table>_kvtable`, of which its segments are named and no stream can be.
+a key-value table run under `<table>_kvtable`, the name its segments carry and which no stream can have.
 
-A start reads `work` and `transactions` only, so it costs what is unfinished, however many streams there are.
+A start reads only `work` and `transactions`, so its cost depends on what is unfinished, not on how many streams exist.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
+
+from cachetools import LRUCache
 
 from nadi.controller.state.history import History
 from nadi.controller.state.records import (
@@ -38,22 +40,26 @@ from nadi.controller.state.records import (
     Number,
     ReaderGroup,
     Scope,
+    ScopeState,
     SealedSizes,
     Stream,
+    StreamState,
     Subscriber,
     Tagged,
     TimedStream,
     Transaction,
     WriterMark,
 )
-from nadi.controller.state.store import ANY_VERSION, Store, Table, Versioned
+from nadi.controller.state.store import ANY_VERSION, RecordTable, Store, V, Versioned
 from nadi.errors import (
     KeyValueTableNotFoundError,
+    NotFoundError,
     PermissionDeniedError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
     SegmentNotFoundError,
     StreamNotFoundError,
+    StreamSealedError,
 )
 from nadi.limits import NAME_MAX_CHARS
 from nadi.naming import (
@@ -73,6 +79,12 @@ _HISTORIES = 10_000  # histories kept in memory
 class StreamName(NamedTuple):
     scope: str
     stream: str
+
+    @classmethod
+    def of(cls, key: str) -> StreamName:
+        """The name whose `key` that is."""
+        scope, stream = key.split("/")
+        return cls(scope, stream)
 
     @property
     def key(self) -> str:
@@ -121,7 +133,7 @@ class TableName(NamedTuple):
 
     @property
     def stream(self) -> StreamName:
-        """The name its segments have in place of a stream's, under which its workflows run."""
+        """The name that its segments have instead of a stream's, under which its workflows run."""
         return StreamName(self.scope, self.table + TABLE_SUFFIX)
 
     @classmethod
@@ -135,78 +147,110 @@ class TableName(NamedTuple):
 class Metadata:
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.scopes: Table[Scope] = store.table(f"{_PREFIX}/scopes", Scope)
-        self.work: Table[AnyWork] = store.table(f"{_PREFIX}/work", AnyWork)
-        self.transactions: Table[Transaction] = store.table(f"{_PREFIX}/transactions", Transaction)
-        self.numbers: Table[Number] = store.table(f"{_PREFIX}/numbers", Number)
-        self.timed: Table[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
-        self._histories: OrderedDict[str, History] = OrderedDict()
+        self.scopes: RecordTable[Scope] = store.table(f"{_PREFIX}/scopes", Scope)
+        self.work: RecordTable[AnyWork] = store.table(f"{_PREFIX}/work", AnyWork)
+        self.transactions: RecordTable[Transaction] = store.table(f"{_PREFIX}/transactions", Transaction)
+        self.numbers: RecordTable[Number] = store.table(f"{_PREFIX}/numbers", Number)
+        self.timed: RecordTable[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
+        self._histories: LRUCache[str, History] = LRUCache(_HISTORIES)
 
-    def streams(self, scope: str) -> Table[Stream]:
-        return self._store.table(f"{_PREFIX}/scope/{scope}", Stream)
+    def streams(self, scope: str) -> RecordTable[Stream]:
+        return self._store.table(f"{_PREFIX}/scope/{scope}", Stream, made_late=True)
 
-    def epochs(self, name: StreamName) -> Table[EpochChange | SealedSizes]:
+    def epochs(self, name: StreamName) -> RecordTable[EpochChange | SealedSizes]:
         return self._store.table(f"{_PREFIX}/stream/{name.key}", EpochChange | SealedSizes)
 
-    def tags(self, scope: str) -> Table[Tagged]:
+    def tags(self, scope: str) -> RecordTable[Tagged]:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
 
-    def shared(self, scope: str) -> list[Table[Any]]:
-        """What clients alone read and write of a scope, and what goes with it: bookmarks and slices, schemas."""
+    def shared(self, scope: str) -> list[RecordTable[Any]]:
+        """The scope's tables that only clients read and write, deleted with it: bookmarks and slices, schemas."""
         return [
             self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any)
             for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE)
         ]
 
-    def group_state(self, name: GroupName) -> Table[Any]:
-        """The state of a reader group of nadi's, which its readers alone read and write: it goes with the group."""
+    def group_state(self, name: GroupName) -> RecordTable[Any]:
+        """The state of a nadi reader group, which only its readers read and write; it is deleted with the group."""
         return self._store.table(segment_name(name.scope, name.stream.stream + TABLE_SUFFIX, 0), Any)
 
-    def groups(self, scope: str) -> Table[ReaderGroup]:
+    def groups(self, scope: str) -> RecordTable[ReaderGroup]:
         return self._store.table(f"{_PREFIX}/groups/{scope}", ReaderGroup, made_late=True)
 
-    def subscribers(self, name: StreamName) -> Table[Subscriber]:
+    def subscribers(self, name: StreamName) -> RecordTable[Subscriber]:
         return self._store.table(f"{_PREFIX}/subscribers/{name.key}", Subscriber, made_late=True)
 
-    def marks(self, name: StreamName) -> Table[WriterMark]:
+    def marks(self, name: StreamName) -> RecordTable[WriterMark]:
         return self._store.table(f"{_PREFIX}/marks/{name.key}", WriterMark, made_late=True)
 
-    def tables(self, scope: str) -> Table[KeyValueTable]:
+    def tables(self, scope: str) -> RecordTable[KeyValueTable]:
         return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)
 
-    def completed(self, number: int) -> Table[CompletedTransaction]:
+    def completed(self, number: int) -> RecordTable[CompletedTransaction]:
         return self._store.table(f"{_PREFIX}/completed/{number}", CompletedTransaction)
 
-    # --- scopes and streams ----------------------------------------------------------------------
+    # --- scopes ----------------------------------------------------------------------------------
 
     async def find_scope(self, scope: str) -> Versioned[Scope] | None:
         return await self.scopes.get(scope) if _may_exist(scope) else None
 
     async def scope(self, scope: str) -> Versioned[Scope]:
-        found = await self.find_scope(scope)
-        if found is None:
-            raise ScopeNotFoundError(scope)
-        return found
+        return _there(await self.find_scope(scope), ScopeNotFoundError, (scope,))
 
     async def open_scope(self, scope: str) -> None:
-        """See that something can be made in the scope; PermissionDeniedError for the controller's own."""
+        """Check that something can be created in the scope; PermissionDeniedError for the controller's own."""
         if scope == INTERNAL_SCOPE:
             raise PermissionDeniedError(f"the scope {scope} is the server's own: make a scope of yours, and this in it")
-        await self.scope(scope)
+        if (await self.scope(scope)).value.state is ScopeState.DELETING:
+            self.forget(StreamName(scope, ""))  # it may stay after all
+            if (await self.scope(scope)).value.state is ScopeState.DELETING:
+                raise ScopeNotFoundError(scope)
+
+    # --- what other controllers may have changed ---------------------------------------------------
+
+    def _subject(self, name: StreamName) -> list[tuple[RecordTable[Any], list[str]]]:
+        """The records that workflows of this name change."""
+        if not (_may_exist(name.scope) and (_may_exist(name.stream) or not name.stream)):
+            return []
+        if not name.stream:
+            return [(self.scopes, [name.scope])]
+        mark = [] if name.stream.startswith("_") else [name.mark.stream]
+        subject: list[tuple[RecordTable[Any], list[str]]] = [(self.streams(name.scope), [name.stream, *mark])]
+        if name.stream.startswith(READER_GROUP_PREFIX):
+            subject.append((self.groups(name.scope), [GroupName.of(name).group]))
+        elif name.stream.endswith(TABLE_SUFFIX):
+            subject.append((self.tables(name.scope), [TableName.of(name).table]))
+        return subject
+
+    def forget(self, name: StreamName) -> None:
+        """Read the subject's records afresh when they are next needed."""
+        for table, keys in self._subject(name):
+            self._store.forget(table.name, keys)
+
+    def remembered(self, name: StreamName) -> Sequence[int | None]:
+        """Their versions when last read; None for records that weren't read or didn't exist."""
+        found = [self._store.recall(table.name, key) for table, keys in self._subject(name) for key in keys]
+        return [None if record is None else record.version for record in found]
+
+    async def standing(self, name: StreamName) -> Sequence[int | None]:
+        """Their current versions; None for records that don't exist."""
+        found = [record for table, keys in self._subject(name) for record in await table.get_all(keys)]
+        return [None if record is None else record.version for record in found]
+
+    # --- streams ---------------------------------------------------------------------------------
 
     async def find_stream(self, name: StreamName) -> Versioned[Stream] | None:
-        if not (_may_exist(name.scope) and _may_exist(name.stream)):
-            return None
-        try:
-            return await self.streams(name.scope).get(name.stream)
-        except SegmentNotFoundError:
-            return None
+        return await _find(self.streams, *name)
 
     async def stream(self, name: StreamName) -> Versioned[Stream]:
-        found = await self.find_stream(name)
-        if found is None:
-            raise StreamNotFoundError(*name)
-        return found
+        return _there(await self.find_stream(name), StreamNotFoundError, name)
+
+    async def open_stream(self, name: StreamName) -> Stream:
+        """The stream; StreamSealedError if it is sealed or being sealed."""
+        stream = (await self.stream(name)).value
+        if stream.state is not StreamState.ACTIVE:
+            raise StreamSealedError(name.key)
+        return stream
 
     async def put_stream(self, name: StreamName, stream: Stream, version: int) -> Versioned[Stream]:
         return await self.streams(name.scope).put(name.stream, stream, version)
@@ -214,15 +258,10 @@ class Metadata:
     # --- reader groups ---------------------------------------------------------------------------
 
     async def find_group(self, name: GroupName) -> Versioned[ReaderGroup] | None:
-        if not (_may_exist(name.scope) and _may_exist(name.group)):
-            return None
-        return await self.groups(name.scope).get(name.group)
+        return await _find(self.groups, *name)
 
     async def group(self, name: GroupName) -> Versioned[ReaderGroup]:
-        found = await self.find_group(name)
-        if found is None:
-            raise ReaderGroupNotFoundError(*name)
-        return found
+        return _there(await self.find_group(name), ReaderGroupNotFoundError, name)
 
     async def put_group(self, name: GroupName, group: ReaderGroup) -> None:
         """Only workflows of the group call this, one at a time."""
@@ -231,23 +270,18 @@ class Metadata:
     # --- key-value tables ------------------------------------------------------------------------
 
     async def find_table(self, name: TableName) -> Versioned[KeyValueTable] | None:
-        if not (_may_exist(name.scope) and _may_exist(name.table)):
-            return None
-        return await self.tables(name.scope).get(name.table)
+        return await _find(self.tables, *name)
 
     async def table(self, name: TableName) -> Versioned[KeyValueTable]:
-        found = await self.find_table(name)
-        if found is None:
-            raise KeyValueTableNotFoundError(*name)
-        return found
+        return _there(await self.find_table(name), KeyValueTableNotFoundError, name)
 
     # --- history ---------------------------------------------------------------------------------
 
     async def history(self, name: StreamName) -> History:
         """All published epochs of a stream; shared, so only `publish` may change it."""
         found = self._histories.get(name.key)
-        if found is not None:
-            self._histories.move_to_end(name.key)
+        held = self._store.recall(self.streams(name.scope).name, name.stream)
+        if found is not None and (held is None or held.value.epoch <= found.newest):
             return found
         stream = (await self.stream(name)).value
         changes, sizes = [], {}
@@ -262,14 +296,12 @@ class Metadata:
         history = History(changes, sizes)
         known = self._histories.get(name.key)
         if known is not None and known.newest >= history.newest:
-            return known  # another reader was quicker, or an epoch was published meanwhile
+            return known  # another reader was faster, or an epoch was published meanwhile
         self._histories[name.key] = history
-        if len(self._histories) > _HISTORIES:
-            self._histories.popitem(last=False)
         return history
 
     async def publish(self, name: StreamName, changes: Sequence[EpochChange]) -> None:
-        """Record new epochs; from now on they answer for the successors of what they replace."""
+        """Record new epochs; from now on they determine the successors of what they replace."""
         history = await self.history(name)
         records: list[tuple[str, EpochChange | SealedSizes, int]] = [
             (f"epoch/{change.epoch}", change, ANY_VERSION) for change in (history.changes[0], *changes)
@@ -283,7 +315,7 @@ class Metadata:
         await self.history(name)
 
     async def put_sizes(self, name: StreamName, label: str, sizes: dict[int, int]) -> None:
-        """Record the lengths of sealed segments under a label that is the same in a repetition."""
+        """Record the lengths of sealed segments under a label that stays the same when the step is repeated."""
         if not sizes:
             return
         history = await self.history(name)
@@ -315,8 +347,18 @@ class Metadata:
 
 
 def _may_exist(name: str) -> bool:
-    """False for what could never be created, so that no odd text gets into a key or a table's name."""
+    """False for a name that could never be created, so no odd text gets into a key or a table's name."""
     return 0 < len(name) <= NAME_MAX_CHARS + len(MARK_PREFIX) and "/" not in name
+
+
+async def _find(table: Callable[[str], RecordTable[V]], scope: str, name: str) -> Versioned[V] | None:
+    return await table(scope).get(name) if _may_exist(scope) and _may_exist(name) else None
+
+
+def _there(found: Versioned[V] | None, absent: Callable[..., NotFoundError], name: Sequence[str]) -> Versioned[V]:
+    if found is None:
+        raise absent(*name)
+    return found
 
 
 def first_change(stream: Stream) -> EpochChange:

@@ -1,7 +1,7 @@
 """What the controller keeps in table segments: msgpack structs, each small enough for one table value.
 
-Where each lies is told in `metadata`. Every struct is an immutable value; a change writes a new one
-under the version that was read. Fields are stored as arrays, so new ones go to the end with a default.
+`metadata` says where each is stored. Every struct is an immutable value; a change writes a new one
+under the version that was read. Fields are stored as arrays, so new ones go at the end with a default.
 """
 
 from __future__ import annotations
@@ -30,12 +30,19 @@ class StreamState(IntEnum):
 
 
 class GroupRetention(IntEnum):
-    """What a reader group lets retention truncate: nothing on its account, what its user released, or what lies
-    before its last checkpoint."""
+    """How a reader group limits retention: not at all, to what its user released, or to what lies before its last
+    checkpoint."""
 
     NONE = 0
     MANUAL = 1
     AUTOMATIC = 2
+
+
+class ScopeState(IntEnum):
+    """DELETING: nothing new is created in it, and whoever marked it does the rest."""
+
+    ACTIVE = 0
+    DELETING = 1
 
 
 class TxnState(IntEnum):
@@ -65,7 +72,7 @@ class Config(Record, frozen=True):
     rollover_size_bytes: int = 0
 
 
-class SegmentRange(Record, frozen=True):
+class EpochSegment(Record, frozen=True):
     """A segment and its half-open range of the key space."""
 
     id: int
@@ -79,13 +86,18 @@ class SegmentRange(Record, frozen=True):
 
 
 class EpochChange(Record, frozen=True, tag="epoch"):
-    """How an epoch differs from the one before it. `reference` is the epoch whose ranges it repeats."""
+    """How an epoch differs from the one before it. `reference` is the epoch whose ranges it repeats.
+
+    barrier: in a rebuilt history, a sealed segment over all keys that follows every removed segment and precedes
+    every added one. Which segment followed which is lost, so all removed ones are read before any added one.
+    """
 
     epoch: int
     reference: int
     created_ms: int
     removed: tuple[int, ...]
-    added: tuple[SegmentRange, ...]
+    added: tuple[EpochSegment, ...]
+    barrier: int = -1
 
 
 class SealedSizes(Record, frozen=True, tag="sizes"):
@@ -96,6 +108,7 @@ class SealedSizes(Record, frozen=True, tag="sizes"):
 
 class Scope(Record, frozen=True):
     created_ms: int
+    state: ScopeState = ScopeState.ACTIVE
 
 
 class Stream(Record, frozen=True):
@@ -107,7 +120,7 @@ class Stream(Record, frozen=True):
     epoch: int
     reference: int
     epoch_created_ms: int
-    segments: tuple[SegmentRange, ...]
+    segments: tuple[EpochSegment, ...]
     head: dict[int, int] = {}
     truncated_bytes: int = 0
     internal: bool = False  # a mark stream, made and removed with its stream
@@ -116,8 +129,8 @@ class Stream(Record, frozen=True):
 class Transaction(Record, frozen=True):
     """A transaction that is not finished. `epoch` is the (reference) epoch its segments belong to.
 
-    expires_ms, max_ms: when its lease ends, and the longest time that any may take, by the wall clock as it was when
-    it was begun or pinged last. Nobody compares them with a clock: what counts is how far they lie from each other.
+    expires_ms, max_ms: the ends of its lease and of its maximum lifetime, by the wall clock when it was created or
+    last pinged. Nobody compares them with a clock: only the distance between them counts.
     """
 
     state: TxnState
@@ -132,7 +145,7 @@ class Transaction(Record, frozen=True):
 
 
 class CompletedTransaction(Record, frozen=True):
-    """`stream_created_ms` tells a stream from an earlier one of its name; 0: it was not noted."""
+    """`stream_created_ms` distinguishes the stream from an earlier one of that name; 0: it was not recorded."""
 
     state: TxnState
     finished_ms: int
@@ -155,8 +168,8 @@ class GroupConfig(Record, frozen=True):
 
 
 class ReaderGroup(Record, frozen=True):
-    """A reader group. `group_id` is a UUID that tells it from others that had its name; `generation` counts the
-    updates of its configuration."""
+    """A reader group. `group_id` is a UUID that distinguishes it from others of the same name; `generation` counts
+    the updates of its configuration."""
 
     config: GroupConfig
     group_id: str
@@ -165,8 +178,8 @@ class ReaderGroup(Record, frozen=True):
 
 
 class Subscriber(Record, frozen=True):
-    """A reader group at one of its streams. `cut` is what it published last: nothing after it may be truncated
-    by retention; empty: no constraint."""
+    """A reader group's subscription to one of its streams. `cut` is what it last published: retention may truncate
+    nothing after it; empty: no constraint."""
 
     group_id: str
     generation: int
@@ -175,13 +188,13 @@ class Subscriber(Record, frozen=True):
 
 
 class Tagged(Record, frozen=True):
-    """That a stream has a tag; both stand in the key."""
+    """Marks that a stream has a tag; both are in the key."""
 
 
 class WriterMark(Record, frozen=True):
-    """What a writer noted last: all its events up to `time` lie before `position`, a segment's offset each.
+    """What a writer last noted: all its events up to `time` lie before `position`, which has an offset per segment.
 
-    time: in the writer's own measure, milliseconds as a rule. alive: False once the writer was removed.
+    time: in the writer's own unit, usually milliseconds. alive: False once the writer is removed.
     """
 
     time: int
@@ -190,7 +203,7 @@ class WriterMark(Record, frozen=True):
 
 
 class TimedStream(Record, frozen=True):
-    """That writers of a stream have noted times; which stream stands in the key."""
+    """Marks that a stream's writers have noted times; the stream is in the key."""
 
 
 class TableConfig(Record, frozen=True):
@@ -207,7 +220,7 @@ class KeyValueTable(Record, frozen=True):
 
     config: TableConfig
     created_ms: int
-    segments: tuple[SegmentRange, ...]
+    segments: tuple[EpochSegment, ...]
 
 
 class Number(Record, frozen=True):
@@ -220,7 +233,18 @@ class Number(Record, frozen=True):
 
 
 class Work(Record, frozen=True):
-    """A workflow that was begun on one stream."""
+    """A workflow that was started on one stream."""
+
+
+class Turn(Work, frozen=True, tag="turn"):
+    """Whose turn it is on a stream and its mark stream: the named kind of work, on the named one of them, goes first.
+
+    It is stored and removed together with the work, so only one of several controllers works on them at a time.
+    """
+
+    controller: str
+    stream: str
+    kind: str
 
 
 class CreateWork(Work, frozen=True, tag="create"):
@@ -263,7 +287,10 @@ class RollWork(Work, frozen=True, tag="roll"):
 
 
 class DeleteScopeWork(Work, frozen=True, tag="scope"):
+    """`version` is that of the scope's record, so that no later scope of its name is deleted; -1: whichever it has."""
+
     recursive: bool
+    version: int = -1
 
 
 class CreateGroupWork(Work, frozen=True, tag="create_group"):
@@ -301,4 +328,5 @@ AnyWork = (
     | CreateTableWork
     | DeleteTableWork
     | DeleteScopeWork
+    | Turn
 )

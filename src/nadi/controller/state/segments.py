@@ -1,72 +1,105 @@
 """The controller's only way to segments: wire commands through one `exchange`, wrapped in typed calls.
 
-`exchange` takes a command and gives the store's reply, which may be an error command; it raises
-UnavailableError when the store can't be reached. Each call here is idempotent: what was done already
-counts as done, so a workflow can be run again from its start. Unavailability alone is retried, a few
-times; longer outages are the workflows' business.
+`exchange` takes a command and returns the store's reply, which may be an error command; it raises
+UnavailableError when the store can't be reached. Each call here is idempotent: what is already done
+counts as done, so a workflow can be run again from its start. Only unavailability is retried, a few
+times; workflows deal with longer outages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
 
-from nadi.controller.state.clock import Clock
+from nadi.backoff import Backoff
 from nadi.controller.state.records import Config
-from nadi.errors import NadiError, SegmentNotFoundError, StorageFullError, StreamSealedError, UnavailableError
-from nadi.limits import SEGMENT_CALL_ATTEMPTS
+from nadi.errors import (
+    DamagedDataError,
+    NadiError,
+    ProtocolError,
+    SegmentNotFoundError,
+    StreamSealedError,
+    UnavailableError,
+)
+from nadi.limits import SEGMENT_CALL_ATTEMPTS, TABLE_PAGE_MAX_ENTRIES
+from nadi.runtime import Runtime
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
+from nadi.wire.errors import error_of, is_whole
 
 Exchange = Callable[[Command], Awaitable[Command]]
 
+Answer = TypeVar("Answer", bound=Command)
 _FIRST_PAUSE_S = 0.05
 _PARALLEL = 64
+_CAN_COME = (SegmentNotFoundError, StreamSealedError, DamagedDataError, UnavailableError)  # for a correct command
 
 
-class StoreError(NadiError):
-    """The segment store gave a reply that doesn't belong to the command; the message tells both."""
+_permitted: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("permitted", default=None)
+
+
+@contextmanager
+def only_if(permitted: Callable[[], Awaitable[None]] | None) -> Iterator[None]:
+    """Before each command inside this context, by this task and tasks it starts, `permitted` is awaited; it may raise.
+    None: nothing is asked."""
+    token = _permitted.set(permitted)
+    try:
+        yield
+    finally:
+        _permitted.reset(token)
 
 
 class Segments:
     """Typed calls to the segment store."""
 
-    def __init__(self, exchange: Exchange, clock: Clock) -> None:
+    def __init__(self, exchange: Exchange, clock: Runtime) -> None:
         self._exchange = exchange
-        self._clock = clock
+        self.clock = clock
         self._request_ids = itertools.count(1)
         self._permits = asyncio.Semaphore(_PARALLEL)
+        self._askers = asyncio.Semaphore(_PARALLEL)  # whose commands are given only if permitted
 
     def request_id(self) -> int:
         return next(self._request_ids)
 
     async def call(self, command: Command) -> tuple[Command, bool]:
         """The reply, and whether the command may have been carried out by an earlier, unanswered try."""
-        pause = _FIRST_PAUSE_S
+        backoff = Backoff(first_s=_FIRST_PAUSE_S, growth=4, sleep=self.clock.sleep)
         for attempt in itertools.count(1):
             try:
-                async with self._permits:
-                    reply = await self._exchange(command)
+                if (permitted := _permitted.get()) is None:
+                    reply = await self._give(command)
+                else:
+                    async with self._askers:  # asked just before it is given: one of thousands may wait for long
+                        await permitted()
+                        reply = await self._give(command)
                 if isinstance(reply, wire.WrongHost):
-                    raise UnavailableError(f"segment {reply.segment} is being moved to another store: try again")
+                    raise failure(command, reply)
                 return reply, attempt > 1
             except UnavailableError:
                 if attempt == SEGMENT_CALL_ATTEMPTS:
                     raise
-            await self._clock.sleep(pause)
-            pause *= 4
+            await backoff.pause()
         raise AssertionError("unreachable")
 
-    async def _expect(self, command: Command, *good: type[Command]) -> Command:
+    async def _give(self, command: Command) -> Command:
+        async with self._permits:
+            return await self._exchange(command)
+
+    async def ask(self, command: Command, *answers: type[Answer]) -> Answer:
+        """The reply if it is one of the answers; otherwise raise the error that it stands for."""
         reply, _ = await self.call(command)
-        if not isinstance(reply, good):
+        if not (isinstance(reply, answers) and is_whole(command, reply)):
             raise failure(command, reply)
         return reply
 
     async def create_segment(self, name: str, config: Config, *, fixed: bool = False) -> None:
         """Create a stream segment. `fixed`: it never asks to be scaled (transactions, duplicates)."""
-        await self._expect(
+        await self.ask(
             wire.CreateSegment(
                 self.request_id(),
                 name,
@@ -80,16 +113,16 @@ class Segments:
         )
 
     async def update_policy(self, name: str, config: Config) -> None:
-        await self._expect(
+        await self.ask(
             wire.UpdateSegmentPolicy(self.request_id(), name, config.target_rate, int(config.scale_type), ""),
             wire.SegmentPolicyUpdated,
         )
 
     async def seal(self, name: str) -> None:
-        await self._expect(wire.SealSegment(self.request_id(), name, ""), wire.SegmentSealed, wire.SegmentIsSealed)
+        await self.ask(wire.SealSegment(self.request_id(), name, ""), wire.SegmentSealed, wire.SegmentIsSealed)
 
     async def truncate(self, name: str, offset: int) -> None:
-        await self._expect(
+        await self.ask(
             wire.TruncateSegment(self.request_id(), name, offset, ""),
             wire.SegmentTruncated,
             wire.SegmentIsTruncated,
@@ -97,44 +130,47 @@ class Segments:
         )
 
     async def delete(self, name: str) -> None:
-        await self._expect(wire.DeleteSegment(self.request_id(), name, ""), wire.SegmentDeleted, wire.NoSuchSegment)
+        await self.ask(wire.DeleteSegment(self.request_id(), name, ""), wire.SegmentDeleted, wire.NoSuchSegment)
 
     async def create_table(self, name: str, key_bytes: int, rollover_size_bytes: int) -> None:
         """Create a table segment whose keys have `key_bytes` bytes each."""
-        await self._expect(
+        await self.ask(
             wire.CreateTableSegment(self.request_id(), name, "", False, key_bytes, rollover_size_bytes),
             wire.SegmentCreated,
             wire.SegmentAlreadyExists,
         )
 
     async def delete_table(self, name: str) -> None:
-        """Delete a table segment with all it holds."""
-        await self._expect(
+        await self.ask(
             wire.DeleteTableSegment(self.request_id(), name, False, ""), wire.SegmentDeleted, wire.NoSuchSegment
         )
 
+    async def some_keys(self, name: str) -> list[bytes]:
+        """The first keys of a table, a page of them."""
+        command = wire.ReadTableKeys(self.request_id(), name, "", TABLE_PAGE_MAX_ENTRIES, (b"", b"", b""))
+        reply = await self.ask(command, wire.TableKeysRead)
+        return [bytes(key.key) for key in reply.keys]
+
     async def length(self, name: str) -> int:
         """The offset at which the next byte goes into the segment."""
-        reply = await self._expect(wire.GetStreamSegmentInfo(self.request_id(), name, ""), wire.StreamSegmentInfo)
-        assert isinstance(reply, wire.StreamSegmentInfo)
+        reply = await self.ask(wire.GetStreamSegmentInfo(self.request_id(), name, ""), wire.StreamSegmentInfo)
         if not reply.exists:
             raise SegmentNotFoundError(name)
         return reply.write_offset
 
     async def locate_moment(self, name: str, at_ms: int) -> tuple[int, bool]:
-        """Where the segment stood at that moment, and whether it was sealed before it."""
-        reply = await self._expect(wire.LocateMoment(self.request_id(), name, at_ms, ""), wire.MomentLocated)
-        assert isinstance(reply, wire.MomentLocated)
+        """The segment's offset at that point in time, and whether it was sealed before it."""
+        reply = await self.ask(wire.LocateMoment(self.request_id(), name, at_ms, ""), wire.MomentLocated)
         return reply.offset, reply.is_sealed
 
     async def merge(self, target: str, sources: Sequence[str], *, sealed_is_done: bool = False) -> list[int]:
-        """Append the sources to the target in order; absent ones were merged before. Gives the target's
-        length after each. `sealed_is_done`: a sealed target shows that all was merged before."""
+        """Append the sources to the target in order; absent ones were merged before. Return the target's
+        length after each. `sealed_is_done`: a sealed target means that all were merged before."""
         command = wire.MergeSegmentsBatch(self.request_id(), target, tuple(sources), "")
         good: tuple[type[Command], ...] = (wire.SegmentsBatchMerged,)
         if sealed_is_done:
             good += (wire.SegmentIsSealed,)
-        reply = await self._expect(command, *good)
+        reply = await self.ask(command, *good)
         return [offset for _, offset in reply.merged] if isinstance(reply, wire.SegmentsBatchMerged) else []
 
 
@@ -151,11 +187,8 @@ async def together(calls: Iterable[Awaitable[object]]) -> None:
 
 
 def failure(command: Command, reply: Command) -> NadiError:
-    """The error that a reply stands for."""
-    if isinstance(reply, wire.NoSuchSegment):
-        return SegmentNotFoundError(reply.segment)
-    if isinstance(reply, wire.SegmentIsSealed):
-        return StreamSealedError(f"segment {reply.segment}")
-    if isinstance(reply, wire.ErrorMessage) and reply.error_code == wire.STORAGE_FULL:
-        return StorageFullError(f"segment {reply.segment}: {reply.message}")
-    return StoreError(f"the segment store answered {command} with {reply}")
+    """The error that a reply stands for; ProtocolError if the command should never get that reply."""
+    error = error_of(reply)
+    if isinstance(error, _CAN_COME):
+        return error
+    return ProtocolError(f"the segment store answered {str(command)[:200]} with {str(reply)[:200]}")

@@ -1,26 +1,28 @@
 """Typed access to the controller's tables: records by key, each with the version it was stored under.
 
-Every change names the version it expects, and ConditionFailedError tells that somebody else was first.
-A change may concern several keys of one table and is then all or nothing. Reads go through a bounded
-cache; what comes out of it may be old if another controller writes too, which the next conditional
-change finds out (and drops from the cache).
+Every change names the version it expects; ConditionFailedError means that another change was first.
+A change to several keys of one table is all or nothing. Reads go through a bounded cache, whose
+records may be stale if another controller writes too; the next conditional change discovers that
+and drops them from the cache.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from nadi.backoff import Tries
 from nadi.controller.state.segments import Segments, failure
 from nadi.errors import ConditionFailedError, SegmentNotFoundError
 from nadi.limits import CONTROLLER_CACHE_RECORDS, TABLE_PAGE_MAX_ENTRIES
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
+from nadi.wire.errors import is_whole
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
 _frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
@@ -28,7 +30,7 @@ _frees_room: ContextVar[bool] = ContextVar("frees_room", default=False)
 
 @contextmanager
 def freeing_room() -> Iterator[None]:
-    """What is put within, by this task and those it starts, is taken on a full disk too: it makes room there."""
+    """Records put inside this context, by this task and tasks it starts, are accepted on a full disk: they free it."""
     token = _frees_room.set(True)
     try:
         yield
@@ -55,10 +57,10 @@ class Store:
         self.segments = segments
         self._cache: OrderedDict[tuple[str, str], Versioned[Any]] = OrderedDict()
         self._cached_keys: dict[str, set[str]] = {}  # by table
-        self._changes = 0  # counts changes, so that a read begun before one doesn't fill the cache after it
+        self.changes = 0  # counts changes, so a read started before one doesn't fill the cache after it
 
-    def table(self, name: str, kind: Any, *, made_late: bool = False) -> Table[Any]:
-        return Table(self, name, kind, made_late=made_late)
+    def table(self, name: str, kind: Any, *, made_late: bool = False) -> RecordTable[Any]:
+        return RecordTable(self, name, kind, made_late=made_late)
 
     def recall(self, table: str, key: str) -> Versioned[Any] | None:
         found = self._cache.get((table, key))
@@ -72,33 +74,29 @@ class Store:
         self._cached_keys.setdefault(table, set()).add(key)
         if len(self._cache) > CONTROLLER_CACHE_RECORDS:
             oldest = next(iter(self._cache))
-            self._drop(*oldest)
+            self.drop(*oldest)
 
     def forget(self, table: str, keys: Iterable[str]) -> None:
-        self._changes += 1
+        self.changes += 1
         for key in keys:
-            self._drop(table, key)
+            self.drop(table, key)
 
     def forget_table(self, table: str) -> None:
         self.forget(table, list(self._cached_keys.get(table, ())))
 
-    def _drop(self, table: str, key: str) -> None:
+    def drop(self, table: str, key: str) -> None:
         if self._cache.pop((table, key), None) is not None:
             keys = self._cached_keys[table]
             keys.discard(key)
             if not keys:
                 del self._cached_keys[table]
 
-    @property
-    def changes(self) -> int:
-        return self._changes
 
-
-class Table(Generic[T]):
+class RecordTable(Generic[T]):
     """One table segment whose values are all of one kind (a struct, or a union of tagged ones).
 
-    made_late: it is made when the first record is put; until then it reads as empty. Else all calls but
-    `create`, `drop` and `remove` raise SegmentNotFoundError where the table doesn't exist.
+    made_late: it is created when the first record is put, and reads as empty until then. Otherwise all calls but
+    `create`, `drop` and `remove` raise SegmentNotFoundError if the table doesn't exist.
     """
 
     def __init__(self, store: Store, name: str, kind: Any, *, made_late: bool = False) -> None:
@@ -114,9 +112,7 @@ class Table(Generic[T]):
         command: Command = wire.CreateTableSegment(request_id, self.name, "")
         if _frees_room.get():
             command = wire.UpdateTableToFreeRoom(request_id, self.name, "", (), True)
-        reply, _ = await self._segments.call(command)
-        if not isinstance(reply, wire.SegmentCreated | wire.SegmentAlreadyExists | wire.TableEntriesUpdated):
-            raise failure(command, reply)
+        await self._segments.ask(command, wire.SegmentCreated, wire.SegmentAlreadyExists, wire.TableEntriesUpdated)
 
     def _update(self, entries: tuple[TableEntry, ...]) -> Command:
         request_id = self._segments.request_id()
@@ -125,15 +121,11 @@ class Table(Generic[T]):
         return wire.UpdateTableEntries(request_id, self.name, "", entries)
 
     async def drop(self, *, must_be_empty: bool = False) -> bool:
-        """Delete the table, True also if it is gone already; False if it holds something and must not."""
+        """Delete the table; return True also if it is already gone, False if it must be empty and isn't."""
         command = wire.DeleteTableSegment(self._segments.request_id(), self.name, must_be_empty, "")
-        reply, _ = await self._segments.call(command)
+        reply = await self._segments.ask(command, wire.SegmentDeleted, wire.NoSuchSegment, wire.TableSegmentNotEmpty)
         self._store.forget_table(self.name)
-        if isinstance(reply, wire.TableSegmentNotEmpty):
-            return False
-        if not isinstance(reply, wire.SegmentDeleted | wire.NoSuchSegment):
-            raise failure(command, reply)
-        return True
+        return not isinstance(reply, wire.TableSegmentNotEmpty)
 
     async def get(self, key: str, *, fresh: bool = False) -> Versioned[T] | None:
         """The record at `key`, None if there is none."""
@@ -144,15 +136,16 @@ class Table(Generic[T]):
         changes = self._store.changes
         wanted = tuple(TableKey(key.encode()) for key in keys)
         command = wire.ReadTable(self._segments.request_id(), self.name, "", wanted)
-        reply, _ = await self._segments.call(command)
-        if self._made_late and isinstance(reply, wire.NoSuchSegment):
+        try:
+            reply = await self._segments.ask(command, wire.TableRead)
+        except SegmentNotFoundError:
+            if not self._made_late:
+                raise
             return [None] * len(keys)
-        if not isinstance(reply, wire.TableRead):
-            raise failure(command, reply)
-        assert len(reply.entries) == len(keys), "one entry for each key"
         records: list[Versioned[T] | None] = []
         for key, entry in zip(keys, reply.entries, strict=True):
             if entry.version < 0:
+                self._store.drop(self.name, key)
                 records.append(None)
                 continue
             record = Versioned(self._decoder.decode(entry.value), entry.version)
@@ -178,7 +171,7 @@ class Table(Generic[T]):
             await self.create()
             reply, retried = await self._segments.call(command)
         self._store.forget(self.name, keys)
-        if isinstance(reply, wire.TableEntriesUpdated):
+        if isinstance(reply, wire.TableEntriesUpdated) and is_whole(command, reply):
             stored = [Versioned(v, n) for (_, v, _), n in zip(changes, reply.versions, strict=True)]
         elif isinstance(reply, wire.TableKeyBadVersion | wire.TableKeyDoesNotExist):
             mine = await self._stored_before(entries) if retried else None
@@ -191,11 +184,39 @@ class Table(Generic[T]):
             self._store.remember(self.name, key, record)
         return stored
 
+    async def change(
+        self,
+        key: str,
+        what: str,
+        make: Callable[[T | None], Awaitable[T]],
+        *,
+        known: Versioned[T] | None = None,
+        fresh: bool = False,
+    ) -> Versioned[T]:
+        """Store what `make` returns for the record (None if there is none), retrying with the newest record while
+        others are faster; ContentionError, naming `what`, if they always are. A record returned as is isn't stored.
+
+        known: the record as the caller read it.
+        """
+        clock = self._segments.clock
+        tries = Tries(what, sleep=clock.sleep, chance=clock.chance)
+        found = known if known is not None else await self.get(key, fresh=fresh)
+        while True:
+            changed = await make(None if found is None else found.value)
+            if found is not None and changed is found.value:
+                return found
+            try:
+                return await self.put(key, changed, ABSENT if found is None else found.version)
+            except ConditionFailedError:
+                await tries.lost()
+            found = await self.get(key, fresh=True)
+
     async def _stored_before(self, entries: Sequence[TableEntry]) -> list[int] | None:
         """Versions of the entries if an earlier, unanswered try stored exactly them."""
         wanted = tuple(TableKey(entry.key) for entry in entries)
-        reply, _ = await self._segments.call(wire.ReadTable(self._segments.request_id(), self.name, "", wanted))
-        if not isinstance(reply, wire.TableRead):
+        command = wire.ReadTable(self._segments.request_id(), self.name, "", wanted)
+        reply, _ = await self._segments.call(command)
+        if not (isinstance(reply, wire.TableRead) and is_whole(command, reply)):
             return None
         for mine, theirs in zip(entries, reply.entries, strict=True):
             if theirs.version < 0 or bytes(theirs.value) != mine.value:
@@ -203,44 +224,45 @@ class Table(Generic[T]):
         return [entry.version for entry in reply.entries]
 
     async def remove(self, keys: Iterable[str]) -> None:
-        """Remove records whatever their version; absent ones are fine, so is an absent table."""
+        """Remove records whatever their version; absent records are fine, and so is an absent table."""
         gone = list(keys)
         if not gone:
             return
         self._store.forget(self.name, gone)
         wanted = tuple(TableKey(key.encode(), ANY_VERSION) for key in gone)
         command = wire.RemoveTableKeys(self._segments.request_id(), self.name, "", wanted)
-        reply, _ = await self._segments.call(command)
+        await self._segments.ask(command, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.NoSuchSegment)
         self._store.forget(self.name, gone)
-        if not isinstance(reply, wire.TableKeysRemoved | wire.TableKeyDoesNotExist | wire.NoSuchSegment):
-            raise failure(command, reply)
 
-    async def remove_if(self, key: str, version: int) -> bool:
-        """Remove a record unless it was changed since it was read; False if it was."""
-        self._store.forget(self.name, [key])
-        wanted = (TableKey(key.encode(), version),)
+    async def remove_if(self, *records: tuple[str, int]) -> bool:
+        """Remove records, each by its key and version; if one has changed since, remove none and return False.
+
+        Return True also if they are already gone.
+        """
+        keys = [key for key, _ in records]
+        self._store.forget(self.name, keys)
+        wanted = tuple(TableKey(key.encode(), version) for key, version in records)
         command = wire.RemoveTableKeys(self._segments.request_id(), self.name, "", wanted)
-        reply, _ = await self._segments.call(command)
-        self._store.forget(self.name, [key])
-        if isinstance(reply, wire.TableKeyBadVersion):
-            return False
-        if not isinstance(reply, wire.TableKeysRemoved | wire.TableKeyDoesNotExist | wire.NoSuchSegment):
-            raise failure(command, reply)
-        return True
+        reply = await self._segments.ask(
+            command, wire.TableKeysRemoved, wire.TableKeyDoesNotExist, wire.NoSuchSegment, wire.TableKeyBadVersion
+        )
+        self._store.forget(self.name, keys)
+        return not isinstance(reply, wire.TableKeyBadVersion)
 
     async def page(
         self, token: bytes = b"", count: int = TABLE_PAGE_MAX_ENTRIES, *, prefix: str = ""
     ) -> tuple[list[tuple[str, Versioned[T]]], bytes]:
-        """Up to `count` records after `token` whose keys begin with `prefix`, and the token to go on from; an
-        empty page is the end. The order is none in particular, but the same each time."""
+        """Up to `count` records after `token` whose keys begin with `prefix`, and the token to continue from; an
+        empty page is the end. The order is arbitrary but always the same."""
         low = prefix.encode()
         high = low[:-1] + bytes([low[-1] + 1]) if low else b""  # included in the range
         command = wire.ReadTableEntries(self._segments.request_id(), self.name, "", count, (token, low, high))
-        reply, _ = await self._segments.call(command)
-        if self._made_late and isinstance(reply, wire.NoSuchSegment):
+        try:
+            reply = await self._segments.ask(command, wire.TableEntriesRead)
+        except SegmentNotFoundError:
+            if not self._made_late:
+                raise
             return [], token
-        if not isinstance(reply, wire.TableEntriesRead):
-            raise failure(command, reply)
         decode = self._decoder.decode
         mine = (entry for entry in reply.entries if bytes(entry.key).startswith(low))
         found = [(e.key.decode(), Versioned(decode(e.value), e.version)) for e in mine]

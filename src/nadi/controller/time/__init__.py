@@ -1,1 +1,1 @@
-"""Time in streams: writers' marks, watermarks made of them, and the cut of a moment."""
+"""Time in streams: writers' marks, watermarks made from them, and the cut at a point in time."""

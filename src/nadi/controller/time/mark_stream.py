@@ -1,29 +1,26 @@
-"""A stream's mark stream, as the controller reads and writes it: one watermark an event, the newest last.
+"""A stream's mark stream, as the controller reads and writes it: one watermark per event, the newest last.
 
-Its attribute says from where to read: it stands at the entry before the newest, so that finding the newest takes one
-read however many there are. An entry is added only where the stream was believed to end, so of two that are computed
-from the same newest one, by two controllers or in a repetition, one is stored.
+Its attribute says where to start reading: at the entry before the newest, so finding the newest takes one read
+however many there are. An entry is added only where the stream was believed to end, so if two are computed from the
+same newest entry, by two controllers or in a retry, only one is stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TypeVar
 from uuid import UUID
 
-from nadi.controller.state.segments import Segments, failure
+from nadi.controller.state.segments import Segments
 from nadi.errors import ProtocolError, SegmentNotFoundError
 from nadi.limits import KIB, READ_REPLY_MAX_BYTES
 from nadi.model.framing import HEADER, HEADER_BYTES
 from nadi.model.watermark import Watermark, decode_watermark, encode_watermark
 from nadi.naming import REVISION_MARK
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION
 
 _WRITER = UUID("6e616469-2d77-8174-8572-6d61726b7321").bytes  # of all controllers: one attribute for each mark stream
 _FEW_BYTES = 64 * KIB
-_Reply = TypeVar("_Reply", bound=wire.Command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +34,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Where the entries begin and end, what the attribute says, and the newest entry."""
+    """Where the entries begin and end, what the attribute says (NO_VERSION: nothing), and the newest entry."""
 
     start: int
     end: int
-    mark: int | None
+    mark: int
     newest: Entry | None
 
 
@@ -54,26 +51,27 @@ class MarkStream:
 
     async def extent(self) -> Extent:
         command = wire.GetStreamSegmentInfo(self._segments.request_id(), self._segment, "")
-        info = await self._ask(command, wire.StreamSegmentInfo)
+        info = await self._segments.ask(command, wire.StreamSegmentInfo)
         if not info.exists:
             raise SegmentNotFoundError(self._segment)
         asked = wire.GetSegmentAttribute(self._segments.request_id(), self._segment, REVISION_MARK, "")
-        value = (await self._ask(asked, wire.SegmentAttribute)).value
-        mark = None if value == NO_VERSION else value
+        mark = (await self._segments.ask(asked, wire.SegmentAttribute)).value
         start, end = info.start_offset, info.write_offset
         newest = None
-        async for entry in self.entries(mark if mark is not None and start <= mark < end else start, end):
+        async for entry in self.entries(mark if start <= mark < end else start, end):
             newest = entry
         return Extent(start, end, mark, newest)
 
     async def entries(self, start: int, end: int) -> AsyncGenerator[Entry, None]:
-        """The entries between two offsets at which entries begin; ProtocolError if there is something else."""
+        """The entries between two offsets at which entries start; ProtocolError if anything else is there."""
         held = bytearray()
         at = offset = start
         while offset < end:
             count = min(end - offset, _FEW_BYTES if offset == start else READ_REPLY_MAX_BYTES)
             command = wire.ReadSegment(self._segment, offset, count, "", self._segments.request_id())
-            data = (await self._ask(command, wire.SegmentRead)).data
+            data = (await self._segments.ask(command, wire.SegmentRead)).data
+            if not data:
+                raise ProtocolError(f"{self._segment} has no bytes at offset {offset:,}: it ends before {end:,}")
             held += data
             offset += len(data)
             while len(held) >= HEADER_BYTES:
@@ -88,27 +86,20 @@ class MarkStream:
                 del held[:size]
 
     async def add(self, watermark: Watermark, extent: Extent) -> bool:
-        """Store the watermark after the newest one known; False if another was stored there meanwhile."""
+        """Store the watermark after the newest known one; return False if another was stored there meanwhile."""
         setup = wire.SetupAppend(self._segments.request_id(), _WRITER, self._segment, "")
-        last = (await self._ask(setup, wire.AppendSetup)).last_event_number
+        last = (await self._segments.ask(setup, wire.AppendSetup)).last_event_number
         data = memoryview(encode_watermark(watermark))
         append = wire.ConditionalAppend(_WRITER, max(last, 0) + 1, extent.end, 0, data, self._segments.request_id())
-        reply, _ = await self._segments.call(append)
-        if isinstance(reply, wire.ConditionalCheckFailed | wire.InvalidEventNumber):
-            return False
+        reply = await self._segments.ask(
+            append, wire.DataAppended, wire.ConditionalCheckFailed, wire.InvalidEventNumber
+        )
         if not isinstance(reply, wire.DataAppended):
-            raise failure(append, reply)
+            return False
         before = extent.newest.start if extent.newest is not None else extent.start
         if before != extent.mark:
-            expected = NO_VERSION if extent.mark is None else extent.mark
             change = wire.UpdateSegmentAttribute(
-                self._segments.request_id(), self._segment, REVISION_MARK, before, expected, ""
+                self._segments.request_id(), self._segment, REVISION_MARK, before, extent.mark, ""
             )
-            await self._ask(change, wire.SegmentAttributeUpdated)  # refused: another controller has set it
+            await self._segments.ask(change, wire.SegmentAttributeUpdated)  # refused: another controller has set it
         return True
-
-    async def _ask(self, command: wire.Command, kind: type[_Reply]) -> _Reply:
-        reply, _ = await self._segments.call(command)
-        if not isinstance(reply, kind):
-            raise failure(command, reply)
-        return reply

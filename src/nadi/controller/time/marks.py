@@ -1,7 +1,7 @@
-"""Writer marks: how far each writer of a stream has come, in its own time and in the stream.
+"""Writer marks: how far each writer of a stream has got, in its own time and in the stream.
 
 A mark says that all of the writer's events up to a time lie before a position. It comes from the writer
-itself, or from the commit of one of its transactions. Neither time nor position of a writer goes back.
+itself, or from the commit of one of its transactions. A writer's time and position never go back.
 Marks belong to the stream: they are dropped with it. `watermark_rounds` makes watermarks of them.
 """
 
@@ -16,19 +16,11 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import TimedStream, Transaction, WriterMark
-from nadi.controller.state.store import ABSENT, ANY_VERSION
-from nadi.errors import (
-    ConditionFailedError,
-    InvalidArgumentError,
-    InvalidStreamCutError,
-    StreamNotFoundError,
-    WriterNotFoundError,
-)
+from nadi.controller.state.store import ANY_VERSION
+from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, WriterNotFoundError
 from nadi.limits import NAME_MAX_CHARS
 
 log = logging.getLogger(__name__)
-
-_TRIES = 5
 
 
 class InvalidTimeError(InvalidArgumentError):
@@ -47,19 +39,18 @@ async def note(flow: Workflows, name: StreamName, writer: str, time: int, positi
     history = await flow.metadata.history(name)
     if any(segment not in history.segments for segment in position):
         raise InvalidStreamCutError(f"the position of writer {writer} names a segment that {name} never had")
+    is_first = False
+
+    async def noted(held: WriterMark | None) -> WriterMark:
+        nonlocal is_first
+        is_first = held is None
+        if held is not None:
+            _check_order(writer, held, time, position)
+        return WriterMark(time, dict(position))
+
     table = flow.metadata.marks(name)
-    for _ in range(_TRIES):
-        found = await table.get(writer)
-        if found is not None:
-            _check_order(writer, found.value, time, position)
-        try:
-            await table.put(writer, WriterMark(time, dict(position)), found.version if found else ABSENT)
-            break
-        except ConditionFailedError:
-            continue
-    else:
-        raise ConditionFailedError(f"the mark of writer {writer} in {name} is contended: try again")
-    if found is None or await flow.metadata.timed.get(name.key) is None:
+    await table.change(writer, _mark(writer, name), noted)
+    if is_first or await flow.metadata.timed.get(name.key) is None:
         await _register(flow, name)
     if await flow.metadata.find_stream(name) is None:  # deleted meanwhile, perhaps before the mark was stored
         await table.remove([writer])
@@ -68,8 +59,8 @@ async def note(flow: Workflows, name: StreamName, writer: str, time: int, positi
 
 
 async def _register(flow: Workflows, name: StreamName) -> None:
-    """Have watermarks made of the stream's marks. After the mark was stored, so that whoever finds no mark in a
-    registered stream may strike it off, and looks once more then."""
+    """Register the stream for watermark rounds. Called after the mark is stored, so whoever finds no mark in a
+    registered stream may strike it off, and then looks once more."""
     if not name.stream.startswith("_"):
         await flow.metadata.timed.put(name.key, TimedStream(), ANY_VERSION)
 
@@ -83,25 +74,27 @@ def _check_order(writer: str, held: WriterMark, time: int, position: Cut) -> Non
 
 
 async def remove_writer(flow: Workflows, name: StreamName, writer: str) -> None:
-    """Let a writer no longer hold the watermark back; its last mark still counts until that is passed."""
+    """Stop the writer from holding the watermark back; its last mark still counts until it is passed."""
     await flow.metadata.stream(name)
-    table = flow.metadata.marks(name)
-    for _ in range(_TRIES):
-        found = await table.get(writer) if 0 < len(writer) <= NAME_MAX_CHARS else None
-        if found is None:
+    if not 0 < len(writer) <= NAME_MAX_CHARS:
+        raise WriterNotFoundError(name.key, writer)
+
+    async def removed(held: WriterMark | None) -> WriterMark:
+        if held is None:
             raise WriterNotFoundError(name.key, writer)
-        try:
-            await table.put(writer, replace(found.value, alive=False), found.version)
-            return
-        except ConditionFailedError:
-            continue
-    raise ConditionFailedError(f"the mark of writer {writer} in {name} is contended: try again")
+        return replace(held, alive=False)
+
+    await flow.metadata.marks(name).change(writer, _mark(writer, name), removed)
+
+
+def _mark(writer: str, name: StreamName) -> str:
+    return f"the mark of writer {writer} in {name}"
 
 
 async def note_commits(
     flow: Workflows, name: StreamName, transactions: Mapping[str, Transaction], positions: Mapping[str, Cut]
 ) -> None:
-    """Note the commit time of transactions that have one, for each writer the latest, at where they were merged."""
+    """Note the commit times of transactions that have one, the latest per writer, at where they were merged."""
     latest: dict[str, tuple[int, str]] = {}
     for text, txn in transactions.items():
         if txn.writer_id and txn.commit_time is not None:

@@ -1,8 +1,8 @@
-"""What follows from the marks of a stream's writers: the next watermark, and which writers are no longer heeded.
+"""What follows from the marks of a stream's writers: the next watermark, and which writers no longer count.
 
 Pure: marks, the previous watermark and the stream's history in, a `Verdict` out; `watermark_rounds` carries it out.
-A writer takes part once its time is past the previous watermark. One that stands still holds the next watermark back
-for as long as the stream's configuration allows (not at all by default) unless it was removed; then it is dropped.
+A writer takes part once its time is past the previous watermark. A stalled writer holds the next watermark back for
+as long as the stream's configuration allows (not at all by default) unless it was removed; then it is dropped.
 
 The cut lies at or after each writer's position and the previous cut, and covers the key space. So the lower bounds
 grow, the cuts never go back, and what writers noted up to `lower` lies before the cut.
@@ -21,7 +21,7 @@ from nadi.naming import segment_epoch
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do about a stream: the watermark to emit, the writers to be dropped, those that are waited for."""
+    """What to do about a stream: the watermark to emit, the writers to drop, and those to wait for."""
 
     watermark: Watermark | None
     dropped: tuple[str, ...]
@@ -36,8 +36,8 @@ def judge(
     timeout_ms: int,
     waited_ms: Mapping[str, int],
 ) -> Verdict:
-    """The verdict on the marks, by writer. timeout_ms: how long one that stands still is waited for; waited_ms: how
-    long each has been waited for so far, if at all."""
+    """The verdict on the marks, by writer. timeout_ms: how long to wait for a stalled writer; waited_ms: how long
+    each has been waited for so far, if at all."""
     behind = {w: mark for w, mark in marks.items() if previous is not None and mark.time <= previous.lower}
     waited_for = tuple(w for w, mark in behind.items() if mark.alive and waited_ms.get(w, 0) < timeout_ms)
     dropped = tuple(writer for writer in behind if writer not in waited_for)
@@ -51,10 +51,10 @@ def judge(
 
 
 def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition, ...]:
-    """The first cut, of those with the segments of one epoch, that lies at or after all of the positions.
+    """The first cut, among those with the segments of one epoch, that lies at or after all of the positions.
 
-    Its epoch is the newest that one of them has a segment of. What that epoch has replaced lies before it, and a
-    segment that no position names is taken at its begin. Segments of several epochs would say less in few cases, and
+    Its epoch is the newest to which a segment of the positions belongs. What that epoch replaced lies before it, and a
+    segment that no position names is taken at its start. Segments of several epochs would say less in few cases, and
     nothing in some: two of them may belong to epochs between which their keys were joined and split again.
     """
     furthest: dict[int, int] = {}

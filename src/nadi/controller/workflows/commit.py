@@ -1,10 +1,10 @@
 """Merge committed transactions into the stream, in the order in which they were committed.
 
-A batch holds transactions of one epoch, the lowest first. If the stream still has that epoch's ranges,
-each active segment takes the transactions' segments of its number in one command; a source that is
-absent was merged before, so a batch can be merged again after a crash. If the stream was scaled
-meanwhile, the transactions get two epochs of their own ("rolling transaction"): their old ranges once
-more, sealed as soon as all is merged, and then the present ranges again.
+A batch holds transactions of one epoch, the lowest epoch first. If the stream still has that epoch's ranges,
+each active segment takes the transactions' segments of its number in one command. An absent source was
+merged before, so a batch can be merged again after a crash. If the stream was scaled meanwhile, the
+transactions get two epochs of their own ("rolling transaction"): first their old ranges again, sealed as
+soon as everything is merged, then the current ranges again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import RollWork, SegmentRange, StreamState, TxnState
+from nadi.controller.state.records import EpochSegment, RollWork, StreamState, TxnState
 from nadi.controller.state.segments import together
 from nadi.controller.time.marks import note_commits
 from nadi.controller.workflows.scale import seal_and_measure, switch
@@ -44,12 +44,12 @@ async def commit_pass(flow: Workflows, transactions: Transactions, name: StreamN
 
 
 async def _merge(
-    flow: Workflows, name: StreamName, targets: Sequence[SegmentRange], epoch: int, batch: list[str]
+    flow: Workflows, name: StreamName, targets: Sequence[EpochSegment], epoch: int, batch: list[str]
 ) -> dict[str, dict[int, int]]:
-    """Merge the batch into the targets; gives for each transaction where it ends in each."""
+    """Merge the batch into the targets; return for each transaction where it ends in each target."""
     positions: dict[str, dict[int, int]] = {text: {} for text in batch}
 
-    async def merge_into(target: SegmentRange) -> None:
+    async def merge_into(target: EpochSegment) -> None:
         ends = await flow.segments.merge(name.segment(target.id), _sources(name, target, epoch, batch))
         for text, end in zip(batch, ends, strict=True):
             positions[text][target.id] = end
@@ -58,7 +58,7 @@ async def _merge(
     return positions
 
 
-def _sources(name: StreamName, target: SegmentRange, epoch: int, batch: list[str]) -> list[str]:
+def _sources(name: StreamName, target: EpochSegment, epoch: int, batch: list[str]) -> list[str]:
     parent = name.segment(copy_id(target.id, epoch))
     return [transaction_segment_name(parent, int(text, 16)) for text in batch]
 
@@ -69,7 +69,7 @@ async def roll_steps(flow: Workflows, transactions: Transactions, name: StreamNa
     merge, restore = work.merge, work.restore
     if stream.epoch < restore.epoch:
 
-        async def merge_into(target: SegmentRange) -> None:
+        async def merge_into(target: EpochSegment) -> None:
             segment = name.segment(target.id)
             await flow.segments.create_segment(segment, stream.config, fixed=True)
             sources = _sources(name, target, work.txn_epoch, batch)
@@ -87,7 +87,7 @@ async def roll_steps(flow: Workflows, transactions: Transactions, name: StreamNa
 
 
 async def _note_roll(flow: Workflows, transactions: Transactions, name: StreamName, work: RollWork) -> None:
-    """Note commit times at the ends of the segments of the merge: no later than there do all its events lie."""
+    """Note commit times at the ends of the merge's segments: all its events lie before those."""
     live = transactions.live(name, TxnState.COMMITTING)
     batch = {text: live[text] for text in work.txn_ids if text in live}
     if any(txn.commit_time is not None for txn in batch.values()):

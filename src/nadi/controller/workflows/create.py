@@ -1,37 +1,34 @@
 """Create a stream: its segments, then its record, which makes it visible and ready at once.
 
-Each user stream gets its `_MARK` stream of one segment in the same breath, for readers ask for it as
-soon as the stream exists. Numbers go on after those of a deleted stream of the same name, so that
+Each user stream gets its one-segment `_MARK` stream at the same time, because readers ask for it as
+soon as the stream exists. Numbers continue after those of a deleted stream of the same name, so
 no segment name is ever used twice.
 """
 
 from __future__ import annotations
 
+from nadi.controller.engine.work import Refused
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, CreateWork, SegmentRange, Stream, StreamState
+from nadi.controller.state.records import Config, CreateWork, EpochSegment, Stream, StreamState
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import ABSENT
-from nadi.controller.workflows import tags
-from nadi.errors import AlreadyExistsError, ConditionFailedError, ScopeNotFoundError
+from nadi.controller.workflows import making, tags
+from nadi.errors import AlreadyExistsError, ConditionFailedError
 from nadi.naming import check_name
 
 _MARK_CONFIG = Config()
 
 
-async def begin(flow: Workflows, deleting: set[str], name: StreamName, config: Config) -> CreateWork:
+async def begin(flow: Workflows, name: StreamName, config: Config) -> CreateWork:
     check_name("stream", name.stream, internal=True)
-    deleted = flow.scopes_deleted
     await flow.metadata.open_scope(name.scope)
-    if await flow.metadata.find_stream(name) is not None:
+    held, mark = await flow.metadata.streams(name.scope).get_all([name.stream, name.mark.stream])
+    if held is not None:
         raise AlreadyExistsError("stream", name.key)
-    with_mark = not name.stream.startswith("_") and await flow.metadata.find_stream(name.mark) is None
+    with_mark = not name.stream.startswith("_") and mark is None
     first, mark_first = await flow.metadata.first_numbers([name, name.mark])
-    if name.scope in deleting:  # checked last: no await lies between this and the record of the work
-        raise ScopeNotFoundError(name.scope)
-    if deleted != flow.scopes_deleted:  # the scope may be gone since it was looked for
-        return await begin(flow, deleting, name, config)
     return CreateWork(config, flow.clock.now_ms(), first, with_mark, mark_first)
 
 
@@ -40,6 +37,14 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
     if work.with_mark:
         mark = _new_stream(_MARK_CONFIG, work.created_ms, work.mark_first_number, internal=True)
         streams.append((name.mark, mark))
+    try:
+        await making.check(flow, name.scope, {owner: stream.segments for owner, stream in streams})
+    except Refused:
+        if await flow.metadata.streams(name.scope).get(name.stream, fresh=True) is not None:
+            return  # its record is the last step
+        await together(flow.segments.delete(owner.segment(s.id)) for owner, stream in streams for s in stream.segments)
+        await tags.change(flow, name, work.config.tags, ())
+        raise
     await together(
         flow.segments.create_segment(owner.segment(segment.id), stream.config)
         for owner, stream in streams
@@ -50,10 +55,10 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
     try:
         await table.put_all([(owner.stream, stream, ABSENT) for owner, stream in streams])
     except ConditionFailedError:
-        if await table.get(name.stream, fresh=True) is None:  # somebody made the mark stream meanwhile
+        if await table.get(name.stream, fresh=True) is None:  # the mark stream was created meanwhile
             await table.put(name.stream, streams[0][1], ABSENT)
 
 
 def _new_stream(config: Config, created_ms: int, first_number: int, *, internal: bool = False) -> Stream:
-    segments: tuple[SegmentRange, ...] = first_epoch(config.min_segments, created_ms, first_number).added
+    segments: tuple[EpochSegment, ...] = first_epoch(config.min_segments, created_ms, first_number).added
     return Stream(config, created_ms, StreamState.ACTIVE, 0, 0, created_ms, segments, {}, 0, internal)

@@ -1,16 +1,18 @@
-"""Delete a sealed stream with its mark stream: segments first, then its name, then what was kept about it.
+"""Delete a sealed stream with its mark stream: segments first, then its name, then all that was kept about it.
 
-The last segment number is kept for ever, so that a new stream of this name reuses no segment name.
+The last segment number is kept forever, so a new stream of this name never reuses a segment name.
 """
 
 from __future__ import annotations
 
+from nadi.controller.engine.work import Refused
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import DeleteWork, Stream, StreamState
 from nadi.controller.state.segments import together
+from nadi.controller.state.store import Versioned
 from nadi.controller.workflows import tags
-from nadi.errors import StreamNotSealedError
+from nadi.errors import ConditionFailedError, StreamNotSealedError
 from nadi.naming import segment_number
 
 
@@ -26,22 +28,25 @@ async def begin(flow: Workflows, name: StreamName) -> DeleteWork:
 
 async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
     owners = [StreamName(name.scope, stream) for stream in work.streams]
-    gone: list[tuple[StreamName, Stream]] = []
+    gone: list[tuple[StreamName, Versioned[Stream]]] = []
     segments: list[str] = []
     for owner in owners:
         found = await flow.metadata.find_stream(owner)
         if found is None:
             continue
-        gone.append((owner, found.value))
+        if owner == name and found.value.state is not StreamState.SEALED:  # another stream of the same name
+            raise Refused(StreamNotSealedError(*owner))
+        gone.append((owner, found))
         history = await flow.metadata.history(owner)
         ids = history.between(found.value.head or history.head_of_time(), {})
         segments.extend(owner.segment(segment) for segment in ids)
     if gone:
-        for owner, stream in gone:
-            await tags.change(flow, owner, stream.config.tags, ())
+        for owner, found in gone:
+            await tags.change(flow, owner, found.value.config.tags, ())
         await together(flow.segments.delete(segment) for segment in segments)
-        await flow.metadata.keep_last_numbers((owner, _last_number(stream)) for owner, stream in gone)
-        await flow.metadata.streams(name.scope).remove([owner.stream for owner, _ in gone])
+        await flow.metadata.keep_last_numbers((owner, _last_number(found.value)) for owner, found in gone)
+        if not await flow.metadata.streams(name.scope).remove_if(*((o.stream, found.version) for o, found in gone)):
+            raise ConditionFailedError(f"{name} changed while it was deleted")
     for owner in owners:  # last: as long as the record stands, its epochs must be found
         await flow.metadata.epochs(owner).drop()
         await flow.metadata.subscribers(owner).drop()

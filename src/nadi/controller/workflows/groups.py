@@ -1,10 +1,10 @@
 """Reader groups: a configuration, a stream `_RG<group>` for the group's state, and subscriptions.
 
-The readers share their state through the stream, nadi's through a table that its client makes, and never through
-the controller, so a group is created only once its stream is. Both are deleted with it. A group whose retention type
-isn't NONE subscribes to its streams (`subscribers`). The record is written last and removed last: while it stands,
-stream and subscriptions are there or are being seen to. Each update counts the generation up; a request that names
-another one is told to read again.
+Readers share their state through the stream (nadi's own through a table that its client creates), never through the
+controller, so a group is created only once its stream is. Both are deleted with it. A group whose retention type
+isn't NONE subscribes to its streams (`subscribers`). The record is written last and removed last: while it exists,
+stream and subscriptions exist or are being created or removed. Each update increments the generation; a request that
+names another generation is told to read again.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from nadi.controller.state.records import (
     UpdateGroupWork,
 )
 from nadi.controller.workflows import create, delete, seal, subscribers
+from nadi.controller.workflows.making import check_all
 from nadi.controller.workflows.transactions import Transactions
 from nadi.errors import (
     AlreadyExistsError,
@@ -36,50 +37,43 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidNameError,
     ReaderGroupNotFoundError,
-    ScopeNotFoundError,
 )
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, READER_GROUP_MAX_BYTES, READER_GROUP_ROLLOVER_BYTES
 from nadi.naming import READER_GROUP_PREFIX, check_name
 
 
 def check_config(config: GroupConfig) -> None:
-    """InvalidArgumentError for what the official clients couldn't decode again, or what is too large."""
+    """InvalidArgumentError for a configuration that the official clients couldn't decode, or that is too large."""
     for key in (*config.starts, *config.ends):
         scope, _, stream = key.partition("/")
         try:
             check_name("scope", scope, internal=True)
             check_name("stream", stream, internal=True)
-        except InvalidNameError as error:  # the name that is asked about is the group's
+        except InvalidNameError as error:  # raised as it is, it would be about the group's name
             raise InvalidArgumentError(f"a stream cut of the reader group is for {key!r}: {error}") from error
-    for subscription in subscribed(config):  # its lock is a group's, and to take two of them could never end
+    for subscription in subscribed(config):  # its lock is a group's, and taking two of those could deadlock
         if subscription.stream.startswith(READER_GROUP_PREFIX):
             raise InvalidArgumentError(f"{subscription} holds the state of a reader group: none can subscribe to it")
     size = len(msgspec.msgpack.encode(config))
-    checks: list[tuple[bool, str]] = [
+    check_all(
+        "reader group",
         (bool(config.starts), "a starting stream cut for at least one stream"),
         (config.ends.keys() <= config.starts.keys(), "ending stream cuts only for streams that have a starting one"),
         (config.max_outstanding_checkpoints > 0, "at least one outstanding checkpoint"),
         (config.rollover_size_bytes >= 0, "no negative rollover size"),
         (size <= READER_GROUP_MAX_BYTES, f"at most {READER_GROUP_MAX_BYTES:,} bytes, and has {size:,}"),
-    ]
-    for good, wanted in checks:
-        if not good:
-            raise InvalidArgumentError(f"the reader group's configuration is wrong: it needs {wanted}")
+    )
 
 
 def subscribed(config: GroupConfig) -> Iterator[StreamName]:
     """The streams that a group with this configuration subscribes to."""
     if config.retention_type is not GroupRetention.NONE:
         for key in config.starts:
-            scope, stream = key.split("/")
-            yield StreamName(scope, stream)
+            yield StreamName.of(key)
 
 
-async def begin_create(
-    flow: Workflows, deleting: set[str], name: GroupName, config: GroupConfig, group_id: str
-) -> CreateGroupWork:
+async def begin_create(flow: Workflows, name: GroupName, config: GroupConfig, group_id: str) -> CreateGroupWork:
     check_name("reader group", name.group, max_chars=PREFIXED_NAME_MAX_CHARS)
-    deleted = flow.scopes_deleted
     await flow.metadata.open_scope(name.scope)
     if await flow.metadata.find_group(name) is not None:
         raise AlreadyExistsError("reader group", name.key)
@@ -87,10 +81,6 @@ async def begin_create(
     for stream in subscribed(config):
         await flow.metadata.stream(stream)
     (first,) = await flow.metadata.first_numbers([name.stream])
-    if name.scope in deleting:  # checked last: no await lies between this and the record of the work
-        raise ScopeNotFoundError(name.scope)
-    if deleted != flow.scopes_deleted:  # the scope may be gone since it was looked for
-        return await begin_create(flow, deleting, name, config, group_id)
     return CreateGroupWork(ReaderGroup(config, group_id, 0, flow.clock.now_ms()), first)
 
 

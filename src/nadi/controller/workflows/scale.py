@@ -1,8 +1,8 @@
-"""Replace some of a stream's segments by others over the same keys: split hot ones, merge cold ones.
+"""Replace some of a stream's segments with others over the same keys: split hot ones, merge cold ones.
 
 The order makes it safe: create the new segments, publish them as successors, seal the old ones, switch.
 A writer that meets a sealed segment asks for its successors and must find them; an empty answer would
-tell it that the whole stream is sealed.
+mean that the whole stream is sealed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochChange, ScaleWork, Stream, StreamState
+from nadi.controller.state.records import EpochChange, ScaleWork, Stream
 from nadi.controller.state.segments import together
-from nadi.errors import InvalidArgumentError, StreamSealedError
+from nadi.errors import InvalidArgumentError
 from nadi.limits import STREAM_MAX_SEGMENTS
 from nadi.model.segments import KeyRange
 
@@ -23,9 +23,7 @@ from nadi.model.segments import KeyRange
 async def begin(
     flow: Workflows, name: StreamName, sealed: Sequence[int], ranges: Sequence[KeyRange], time_ms: int
 ) -> ScaleWork:
-    stream = (await flow.metadata.stream(name)).value
-    if stream.state is not StreamState.ACTIVE:
-        raise StreamSealedError(name.key)
+    stream = await flow.metadata.open_stream(name)
     history = await flow.metadata.history(name)
     now = flow.clock.now_ms()
     if len(stream.segments) - len(sealed) + len(ranges) > STREAM_MAX_SEGMENTS:
@@ -42,7 +40,7 @@ async def begin(
 
 
 def same_scale(work: ScaleWork, sealed: Sequence[int], ranges: Sequence[KeyRange]) -> bool:
-    """Whether a request repeats the scale that is being done."""
+    """Whether a request repeats the scale in progress."""
     added = sorted((segment.low, segment.high) for segment in work.change.added)
     return sorted(sealed) == list(work.change.removed) and sorted(ranges) == added
 
@@ -60,18 +58,14 @@ async def steps(flow: Workflows, name: StreamName, work: ScaleWork) -> None:
 
 async def seal_and_measure(flow: Workflows, name: StreamName, ids: Iterable[int], label: str) -> None:
     """Seal segments at the store and record their lengths."""
+    sizes: dict[int, int] = {}
 
-    async def one(segment: int) -> tuple[int, int]:
+    async def one(segment: int) -> None:
         await flow.segments.seal(name.segment(segment))
-        return segment, await flow.segments.length(name.segment(segment))
+        sizes[segment] = await flow.segments.length(name.segment(segment))
 
-    found: dict[int, int] = {}
-
-    async def keep(segment: int) -> None:
-        found.update([await one(segment)])
-
-    await together(keep(segment) for segment in ids)
-    await flow.metadata.put_sizes(name, label, found)
+    await together(one(segment) for segment in ids)
+    await flow.metadata.put_sizes(name, label, sizes)
 
 
 async def switch(flow: Workflows, name: StreamName, change: EpochChange) -> Stream:

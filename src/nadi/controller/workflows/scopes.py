@@ -1,18 +1,22 @@
-"""Scopes: the flat name spaces that hold streams, reader groups and key-value tables.
+"""Scopes: the flat namespaces that hold streams, reader groups and key-value tables.
 
-`deleting` names the scopes under deletion in this process. Creating anything in one looks at it and marks its
-work as pending without an await between; deletion adds to it and looks at the pending work in the same
-way. So one of the two always sees the other.
+A scope under deletion is marked DELETING in its record, which is how whoever creates something in it finds out
+(`making`). Then unfinished work is finished and the contents are deleted; the record goes last. If the deletion isn't
+recursive and the scope holds something, it becomes ACTIVE again.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
+from msgspec.structs import replace
+
+from nadi.controller.engine.work import Refused
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import GroupName, StreamName, TableName
-from nadi.controller.state.records import DeleteScopeWork, Scope
-from nadi.controller.state.store import ABSENT, ANY_VERSION, Table
+from nadi.controller.state.records import DeleteScopeWork, Scope, ScopeState
+from nadi.controller.state.store import ABSENT, ANY_VERSION, RecordTable, Versioned
 from nadi.controller.workflows import delete, groups, seal, tables
 from nadi.errors import (
     AlreadyExistsError,
@@ -21,13 +25,11 @@ from nadi.errors import (
     NotEmptyError,
     PermissionDeniedError,
     ReaderGroupNotFoundError,
-    SegmentNotFoundError,
+    StorageFullError,
     StreamNotFoundError,
 )
 from nadi.limits import LIST_PAGE
 from nadi.naming import INTERNAL_SCOPE, check_name
-
-_PAUSE_S = 0.05
 
 
 def scope_name(scope: str) -> StreamName:
@@ -35,14 +37,13 @@ def scope_name(scope: str) -> StreamName:
     return StreamName(scope, "")
 
 
-async def create_scope(flow: Workflows, deleting: set[str], scope: str) -> None:
+async def create_scope(flow: Workflows, scope: str) -> None:
     check_name("scope", scope, internal=True)
-    if scope in deleting:  # that may take long: no reason to let the client wait
+    name = scope_name(scope)
+    if await flow.metadata.scopes.get(scope, fresh=True) is not None:  # if it is being deleted: that may take long
         raise AlreadyExistsError("scope", scope)
-    async with flow.lock(scope_name(scope)):
-        if await flow.metadata.find_scope(scope) is not None:
-            raise AlreadyExistsError("scope", scope)
-        await flow.metadata.streams(scope).create()
+    async with flow.lock(name):
+        await flow.others_first(name)  # a former scope of the name may have its last step before it
         try:
             await flow.metadata.scopes.put(scope, Scope(flow.clock.now_ms()), ABSENT)
         except ConditionFailedError as error:
@@ -50,36 +51,33 @@ async def create_scope(flow: Workflows, deleting: set[str], scope: str) -> None:
 
 
 async def make_internal(flow: Workflows) -> None:
-    """The scope of the controller's own tables is there like any other, and nothing can be made in it."""
+    """Create the scope of the controller's own tables: it exists like any other, but nothing can be created in it."""
     if await flow.metadata.find_scope(INTERNAL_SCOPE) is None:
         await flow.metadata.streams(INTERNAL_SCOPE).create()
         await flow.metadata.scopes.put(INTERNAL_SCOPE, Scope(flow.clock.now_ms()), ANY_VERSION)
 
 
 def check_deletable(scope: str, *, recursive: bool) -> None:
-    """The controller's own scope always holds something, and nobody may delete that."""
+    """Refuse the controller's own scope: it always holds something, which nobody may delete."""
     if scope == INTERNAL_SCOPE and recursive:
         raise PermissionDeniedError(f"the scope {scope} is the server's own")
     if scope == INTERNAL_SCOPE:
         raise NotEmptyError(f"the scope {scope} holds what the server knows of all others")
 
 
-async def begin_delete(flow: Workflows, deleting: set[str], scope: str, *, recursive: bool) -> DeleteScopeWork:
-    await flow.metadata.scope(scope)
-    deleting.add(scope)
-    try:
-        if not recursive:
-            if flow.any_pending_in(scope, reached=False) or not await _is_empty(flow, scope):
-                raise NotEmptyError(f"scope {scope} is not empty: delete its streams, reader groups and tables first")
-            await flow.quiet(scope)  # no record may outlive what it would be resumed on
-    except BaseException:
-        deleting.discard(scope)
-        raise
-    return DeleteScopeWork(recursive)
+async def begin_delete(flow: Workflows, scope: str, *, recursive: bool) -> DeleteScopeWork:
+    _, version = await flow.metadata.scope(scope)
+    if not recursive and not await _is_empty(flow, scope):
+        raise _not_empty(scope)
+    return DeleteScopeWork(recursive, version)
 
 
-def _contents(flow: Workflows, scope: str) -> tuple[Table[Any], ...]:
-    """The tables of which each record is something in the scope."""
+def _not_empty(scope: str) -> NotEmptyError:
+    return NotEmptyError(f"scope {scope} is not empty: delete its streams, reader groups and tables first")
+
+
+def _contents(flow: Workflows, scope: str) -> tuple[RecordTable[Any], ...]:
+    """The tables in which each record is something in the scope."""
     return flow.metadata.groups(scope), flow.metadata.tables(scope), flow.metadata.streams(scope)
 
 
@@ -87,58 +85,61 @@ async def _is_empty(flow: Workflows, scope: str) -> bool:
     return not any([await _some(table, 1) for table in _contents(flow, scope)])
 
 
-async def _some(table: Table[Any], count: int = LIST_PAGE) -> list[str]:
-    """The first names in the table; none if it was dropped by an earlier try."""
-    try:
-        return [name for name, _ in (await table.page(count=count))[0]]
-    except SegmentNotFoundError:
-        return []
+async def _some(table: RecordTable[Any], count: int = LIST_PAGE) -> list[str]:
+    """The first names in the table."""
+    return [name for name, _ in (await table.page(count=count))[0]]
 
 
-async def delete_steps(flow: Workflows, deleting: set[str], name: StreamName, work: DeleteScopeWork) -> None:
-    scope = name.scope
-    deleting.add(scope)
-    if work.recursive:
-        await _delete_contents(flow, scope)
-    for table in (*_contents(flow, scope), flow.metadata.tags(scope), *flow.metadata.shared(scope)):
+async def delete_steps(flow: Workflows, name: StreamName, work: DeleteScopeWork) -> None:
+    scope, scopes = name.scope, flow.metadata.scopes
+    held = await scopes.get(scope, fresh=True)
+    if held is not None and held.value.state is ScopeState.ACTIVE:
+        if work.version not in (-1, held.version):
+            return  # another scope of the name: this one is gone, or wasn't empty
+        held = await scopes.put(scope, replace(held.value, state=ScopeState.DELETING), held.version)
+    await _delete_contents(flow, scope, held, recursive=work.recursive)
+    for table in _contents(flow, scope):
+        await table.drop(must_be_empty=True)
+    for table in (flow.metadata.tags(scope), *flow.metadata.shared(scope)):
         await table.drop()
-    await flow.metadata.scopes.remove([scope])
-    flow.scopes_deleted += 1
-    deleting.discard(scope)
+    if held is not None:
+        await scopes.remove_if((scope, held.version))
 
 
-async def _delete_contents(flow: Workflows, scope: str) -> None:
-    """Delete what is in the scope, a page at a time; nothing new comes in, but some may be under way."""
+async def _delete_contents(flow: Workflows, scope: str, held: Versioned[Scope] | None, *, recursive: bool) -> None:
+    """Delete what is in the scope, a page at a time, or refuse to. Nothing new appears except from unfinished work."""
     while True:
-        for group in (some_groups := await _some(flow.metadata.groups(scope))):
+        try:
+            await flow.quiet(scope)
+        except StorageFullError as error:
+            if recursive or held is None:
+                raise
+            await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
+            raise Refused(_not_empty(scope)) from error
+        if await _is_empty(flow, scope):
+            return
+        if not recursive and held is not None:
+            await flow.metadata.scopes.put(scope, replace(held.value, state=ScopeState.ACTIVE), held.version)
+            raise Refused(_not_empty(scope))
+        for group in await _some(flow.metadata.groups(scope)):
             await _delete_group(flow, GroupName(scope, group))
-        for table in (some_tables := await _some(flow.metadata.tables(scope))):
+        for table in await _some(flow.metadata.tables(scope)):
             await _delete_table(flow, TableName(scope, table))
-        for stream in (some_streams := await _some(flow.metadata.streams(scope))):
+        for stream in await _some(flow.metadata.streams(scope)):
             await _delete_stream(flow, StreamName(scope, stream))
-        if not (some_groups or some_tables or some_streams):
-            if not flow.any_pending_in(scope):
-                return
-            await flow.clock.sleep(_PAUSE_S)
 
 
 async def _delete_group(flow: Workflows, name: GroupName) -> None:
-    try:
+    with suppress(ReaderGroupNotFoundError):
         await flow.run(name.stream, lambda: groups.begin_delete(flow, name, None))
-    except ReaderGroupNotFoundError:
-        pass
 
 
 async def _delete_table(flow: Workflows, name: TableName) -> None:
-    try:
+    with suppress(KeyValueTableNotFoundError):
         await flow.run(name.stream, lambda: tables.begin_delete(flow, name))
-    except KeyValueTableNotFoundError:
-        pass
 
 
 async def _delete_stream(flow: Workflows, name: StreamName) -> None:
-    try:
+    with suppress(StreamNotFoundError):
         await flow.run(name, lambda: seal.begin(flow, name))
         await flow.run(name, lambda: delete.begin(flow, name))
-    except StreamNotFoundError:
-        pass

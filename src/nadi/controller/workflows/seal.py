@@ -1,4 +1,4 @@
-"""Seal a stream for ever: no transaction stays open, what was to be committed is, and no segment takes more."""
+"""Seal a stream forever: no transaction stays open, those being committed are, and no segment takes more."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nadi.controller.workflows.transactions import Transactions
 
 
 async def begin(flow: Workflows, name: StreamName) -> SealWork | None:
-    """None: it is sealed already, which is what was asked for."""
+    """The work to record; None if the stream is sealed already, as requested."""
     stream = (await flow.metadata.stream(name)).value
     return None if stream.state is StreamState.SEALED else SealWork()
 

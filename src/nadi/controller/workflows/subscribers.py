@@ -16,16 +16,9 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup, Subscriber
-from nadi.controller.state.store import ABSENT
-from nadi.errors import (
-    ConditionFailedError,
-    GenerationMismatchError,
-    InvalidStreamCutError,
-    SubscriberNotFoundError,
-)
+from nadi.errors import GenerationMismatchError, InvalidStreamCutError, SubscriberNotFoundError
 from nadi.limits import NAME_MAX_CHARS
 
-_TRIES = 5
 _NAME_MAX_CHARS = 2 * NAME_MAX_CHARS + 1  # "scope/reader group"
 
 
@@ -37,18 +30,17 @@ async def subscribe(flow: Workflows, stream: StreamName, name: GroupName, group:
     async with flow.lock(stream):  # a stream under deletion takes its subscribers along
         if await flow.metadata.find_stream(stream) is None:
             return  # deleted since the request was checked
+
+        async def subscribed(held: Subscriber | None) -> Subscriber:
+            if held is not None and held.group_id == group.group_id:  # it may publish a cut meanwhile
+                return replace(held, generation=group.generation)
+            return Subscriber(group.group_id, group.generation)
+
         table = flow.metadata.subscribers(stream)
-        for _ in range(_TRIES):
-            found = await table.get(name.key, fresh=True)
-            mine = Subscriber(group.group_id, group.generation)
-            if found is not None and found.value.group_id == group.group_id:
-                mine = replace(found.value, generation=group.generation)
-            try:
-                await table.put(name.key, mine, found.version if found else ABSENT)
-                return
-            except ConditionFailedError:  # it published a cut meanwhile
-                continue
-        raise ConditionFailedError(f"the subscription of {name} to {stream} is contended: try again")
+        await table.change(name.key, _subscription(name.key, stream), subscribed, fresh=True)
+        if await flow.metadata.streams(stream.scope).get(stream.stream, fresh=True) is None:
+            await unsubscribe(flow, stream, name)  # another controller has deleted it meanwhile
+            await table.drop(must_be_empty=True)
 
 
 async def unsubscribe(flow: Workflows, stream: StreamName, name: GroupName) -> None:
@@ -66,23 +58,26 @@ async def publish(
 ) -> None:
     """Record the cut before which the group needs nothing any more; an empty one lifts its constraint."""
     await flow.metadata.stream(stream)
-    table = flow.metadata.subscribers(stream)
-    for _ in range(_TRIES):
-        found = await table.get(subscriber, fresh=True) if 0 < len(subscriber) <= _NAME_MAX_CHARS else None
-        if found is None or found.value.group_id != group_id:
+    if not 0 < len(subscriber) <= _NAME_MAX_CHARS:
+        raise SubscriberNotFoundError(stream.key, subscriber)
+
+    async def published(held: Subscriber | None) -> Subscriber:
+        if held is None or held.group_id != group_id:
             raise SubscriberNotFoundError(stream.key, subscriber)
-        held = found.value
         if held.generation != generation:
             raise GenerationMismatchError(subscriber, generation, held.generation)
         if cut:
             history = await flow.metadata.history(stream)
-            await ask(history, partial(_check, stream=stream, subscriber=subscriber, cut=cut, before=held.cut))
-        try:
-            await table.put(subscriber, replace(held, cut=dict(cut), published_ms=flow.clock.now_ms()), found.version)
-            return
-        except ConditionFailedError:
-            continue
-    raise ConditionFailedError(f"the subscription of {subscriber} to {stream} is contended: try again")
+            check = partial(_check, stream=stream, subscriber=subscriber, cut=cut, before=held.cut)
+            await ask(flow.clock, history, check)
+        return replace(held, cut=dict(cut), published_ms=flow.clock.now_ms())
+
+    table = flow.metadata.subscribers(stream)
+    await table.change(subscriber, _subscription(subscriber, stream), published, fresh=True)
+
+
+def _subscription(subscriber: str, stream: StreamName) -> str:
+    return f"the subscription of {subscriber} to {stream}"
 
 
 def _check(history: History, stream: StreamName, subscriber: str, cut: Cut, before: Cut) -> None:

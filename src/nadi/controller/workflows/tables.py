@@ -1,46 +1,44 @@
 """Key-value tables: a fixed number of table segments over equal ranges of the key space.
 
-The clients read and write the segments themselves; the controller makes them, tells where they are, and
-deletes them. A table never scales. As for streams, numbers go on after those of a deleted table of the
-same name, so that no segment name is ever used twice.
+Clients read and write the segments themselves; the controller creates them, says where they are, and
+deletes them. A table never scales. As for streams, numbers continue after those of a deleted table of the
+same name, so no segment name is ever used twice.
 """
 
 from __future__ import annotations
 
+from nadi.controller.engine.work import Refused
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import first_epoch
 from nadi.controller.state.metadata import StreamName, TableName
 from nadi.controller.state.records import CreateTableWork, DeleteTableWork, KeyValueTable, TableConfig
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import ANY_VERSION
-from nadi.errors import AlreadyExistsError, InvalidArgumentError, ScopeNotFoundError
+from nadi.controller.workflows import making
+from nadi.errors import AlreadyExistsError
 from nadi.limits import PREFIXED_NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, TABLE_FIXED_KEY_MAX_BYTES
 from nadi.naming import check_name, segment_number
 
 
 def check_config(config: TableConfig) -> None:
     key_bytes = config.primary_key_bytes + config.secondary_key_bytes
-    checks: list[tuple[bool, str]] = [
+    making.check_all(
+        "key-value table",
         (1 <= config.partitions <= STREAM_MAX_SEGMENTS, f"1 to {STREAM_MAX_SEGMENTS:,} partitions"),
         (config.primary_key_bytes > 0, "a primary key of at least one byte"),
         (config.secondary_key_bytes >= 0, "no negative length of the secondary key"),
         (key_bytes <= TABLE_FIXED_KEY_MAX_BYTES, f"keys of at most {TABLE_FIXED_KEY_MAX_BYTES} bytes"),
         (config.rollover_size_bytes >= 0, "no negative rollover size"),
-    ]
-    for good, wanted in checks:
-        if not good:
-            raise InvalidArgumentError(f"the key-value table's configuration is wrong: it needs {wanted}")
+    )
 
 
-async def begin_create(flow: Workflows, deleting: set[str], name: TableName, config: TableConfig) -> CreateTableWork:
+async def begin_create(flow: Workflows, name: TableName, config: TableConfig) -> CreateTableWork:
     check_name("key-value table", name.table, max_chars=PREFIXED_NAME_MAX_CHARS)
     await flow.metadata.open_scope(name.scope)
     if await flow.metadata.find_table(name) is not None:
         raise AlreadyExistsError("key-value table", name.key)
     check_config(config)
     (first,) = await flow.metadata.first_numbers([name.stream])
-    if name.scope in deleting:  # checked last: no await lies between this and the record of the work
-        raise ScopeNotFoundError(name.scope)
     now = flow.clock.now_ms()
     return CreateTableWork(KeyValueTable(config, now, first_epoch(config.partitions, now, first).added))
 
@@ -48,6 +46,13 @@ async def begin_create(flow: Workflows, deleting: set[str], name: TableName, con
 async def create_steps(flow: Workflows, stream: StreamName, work: CreateTableWork) -> None:
     table, config = work.table, work.table.config
     key_bytes = config.primary_key_bytes + config.secondary_key_bytes
+    try:
+        await making.check(flow, stream.scope, {stream: table.segments})
+    except Refused:
+        if await flow.metadata.tables(stream.scope).get(TableName.of(stream).table, fresh=True) is not None:
+            return  # its record is the last step
+        await together(flow.segments.delete_table(stream.segment(segment.id)) for segment in table.segments)
+        raise
     await together(
         flow.segments.create_table(stream.segment(segment.id), key_bytes, config.rollover_size_bytes)
         for segment in table.segments

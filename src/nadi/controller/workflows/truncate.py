@@ -1,8 +1,8 @@
 """Cut off the old end of a stream at a stream cut.
 
-The head moves first, so that a reader which finds its data gone asks for the head and gets the new
-one. Segments that lie before the cut are deleted, those in it are truncated; the epochs stay known for ever,
-because old stream cuts are read through them.
+The head moves first, so a reader that finds its data gone asks for the head and gets the new one.
+Segments before the cut are deleted and those in it are truncated. Epochs are kept forever, because old
+stream cuts are read through them.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import StreamState, TruncateWork
+from nadi.controller.state.records import TruncateWork
 from nadi.controller.state.segments import together
-from nadi.errors import InvalidStreamCutError, StreamSealedError
+from nadi.errors import InvalidStreamCutError
 
 
 async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
-    stream = (await flow.metadata.stream(name)).value
-    if stream.state is not StreamState.ACTIVE:
-        raise StreamSealedError(name.key)
+    stream = await flow.metadata.open_stream(name)
     history = await flow.metadata.history(name)
-    delete, truncated_bytes = await ask(history, lambda known: _passed(known, name, stream.head, cut))
+    delete, truncated_bytes = await ask(flow.clock, history, lambda known: _passed(known, name, stream.head, cut))
     await _check_ends(flow, name, cut)
     return TruncateWork(dict(cut), delete, stream.truncated_bytes + truncated_bytes)
 
 
 def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[tuple[int, ...], int]:
-    """The segments that lie before the cut, and how many bytes do; InvalidStreamCutError if that can't be."""
+    """The segments that lie before the cut, and how many bytes do; InvalidStreamCutError if it isn't a valid cut."""
     if not history.is_valid_cut(cut):
         raise InvalidStreamCutError(f"not a stream cut of {name}: take one from a reader group or the stream")
     head = head or history.head_of_time()
@@ -40,7 +38,7 @@ def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[tu
 
 
 async def _check_ends(flow: Workflows, name: StreamName, cut: Cut) -> None:
-    """A head past the end of a segment would hide what is written there later, for ever."""
+    """Refuse a head past the end of a segment: it would forever hide what is written there later."""
 
     async def check(segment: str, offset: int) -> None:
         length = await flow.segments.length(segment)

@@ -1,4 +1,4 @@
-"""Replace a stream's configuration as a whole, and scale it where the new one asks for another size."""
+"""Replace a stream's whole configuration, and scale the stream if the new one requires a different size."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from msgspec.structs import replace
 
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType, ScaleWork, Stream, StreamState, UpdateWork
+from nadi.controller.state.records import Config, ScaleType, ScaleWork, Stream, UpdateWork
 from nadi.controller.state.segments import together
 from nadi.controller.workflows import tags
-from nadi.errors import StreamSealedError
 from nadi.model.keyspace import equal_ranges
 
 
 async def begin(flow: Workflows, name: StreamName, config: Config) -> UpdateWork:
-    stream = (await flow.metadata.stream(name)).value
-    if stream.state is not StreamState.ACTIVE:
-        raise StreamSealedError(name.key)
+    await flow.metadata.open_stream(name)
     return UpdateWork(config)
 
 

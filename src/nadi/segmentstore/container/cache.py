@@ -1,4 +1,4 @@
-"""Recently written and read blocks in memory, by where they lie; any of them may be dropped at any time.
+"""Recently written and read blocks in memory, by where they are stored; any of them may be dropped at any time.
 
 Keys are places (a frame of the log, a block of a chunk), not segment offsets, so merging segments
 needs no care here.
@@ -18,7 +18,7 @@ Place: TypeAlias = tuple[int | str, int, int]
 
 
 class BlockCache:
-    """Blocks by place, least recently used dropped first; at most `max_bytes` in all, with what each takes besides."""
+    """Blocks by place, least recently used dropped first; at most `max_bytes` in all, overhead included."""
 
     def __init__(self, max_bytes: int = CACHE_MAX_BYTES) -> None:
         self._blocks: OrderedDict[Place, Buffer] = OrderedDict()
@@ -32,7 +32,7 @@ class BlockCache:
         return block
 
     def peek(self, place: Place) -> Buffer | None:
-        """The same for who reads it for the last time."""
+        """Like `get`, for whoever reads the block for the last time: it doesn't count as used."""
         return self._blocks.get(place)
 
     def put(self, place: Place, block: Buffer) -> None:

@@ -1,6 +1,6 @@
-"""What of a container's data is known to be damaged: found at its start, by readers, or by the storage writer.
+"""The known damage to a container's data: found at its start, by readers, or by the storage writer.
 
-It is a list for people; what is read is checked each time, whether its damage is known or not.
+The list is for people; what is read is checked each time, whether its damage is known or not.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Damage:
 
 
 class KnownDamage:
-    """A container's damaged places, which don't overlap. Those of a segment that touch, for the same reason, are one.
+    """A container's damaged places, which don't overlap; adjacent ones of a segment with the same reason are one.
 
-    `unlisted` counts what found no room. logs: what is new is logged; else whoever asks for the list tells it.
+    `unlisted` counts those the list had no room for. logs: log new ones; else whoever asks for the list reports them.
     """
 
     def __init__(self, container: int, *, logs: bool = True) -> None:
@@ -41,7 +41,7 @@ class KnownDamage:
         return [damage for damages in self._by_segment.values() for damage in damages]
 
     def note(self, error: DamagedDataError) -> None:
-        """List it, and log it, unless it is known."""
+        """List the damage, and log it, unless it is already known."""
         known = sorted(self._by_segment.get(error.segment, []), key=lambda damage: damage.offset)
         is_news = False
         at = error.offset
@@ -55,7 +55,7 @@ class KnownDamage:
             log.error("container %d: %s", self._container, error)
 
     def _add(self, new: Damage) -> bool:
-        """List what no other place covers; whether that is one more."""
+        """List a place that no other covers; return whether that makes one more."""
         damages = self._by_segment.get(new.segment, [])
         touching = [
             damage

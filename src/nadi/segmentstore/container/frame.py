@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nadi.errors import StorageFullError
-from nadi.segmentstore.state import moments
+from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.operations import AnyOperation, Append, encode_head, most_bytes
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.tier1.log import NOTHING
 from nadi.wire.fields import Buffer
 
-_RUN_BYTES = 128  # an append's operation at most, and what one writer's number takes in it
+_RUN_BYTES = 128  # the most that an append's operation takes, and one writer's number in it
 _WRITER_BYTES = 32
 
 
@@ -38,8 +38,8 @@ class FrameBuilder:
     """Collects what one frame carries; `emit` brings an operation into the state at once.
 
     room_bytes: how large the frame may become, given how much of the room kept aside it may take. What would make it
-    larger is refused with a StorageFullError, before anything is changed: so a full disk never costs a state.
-    sure_bytes: up to that size it needs not be asked.
+    larger is refused with a StorageFullError before anything is changed, so a full disk never costs a state.
+    sure_bytes: up to that size there is no need to ask.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class FrameBuilder:
         self._payload_bytes = 0  # at most
         self._room_bytes = room_bytes
         self._room = sure_bytes
-        self._state = state
+        self.state = state
         self._operations: list[AnyOperation | _Run] = []
         self._open: dict[int, _Run] = {}
 
@@ -65,7 +65,7 @@ class FrameBuilder:
         writer: bytes | None,
         last: int,
     ) -> int:
-        """Add bytes to the segment's run; gives the segment's length after them."""
+        """Add bytes to the segment's run; return the segment's length after them."""
         payload_bytes = self._payload_bytes + size + _WRITER_BYTES
         run = self._open.get(record.id)
         if run is None:
@@ -77,8 +77,8 @@ class FrameBuilder:
             run = self._open[record.id] = _Run(record)
             self._operations.append(run)
             self.touched[record.id] = record
-            self._state.mark(record)
-            moments.note(record, self.now_ms)
+            self.state.mark(record)
+            time_index.note(record, self.now_ms)
         if size:
             if run.extent is None:
                 continues = record.continues_at(record.length)
@@ -103,7 +103,7 @@ class FrameBuilder:
         return record.length
 
     def emit(self, operation: AnyOperation, *records: SegmentRecord, of_kept: float = NOTHING) -> None:
-        """Add another operation and apply it; runs of the segments it speaks of end here."""
+        """Add another operation and apply it; runs of the segments it affects end here."""
         self.emit_all([operation], *records, of_kept=of_kept)
 
     def emit_all(self, operations: Sequence[AnyOperation], *records: SegmentRecord, of_kept: float = NOTHING) -> None:
@@ -121,7 +121,7 @@ class FrameBuilder:
             self.touched[record.id] = record
         for operation in operations:
             self._operations.append(operation)
-            self._state.apply(operation, self.ref)
+            self.state.apply(operation, self.ref)
 
     def _has_room(self, payload_bytes: int) -> bool:
         self._room = self._room_bytes(NOTHING)
@@ -132,7 +132,7 @@ class FrameBuilder:
         return not self._operations
 
     def finish(self) -> tuple[list[bytes], list[Extent]]:
-        """The frame's payload, the head and the parts behind it, and the extent that each of these parts makes."""
+        """Return the frame's payload (the head and the parts after it), and the extent that each part makes."""
         data: list[bytes] = []
         operations: list[AnyOperation] = []
         extents: list[Extent] = []
@@ -147,7 +147,7 @@ class FrameBuilder:
             if item.extent is not None:
                 block = b"".join(item.parts)
                 item.parts = []
-                item.extent.position = position  # in the data area, as yet
+                item.extent.position = position  # for now, relative to the data area
                 extents.append(item.extent)
                 data.append(block)
                 position += len(block)

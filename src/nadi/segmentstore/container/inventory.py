@@ -1,12 +1,11 @@
-"""What a container's state names must be there: looked at once at the start, before anybody reads.
+"""What a container's state names must exist: checked once at the start, before anybody reads.
 
-Files are looked for and their sizes compared; what is in them is checked when it is read. What is missing is logged,
-listed in the container, and left where it is; everything else is served.
+Files are looked up and their sizes compared; their contents are checked when they are read. What is missing is logged,
+listed in the container, and left in place; everything else is served.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable
 from itertools import groupby
@@ -22,22 +21,22 @@ log = logging.getLogger(__name__)
 async def take(container: Container, chunks: ChunkStore) -> None:
     """Note what is missing in `container.damage`, and set it aside. Nothing else uses the container meanwhile."""
     state = container.state
-    in_memory = {record.id: record for record in state.residents.all()}
+    in_memory = {record.id: record for record in state.record_cache.all()}
     folder = f"container-{container.number}/"
 
     def missing_on_disk() -> tuple[dict[str, int], dict[int, set[int]]]:
-        """The sizes of all chunks; and the offsets of extents without theirs, of segments that are not in memory."""
+        """The sizes of all chunks, and the offsets of extents without a chunk, of segments not in memory."""
         sizes = chunks.sizes(folder)
         found: dict[int, set[int]] = {}
         for segment, offset, length, chunk in state.metadata.chunks():
-            if sizes.get(chunk, -1) < length and segment not in in_memory and segment not in state.residents.deleted:
+            if sizes.get(chunk, -1) < length and segment not in in_memory and segment not in state.record_cache.deleted:
                 found.setdefault(segment, set()).add(offset)
         return sizes, found
 
     sizes: dict[str, int] | None = None
     found: dict[int, set[int]] = {}
     try:
-        sizes, found = await asyncio.get_running_loop().run_in_executor(None, missing_on_disk)
+        sizes, found = await chunks.runtime.in_thread(missing_on_disk)
     except UnavailableError as error:
         log.warning("container %d: %s; readers are told if a chunk is missing", container.number, error)
     for record in in_memory.values():
@@ -57,7 +56,7 @@ def _is_missing(container: Container, extent: Extent, sizes: dict[str, int] | No
 
 
 def _note(container: Container, record: SegmentRecord, extents: Iterable[Extent]) -> None:
-    """Those that follow each other, and for the same reason, as one."""
+    """Note adjacent extents with the same reason as one."""
 
     def place(item: tuple[int, Extent]) -> tuple[str, int]:
         number, extent = item

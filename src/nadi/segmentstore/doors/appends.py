@@ -1,12 +1,13 @@
-"""Appends on a connection, as the container takes them: each writer's session, and what of it waits for its turn.
+"""Appends on a connection, as the container takes them: each writer's session, and its appends that wait their turn.
 
 They are checked against the state in the container's turn, when everything before them is settled, and are
-acknowledged in order. After an append of a session has failed, nothing later of it is stored.
+acknowledged in order. Once an append of a session has failed, nothing later in the session is stored.
 """
 
 from __future__ import annotations
 
-import time
+import asyncio
+from dataclasses import dataclass
 from typing import Protocol
 
 from nadi.errors import NadiError, StorageFullError, StreamSealedError, TokenExpiredError
@@ -14,7 +15,7 @@ from nadi.limits import APPEND_SESSION_GONE_S, APPEND_SESSION_IDLE_S
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.doors.service import find
+from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, Buffer
@@ -37,24 +38,26 @@ class Session:
     """One writer on one segment on this connection."""
 
     __slots__ = (
-        "acknowledged", "container", "ends_at", "error", "is_used", "looked_at", "parent", "segment", "stored"
+        "acknowledged", "container", "ends_at", "error", "is_used", "looked_at", "parent", "request_id", "segment",
+        "stored",
     )  # fmt: skip
 
-    def __init__(self, segment: str, container: Container, ends_at: float) -> None:
+    def __init__(self, segment: str, container: Container, ends_at: float, request_id: int) -> None:
         self.segment = segment
+        self.request_id = request_id  # of its SetupAppend
         parent, transient, _ = segment.partition(TRANSIENT_DELIMITER)
-        self.parent = parent if transient else None  # into which the segment will be merged
+        self.parent = parent if transient else None  # the segment it will be merged into
         self.ends_at = ends_at  # of its token, on the monotonic clock
         self.container = container
         self.stored = NO_VERSION  # the writer's number once everything before is written
         self.acknowledged = NO_VERSION
         self.error: Exception | None = None  # what ended the session
-        self.is_used = False  # since it was looked at
-        self.looked_at = time.monotonic()
+        self.is_used = False  # since the last look
+        self.looked_at = asyncio.get_running_loop().time()
 
     def is_over(self) -> bool:
-        """Whether it had nothing to do for long, or for a while after its end."""
-        now = time.monotonic()
+        """Whether it has been idle for long, or for a while after its end."""
+        now = asyncio.get_running_loop().time()
         if self.is_used:
             self.is_used, self.looked_at = False, now
             return False
@@ -64,7 +67,7 @@ class Session:
     def _has_ended(self) -> bool:
         container = self.container
         return self.error is not None or (
-            container.failure is None and not container.state.residents.exists(self.segment)
+            container.failure is None and not container.state.record_cache.exists(self.segment)
         )
 
 
@@ -76,14 +79,14 @@ class ConditionError(NadiError):
     """A conditional append did not meet the offset, or the append before it, that it expected."""
 
 
+@dataclass(slots=True, eq=False)
 class Setup:
-    """SetupAppend in the container's turn: every earlier append of the writer is settled then."""
+    """SetupAppend in the container's turn, when every earlier append of the writer is settled."""
 
-    __slots__ = ("command", "peer", "session", "size_bytes")
-
-    def __init__(self, peer: Peer, session: Session, command: wire.SetupAppend) -> None:
-        self.peer, self.session, self.command = peer, session, command
-        self.size_bytes = 64
+    peer: Peer
+    session: Session
+    command: wire.SetupAppend
+    size_bytes: int = 64
 
     def prepare(self, frame: FrameBuilder) -> int:
         state = self.session.container.state
@@ -102,17 +105,17 @@ class Setup:
         self.peer.fail(error, self.command.request_id, self.command.segment)
 
 
+@dataclass(slots=True, eq=False)
 class Expired:
-    """An append whose session's token has ended: said in its turn, then the connection ends.
+    """An append whose session's token has expired: reported in its turn, then the connection ends.
 
     It must end, for the Rust client takes no notice of the reply alone.
     """
 
-    __slots__ = ("peer", "request_id", "session", "size_bytes")
-
-    def __init__(self, peer: Peer, session: Session, request_id: int) -> None:
-        self.peer, self.session, self.request_id = peer, session, request_id
-        self.size_bytes = 64
+    peer: Peer
+    session: Session
+    request_id: int
+    size_bytes: int = 64
 
     def prepare(self, frame: FrameBuilder) -> int:
         self.session.error = self.session.error or TokenExpiredError("the session's delegation token has expired")
@@ -158,7 +161,7 @@ class Append:
         except ConditionError:
             raise
         except NadiError as error:
-            self.session.error = error  # at once: nothing later of this writer may be stored without this
+            self.session.error = error  # at once: nothing later of this writer may be stored without this append
             raise
 
     def _add(self, frame: FrameBuilder) -> int:
@@ -172,7 +175,7 @@ class Append:
         if record.sealed:
             raise StreamSealedError(session.segment)
         if session.parent is not None and find(state, session.parent).sealed:
-            # said now: the Rust client looks for it here, and would repeat a refused merge for ever
+            # reported now: the Rust client looks for it here, and would repeat a refused merge forever
             raise StreamSealedError(session.parent)
         stored = state.attribute(record, self.writer)
         if (NO_VERSION if stored is None else stored) != session.stored or self.last < session.stored:

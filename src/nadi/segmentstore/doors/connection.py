@@ -1,31 +1,26 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
-What is taken of the peer, and when, is for `connection_intake` to say. Appends are put into the container's queue as
-they are decoded (`connection_appends`), without a task or a future for each; reads go past it (`connection_reads`),
-for they may wait at the tail; other commands are handled one after another. No reply is built that can't be sent soon.
-A peer that breaks the protocol loses this connection, and nobody else notices.
+`intake` decides what is taken from the peer, and when. Appends are put into the container's queue as they are
+decoded (`appends`), without a task or a future for each; reads go past it (`reads`), for they may wait at the
+tail; other commands are handled one after another (`commands`). No reply is built that can't be sent soon.
+A peer that breaks the protocol loses its connection, and nobody else notices.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import Any, cast
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import cast
 
-from nadi.access.budget import Account, Budget
-from nadi.errors import (
-    NadiError,
-    ProtocolError,
-    SegmentNotFoundError,
-    StorageFullError,
-    UnavailableError,
-)
+from cachetools import FIFOCache
+
+from nadi.access.budget import Budget
+from nadi.errors import NadiError, NotOwnerError, ProtocolError, StorageFullError, UnavailableError
 from nadi.limits import (
     APPEND_SESSIONS_KEPT,
     CONNECTION_APPENDS_WAITING,
-    CONNECTION_COMMANDS_WAITING,
     CONNECTION_REPLIES_BYTES,
     CONNECTION_SESSIONS,
     CONNECTION_UNSENT_BYTES,
@@ -36,22 +31,23 @@ from nadi.limits import (
 )
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.doors.appends import Append, Expired, Session, Setup
+from nadi.segmentstore.doors.commands import CommandQueue
 from nadi.segmentstore.doors.intake import Intake
 from nadi.segmentstore.doors.reads import ConnectionReads
-from nadi.segmentstore.doors.service import SegmentService, error_reply
+from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
-from nadi.wire.append import append_parts
+from nadi.wire.append import append_parts, event_parts
+from nadi.wire.errors import error_reply
 from nadi.wire.fields import NO_VERSION, Buffer
 from nadi.wire.outgoing import Outgoing
 from nadi.wire.unsent import Unsent
 
 log = logging.getLogger(__name__)
 
-HELLO = wire.Hello(17, 5)
-_COMMAND_WEIGHT = 4  # a command of many small parts takes some times its bytes
-_KEPT = 2  # a reply keeps the block alive that it was cut from: up to twice its size
+_COMMAND_WEIGHT = 4  # a command of many small parts takes several times its bytes
+_KEPT = 2  # a reply keeps alive the block it was cut from: up to twice its size
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -69,9 +65,9 @@ class Connection(asyncio.BufferedProtocol):
         known: Callable[[], None] = lambda: None,
         left: Callable[[], None] = lambda: None,
     ) -> None:
-        """`report` is told whose connection was ended, and why: anybody can cause that, at any rate.
+        """report: called with whose connection was ended, and why; anybody can cause that, at any rate.
 
-        known: called when the peer has shown that it may be here. left: when the connection is no more.
+        known: called when the peer has shown that it may be here. left: when the connection is gone.
         """
         self._container_of = container_of
         self._service = service
@@ -80,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._report = report
         self._budget = budget
         self._rota = rota
-        self._sending = budget.sending.account()
+        self.sending = budget.sending.account()  # what is held for replies
         self.known = known
         self._left = left
         self._intake: Intake | None = None
@@ -88,22 +84,21 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent_bytes = 0
         self._appends = 0  # in containers' queues
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._moved: FIFOCache[bytes, NotOwnerError] = FIFOCache(CONNECTION_SESSIONS)  # by writer: the reply it gets
         self._block: wire.AppendBlock | None = None
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._reads = ConnectionReads(self, container_of, reader, service.access, rota)
-        self._commands: deque[tuple[wire.Command, int]] = deque()  # and how many bytes each counts for
-        self._worker: asyncio.Task[None] | None = None
+        self._commands = CommandQueue(self, service)
         self._throttle: asyncio.Task[None] | None = None
-        self._transients: set[str] = set()  # made here, neither merged nor deleted here yet
         self.writable = asyncio.Event()
         self.writable.set()
-        self._is_taken = True  # what is sent; as `writable` says
+        self._is_taken = True  # the peer takes what is sent; as `writable` says
 
     # --- transport -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = made = cast("asyncio.Transport", transport)  # uvloop's is one by form, not by class
+        self._transport = made = cast("asyncio.Transport", transport)  # uvloop's has the methods, but isn't a subclass
         made.set_write_buffer_limits(high=SEND_HIGH_WATER_BYTES, low=SEND_LOW_WATER_BYTES)
         self._outgoing = Outgoing(made, self._flushed)
         self._unsent = Unsent(made)
@@ -116,45 +111,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._intake is not None:
             self._intake.close()
         self._budget.sending.forget(self._room_came)
-        self._sending.give(_KEPT * self._unsent_bytes)
+        self.sending.give(_KEPT * self._unsent_bytes)
         self._unsent_bytes = 0
         self._is_taken = True
         self.writable.set()
         self._reads.close()
-        for task in (self._worker, self._throttle):
-            if task is not None:
-                task.cancel()
-        for _, size in self._commands:
-            self._done_with(size)
-        self._commands.clear()
+        if self._throttle is not None:
+            self._throttle.cancel()
+        self._commands.close()
         self._left()
-        if self._transients:
-            names, self._transients = self._transients, set()
-            task = asyncio.create_task(self._drop_transients(names))
-            _background.add(task)
-            task.add_done_callback(_background.discard)
-
-    def _note_transients(self, command: wire.Command, reply: wire.Command) -> None:
-        """Those that end with the connection: a writer of large events makes and merges one for each."""
-        if isinstance(command, wire.CreateTransientSegment) and isinstance(reply, wire.SegmentCreated):
-            self._transients.add(reply.segment)
-        elif not self._transients:
-            return
-        elif isinstance(reply, wire.SegmentsMerged):
-            self._transients.discard(reply.source)
-        elif isinstance(command, wire.MergeSegmentsBatch) and isinstance(reply, wire.SegmentsBatchMerged):
-            self._transients.difference_update(command.sources)
-        elif isinstance(reply, wire.SegmentDeleted):
-            self._transients.discard(reply.segment)
-
-    async def _drop_transients(self, names: set[str]) -> None:
-        for name in names:
-            try:
-                await self._service.delete(name)
-            except SegmentNotFoundError:
-                pass  # it was merged
-            except UnavailableError as error:
-                log.warning("transient segment %s stays for now: %s", name, error)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         assert self._intake is not None
@@ -174,18 +139,18 @@ class Connection(asyncio.BufferedProtocol):
         self.writable.set()
         self._reads.taken()
         self._reads.go_on()
-        self._go_on()
+        self.go_on()
 
     def _flushed(self, size_bytes: int) -> None:
-        """So many bytes more were given to the transport, or it has passed some on."""
+        """That many more bytes were handed to the transport, or it has sent some on."""
         if self._unsent is not None:
             unsent, before = self._unsent.flushed(size_bytes), self._unsent_bytes
             if unsent != before:
                 self._unsent_bytes = unsent
-                self._sending.take(_KEPT * (unsent - before))
+                self.sending.take(_KEPT * (unsent - before))
 
     def look(self, now_s: float) -> bool:
-        """End the connection if its peer is too slow with what it sends, or with what it asked for: True then."""
+        """End the connection if its peer is too slow to send, or to take what it asked for; return whether it was."""
         if self._transport is None or self._intake is None or self._unsent is None:
             return False
         reason = self._intake.look(now_s)
@@ -193,16 +158,16 @@ class Connection(asyncio.BufferedProtocol):
             reason = f"it took nothing of {self._unsent.size_bytes:,} bytes for {SEND_TIMEOUT_S:.0f} s"
         if reason:
             self._report(self._peer(), reason)
-            self._transport.abort()  # it would not take the rest either
+            self._transport.abort()  # the peer would not take the rest either
             return True
         if self._unsent_bytes:
             self._flushed(0)
         return False
 
     def broken(self, error: Exception) -> None:
-        """What was received, or its handling, ends the connection."""
+        """End the connection because of what was received, or of an error while handling it."""
         if isinstance(error, ProtocolError):
-            self._refuse(error)
+            self.refuse(error)
         else:
             log.error("a connection ends by an unexpected error", exc_info=error)
             self.close()
@@ -210,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
     def _peer(self) -> object:
         return self._transport.get_extra_info("peername") if self._transport is not None else None
 
-    def _refuse(self, reason: object) -> None:
+    def refuse(self, reason: object) -> None:
         self._report(self._peer(), reason)
         self.close()
 
@@ -220,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End it now, whatever is not sent yet."""
+        """End it now, even if not everything has been sent."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -237,11 +202,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def room_bytes(self) -> int:
-        """How large a reply may be now; 0: none, and reads are told when that changes."""
+        """How large a reply may be now; 0: none, and reads are resumed when that changes."""
         if not self._is_taken:
             return 0
         pool = self._budget.sending
-        share, held = pool.share_bytes, self._sending.held_bytes
+        share, held = pool.share_bytes, self.sending.held_bytes
         room = ((share if share < CONNECTION_REPLIES_BYTES else CONNECTION_REPLIES_BYTES) - held) // _KEPT
         if self._outgoing is not None:
             room -= self._outgoing.queued_bytes
@@ -254,19 +219,14 @@ class Connection(asyncio.BufferedProtocol):
         self._flushed(0)
         self._reads.go_on()
 
-    @property
-    def sending(self) -> Account:
-        """What is held for replies."""
-        return self._sending
-
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
-        """Say the error on the wire; what the protocol has no word for ends the connection."""
+        """Send the error to the peer; an error the protocol has no word for ends the connection."""
         try:
             self.send(error_reply(error, request_id, segment, offset))
         except UnavailableError:
             self.close()
         except NadiError as unexpected:
-            self._refuse(unexpected)
+            self.refuse(unexpected)
         if isinstance(error, StorageFullError):
             self.close()
 
@@ -274,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_full(self) -> bool:
-        """Nothing more is taken of the peer for now."""
+        """Whether nothing more is taken from the peer for now; whoever changes that calls `go_on`."""
         intake = self._intake
         if intake is None:
             return True
@@ -285,10 +245,10 @@ class Connection(asyncio.BufferedProtocol):
             self._throttle is not None
             or self._appends >= CONNECTION_APPENDS_WAITING
             or self._unsent_bytes > CONNECTION_UNSENT_BYTES
-            or len(self._commands) >= CONNECTION_COMMANDS_WAITING
+            or self._commands.is_full
         )
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         if self._intake is not None:
             self._intake.go_on()
 
@@ -296,15 +256,15 @@ class Connection(asyncio.BufferedProtocol):
         """One of the appends in a container's queue was answered."""
         self._appends -= 1
         if self._appends == CONNECTION_APPENDS_WAITING // 2:
-            self._go_on()
+            self.go_on()
 
     def receive(self, command: wire.Command) -> None:
-        if self._worker is None or isinstance(command, wire.KeepAlive):
-            self._dispatch(command)
+        if self._commands.worker is None or isinstance(command, wire.KeepAlive):
+            self.dispatch(command)
         else:
             self._enqueue_command(command)  # not before what came before it
 
-    def _dispatch(self, command: wire.Command) -> None:
+    def dispatch(self, command: wire.Command) -> None:
         kind = type(command)
         if self._block is not None and kind is not wire.AppendBlockEnd:
             raise ProtocolError(f"a {kind.__name__} between an AppendBlock and its AppendBlockEnd")
@@ -317,21 +277,9 @@ class Connection(asyncio.BufferedProtocol):
         elif kind is wire.SetupAppend:
             self._setup(command)  # type: ignore[arg-type]
         elif isinstance(command, wire.ConditionalAppend):
-            header = command.event_type.to_bytes(4, "big", signed=True) + len(command.data).to_bytes(4, "big")
-            parts: list[Buffer] = [header, command.data]
-            self._enqueue(
-                command.writer_id, parts, 1, command.event_number, command.request_id, command.expected_offset
-            )
+            self._append_if(command, event_parts(command), NO_VERSION)
         elif isinstance(command, wire.ConditionalBlockEnd):
-            self._enqueue(
-                command.writer_id,
-                [command.data],
-                1,
-                command.event_number,
-                command.request_id,
-                command.expected_offset,
-                command.after_event_number,
-            )
+            self._append_if(command, [command.data], command.after_event_number)
         elif isinstance(command, wire.KeepAlive):
             self.send(command)
         elif isinstance(command, wire.Hello):
@@ -342,28 +290,41 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"a client can't send {kind.__name__}")
 
     def _hello(self, command: wire.Hello) -> None:
-        self.send(HELLO)
-        if command.low_version > HELLO.high_version or command.high_version < HELLO.low_version:
-            self._refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
+        self.send(wire.HELLO)
+        if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
+            self.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
 
     def _setup(self, command: wire.SetupAppend) -> None:
         try:
             ends_at = self._access.check(command)
+            container = self._container_of(command.segment)
         except NadiError as error:
             self._sessions.pop(command.writer_id, None)
             self.fail(error, command.request_id, command.segment)
             return
-        session = Session(command.segment, self._container_of(command.segment), ends_at)
+        session = Session(command.segment, container, ends_at, command.request_id)
         self._sessions[command.writer_id] = session
         if len(self._sessions) > CONNECTION_SESSIONS:
             raise ProtocolError(f"more than {CONNECTION_SESSIONS:,} writers on one connection")
         self._appends += 1
         if len(self._sessions) > APPEND_SESSIONS_KEPT:
             self._look_at_sessions()
-        session.container.submit(Setup(self, session, command))
+        container.submit(Setup(self, session, command))
+
+    def tell_given_up(self, container: Container, owner: str) -> Iterator[None]:
+        """Tell its writers there that the store at that address has it, one for each step, except those whose append
+        got that answer already; after this, nothing here keeps the container in memory."""
+        yield
+        for writer, session in list(self._sessions.items()):
+            if session.container is container and self._sessions.get(writer) is session:
+                del self._sessions[writer]
+                self._moved[writer] = error = NotOwnerError(session.segment, owner)
+                if session.error is None:
+                    self.fail(error, session.request_id, session.segment)
+            yield
 
     def _look_at_sessions(self) -> None:
-        """Drop those that are over: four looks for each new one, which needs two, so that none gather."""
+        """Drop sessions that are over: four looks for each new one, which needs two, so that none pile up."""
         for _ in range(4):
             writer, session = self._sessions.popitem(last=False)
             if not session.is_over():
@@ -375,6 +336,12 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"an append of {end.num_events} events")
         parts = append_parts(block, end)
         self._enqueue(end.writer_id, parts, end.num_events, end.last_event_number, end.request_id)
+
+    def _append_if(
+        self, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, parts: list[Buffer], after: int
+    ) -> None:
+        number, expected = command.event_number, command.expected_offset
+        self._enqueue(command.writer_id, parts, 1, number, command.request_id, expected, after)
 
     def _enqueue(
         self,
@@ -388,7 +355,11 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         session = self._sessions.get(writer)
         if session is None:
-            raise ProtocolError("an append without SetupAppend")
+            moved = self._moved.get(writer)
+            if moved is None:
+                raise ProtocolError("an append without SetupAppend")
+            self.fail(moved, request_id, moved.segment)
+            return
         session.is_used = True
         container = session.container
         self._appends += 1
@@ -402,63 +373,15 @@ class Connection(asyncio.BufferedProtocol):
     async def _resume_when_room(self, container: Container) -> None:
         await container.room()
         self._throttle = None
-        self._go_on()
+        self.go_on()
 
     def _enqueue_command(self, command: wire.Command) -> None:
         assert self._intake is not None
         size = _COMMAND_WEIGHT * self._intake.frame_bytes
         self._intake.held.take(size)
-        self._commands.append((command, size))
-        if self._worker is None:
-            self._worker = asyncio.create_task(self._work())
+        self._commands.add(command, size)
 
-    def _done_with(self, size_bytes: int) -> None:
+    def done_with(self, size_bytes: int) -> None:
         """A command is handled."""
         if self._intake is not None:
             self._intake.held.give(size_bytes)
-
-    async def _work(self) -> None:
-        """Handle commands in order; the task ends when none wait."""
-        while self._commands:
-            await self._may_reply()
-            command, size = self._commands.popleft()
-            try:
-                if not await self._handle(command):
-                    return
-            finally:
-                self._done_with(size)
-            if len(self._commands) == CONNECTION_COMMANDS_WAITING // 2:
-                self._go_on()
-        self._worker = None
-        self._go_on()
-
-    async def _may_reply(self) -> None:
-        """Wait until the peer takes replies, and there is room for one."""
-        await self.writable.wait()
-        while not self._sending.room_bytes:
-            await self._sending.room()
-            await self.writable.wait()
-
-    async def _handle(self, command: Any) -> bool:
-        """Whether the connection goes on after it."""
-        try:
-            if not self._service.handles(command):
-                self._dispatch(command)
-                return True
-            reply = await self._service.handle(command)
-            self._note_transients(command, reply)
-            self.send(reply)  # in here too: a reply that the protocol can't hold ends the connection
-            self.flush()  # so that the next one knows whether there is room
-            return True
-        except UnavailableError as error:
-            log.info("a connection ends: %s", error)
-            self.close()
-        except ProtocolError as error:
-            self._refuse(error)
-        except Exception as error:
-            log.error("%s failed", type(command).__name__, exc_info=error)
-            self.close()
-        return False
-
-
-_background: set[asyncio.Task[None]] = set()

@@ -1,14 +1,14 @@
-"""What a connection takes from its peer: commands out of the bytes that come, no more than there is room for.
+"""What a connection takes from its peer: commands decoded from the incoming bytes, no more than there is room for.
 
-Reading goes on while what came is within its limits; else it stops, and the peer's own network holds the rest. In one
-turn of the loop a bounded number of commands is taken. A peer that has shown no token yet may send small frames only,
-and soon; later a frame that has begun must come to its end.
+Reading continues while what came is within its limits; else it stops, and the peer's own network holds the rest. In one
+turn of the loop a bounded number of commands is taken. A peer that has shown no token yet may send only small frames,
+and must do so soon; later, a frame that has begun must be completed in time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nadi.access.budget import Budget
 from nadi.errors import NadiError, ProtocolError
@@ -25,44 +25,27 @@ from nadi.limits import (
     UNKNOWN_PEER_FRAME_BYTES,
     UNKNOWN_PEER_S,
 )
-from nadi.segmentstore.doors.access import TokenCheck
+from nadi.segmentstore.doors.token_check import TokenCheck
 from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from nadi.wire.codec import decode_payload
 from nadi.wire.decoder import Decoder
 
+if TYPE_CHECKING:
+    from nadi.segmentstore.doors.connection import Connection
+
 # commands that may be large, and begin as GetTableSegmentInfo does: with the segment and the token
 _LARGE = {kind.code: kind for kind in (wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable)}
-_LOOKED_AT_AFTER = 8  # commands: whether the connection takes more; all of them are in one buffer
-
-
-class Taker(Protocol):
-    """The connection, as its intake sees it."""
-
-    @property
-    def is_full(self) -> bool:
-        """Nothing more is to be taken for now; whoever changes that calls `go_on`."""
-
-    def receive(self, command: wire.Command) -> None: ...
-
-    def known(self) -> None:
-        """The peer may be here."""
-
-    def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None: ...
-
-    def close(self) -> None: ...
-
-    def broken(self, error: Exception) -> None:
-        """What was received, or its handling, ends the connection."""
+_LOOKED_AT_AFTER = 8  # commands: check whether the connection takes more; all of them are in one buffer
 
 
 class Intake:
-    """Of one connection. `frame_bytes` is the size of the command taken last."""
+    """The intake of one connection. `frame_bytes` is the size of the last command taken."""
 
     def __init__(
-        self, taker: Taker, budget: Budget, rota: Rota, access: TokenCheck, transport: asyncio.Transport
+        self, connection: Connection, budget: Budget, rota: Rota, access: TokenCheck, transport: asyncio.Transport
     ) -> None:
-        self._taker = taker
+        self._connection = connection
         self._rota = rota
         self._pool = budget.receiving
         self._access = access
@@ -75,7 +58,7 @@ class Intake:
         self._is_reading = True
         self._is_due = False
         self._made_at = self._loop.time()
-        self._frame_at = self._made_at  # when the frame began that is under way, or reading went on with it
+        self._frame_at = self._made_at  # when the current frame began, or reading resumed with it
         self._has_rest = False  # of a frame, when commands were taken last
         self._quiet = 0  # looks since something came
 
@@ -84,21 +67,16 @@ class Intake:
         return self._decoder.frame_bytes
 
     def wait(self) -> None:
-        """Go on when others gave something back."""
+        """Resume when others have given something back."""
         self._pool.wait(self.go_on)
 
     @property
     def is_over_share(self) -> bool:
-        """What the peer sent before fills its share: the buffer in use does not count."""
+        """Whether what the peer sent before fills its share: the buffer in use doesn't count."""
         held = self.held.held_bytes
         if held <= PEERS_LEAST_BYTES:
             return False
         return held > CONNECTION_RECEIVED_BYTES or held - self._decoder.current_bytes > self._pool.share_bytes
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether it takes what the peer sends."""
-        return self._is_reading
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.get_buffer(sizehint)
@@ -106,7 +84,7 @@ class Intake:
     def buffer_updated(self, nbytes: int) -> None:
         self._quiet = 0
         self._decoder.filled(nbytes)
-        if not self._is_due and (self._is_reading or not self._taker.is_full):
+        if not self._is_due and (self._is_reading or not self._connection.is_full):
             rota = self._rota
             rota.count(self._run(COMMANDS_OF_CROWD if rota.is_spent else COMMANDS_AT_ONCE))
 
@@ -122,7 +100,7 @@ class Intake:
         self._pool.forget(self.go_on)
 
     def look(self, now_s: float) -> str:
-        """Why the connection must end, by what does not come; empty if it need not. Buffers of idle peers go."""
+        """Return why the connection must end for what didn't come, or "". Idle peers' buffers are freed."""
         decoder = self._decoder
         if not self._is_known and now_s - self._made_at > UNKNOWN_PEER_S:
             return f"it showed nothing valid in {UNKNOWN_PEER_S:.0f} s"
@@ -140,29 +118,29 @@ class Intake:
 
     def _again(self) -> int:
         self._is_due = False
-        if self._transport is None or self._transport.is_closing() or self._taker.is_full:
+        if self._transport is None or self._transport.is_closing() or self._connection.is_full:
             return 0
         return self._run(COMMANDS_AT_ONCE)
 
     def _run(self, most: int) -> int:
-        """Take up to `most` commands, and say how many."""
-        decoder, taker, transport = self._decoder, self._taker, self._transport
+        """Take up to `most` commands; return how many."""
+        decoder, connection, transport = self._decoder, self._connection, self._transport
         count = 0
         try:
             if transport is not None and (self._is_known or self._may_come()):
                 for command in decoder.commands():
                     if not self._is_known:
                         self._meet(command)
-                    taker.receive(command)
+                    connection.receive(command)
                     count += 1
-                    if count == most or (count % _LOOKED_AT_AFTER == 0 and taker.is_full):
+                    if count == most or (count % _LOOKED_AT_AFTER == 0 and connection.is_full):
                         break
                     if self._transport is None or transport.is_closing():
                         break
                     if not self._is_known and not self._may_come():
                         break
         except Exception as error:
-            taker.broken(error)
+            connection.broken(error)
             return 1
         if self._transport is None or self._transport.is_closing():
             return count
@@ -171,7 +149,7 @@ class Intake:
             self._frame_at = self._loop.time()
         self._has_rest = has_rest
         is_more = count == most
-        goes_on = not is_more and not taker.is_full and (not has_rest or self._has_room())
+        goes_on = not is_more and not connection.is_full and (not has_rest or self._has_room())
         if goes_on != self._is_reading:
             self._set_reading(goes_on)
         if is_more and not self._is_due:
@@ -184,18 +162,19 @@ class Intake:
             return
         self._is_reading = is_reading
         if is_reading:
-            self._frame_at = self._loop.time()  # it was for us to wait
+            self._frame_at = self._loop.time()  # the delay was ours
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
 
     def _has_room(self) -> bool:
-        """For the buffer that comes next, where that is not a small one; it goes on when there is."""
+        """Whether there is room for the next buffer, if it isn't a small one; it resumes when there is."""
         needed = self._decoder.next_buffer_bytes - self._decoder.buffer_bytes
         if needed <= self.held.room_bytes:
             return True
         if needed > self._pool.largest_share_bytes:
-            self._taker.broken(ProtocolError(f"a frame of {needed:,} bytes is more than one connection may ever hold"))
+            what = f"a frame of {needed:,} bytes is more than one connection may ever hold"
+            self._connection.broken(ProtocolError(what))
             return False
         self._pool.wait(self.go_on)
         return False
@@ -203,7 +182,7 @@ class Intake:
     # --- peers that are not known yet ------------------------------------------------------------------
 
     def _meet(self, command: Any) -> None:
-        """Whether the command shows that its sender may be here; who handles it says what is wrong with it."""
+        """See whether the command shows that its sender may be here; its handler reports what is wrong with it."""
         if self._access.asks:
             if getattr(command, "token", None) is None:
                 return
@@ -213,10 +192,10 @@ class Intake:
                 return
         self._is_known = True
         self._decoder.max_frame_bytes = MAX_FRAME_RECEIVED_BYTES
-        self._taker.known()
+        self._connection.known()
 
     def _may_come(self) -> bool:
-        """Whether the frame that has begun may come whole: a large one needs a token that is right, in its head."""
+        """Whether the rest of a frame that has begun may come: a large one needs a valid token in its head."""
         code, size = self._decoder.head
         if size <= UNKNOWN_PEER_FRAME_BYTES or code not in _LARGE or size > MAX_FRAME_RECEIVED_BYTES:
             return True  # or `next` refuses it
@@ -228,13 +207,11 @@ class Intake:
                 raise
             return False
         try:
-            self._meet_large(_LARGE[code](head.request_id, head.segment, head.token, ()))
+            command: Any = _LARGE[code](head.request_id, head.segment, head.token, ())
+            self._access.check(command)
+            self._meet(command)
         except NadiError as error:
-            self._taker.fail(error, head.request_id, head.segment)
-            self._taker.close()
+            self._connection.fail(error, head.request_id, head.segment)
+            self._connection.close()
             return False
         return True
-
-    def _meet_large(self, command: Any) -> None:
-        self._access.check(command)
-        self._meet(command)

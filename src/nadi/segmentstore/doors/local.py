@@ -1,29 +1,27 @@
-"""The door to the segment store for whoever lives in the same process: one command in, its reply out.
+"""The door to the segment store for callers in the same process: one command in, its reply out.
 
-It takes what the service handles, and beyond that reads and conditional appends, whose writer is set up first as
-over a connection. A read at a segment's end waits there, so callers ask for the length before.
+It takes what the service handles, and also reads and conditional appends, whose writer is set up first, as
+over a connection. Nothing waits here for data still to come: a read at a segment's end is answered with no data.
 """
 
 from __future__ import annotations
 
-import struct
+import asyncio
 from collections.abc import Callable
 
-from nadi.errors import InvalidArgumentError, NadiError, StorageFullError, StreamSealedError
+from nadi.errors import InvalidArgumentError, NadiError
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.doors.appends import Append, Session, Setup
 from nadi.segmentstore.doors.reads import reply_to
-from nadi.segmentstore.doors.service import SegmentService, error_reply, find
+from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.reading.reads import SegmentReader
-from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
-from nadi.wire.fields import NO_VERSION
-
-_HEADER = struct.Struct(">ii")
+from nadi.wire.append import event_parts
+from nadi.wire.errors import error_reply
 
 
 class InnerDoor:
-    """`container_of` gives the container of a segment's name, `reader` its bytes."""
+    """`container_of` returns the container of a segment's name, `reader` its bytes."""
 
     def __init__(
         self, container_of: Callable[[str], Container], reader: SegmentReader, service: SegmentService
@@ -31,66 +29,70 @@ class InnerDoor:
         self._container_of = container_of
         self._reader = reader
         self._service = service
-        self._segments: dict[bytes, str] = {}  # by writer: the one it was set up for last
+        self._sessions: dict[bytes, Session] = {}  # by writer: for the segment it was last set up for
 
     async def exchange(self, command: wire.Command) -> wire.Command:
-        """The reply, which may say what is wrong; raises UnavailableError when the store can't say."""
+        """Return the reply, which may be an error; raise UnavailableError if the store can't answer."""
+        offset = -1
         match command:
-            case wire.SetupAppend() | wire.ReadSegment():
-                segment = command.segment
+            case wire.SetupAppend():
+                segment, work = command.segment, self._set_up(command)
+            case wire.ReadSegment():
+                segment, work, offset = command.segment, self._read(command), command.offset
             case wire.ConditionalAppend():
-                segment = self._segments.get(command.writer_id, "")
+                session = self._sessions.get(command.writer_id)
+                segment, work = session.segment if session is not None else "", self._append(command, session)
             case _:
                 return await self._service.handle(command)
         try:
-            if isinstance(command, wire.SetupAppend):
-                return await self._set_up(command)
-            if isinstance(command, wire.ReadSegment):
-                return await self._read(command)
-            return await self._append(command, segment)
+            return await work
         except NadiError as error:
-            return error_reply(error, command.request_id, segment)
+            return error_reply(error, command.request_id, segment, offset)
 
     async def _set_up(self, command: wire.SetupAppend) -> wire.Command:
-        self._service.access.check(command)
-        container = self._container_of(command.segment)
-
-        def look(_: FrameBuilder) -> int:
-            value = container.state.attribute(find(container.state, command.segment, Kind.STREAM), command.writer_id)
-            return NO_VERSION if value is None else value
-
-        last = await container.call(look)
-        self._segments[command.writer_id] = command.segment
-        return wire.AppendSetup(command.request_id, command.segment, command.writer_id, last)
-
-    async def _append(self, command: wire.ConditionalAppend, segment: str) -> wire.Command:
-        if not segment:
-            raise InvalidArgumentError("an append without SetupAppend")
-        container = self._container_of(segment)
-        writer, number = command.writer_id, command.event_number
-        parts = [_HEADER.pack(command.event_type, len(command.data)), command.data]
-        size = sum(map(len, parts))
-
-        def add(frame: FrameBuilder) -> wire.Command:
-            if container.log_full:
-                raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
-            record = find(container.state, segment, Kind.STREAM)
-            if record.sealed:
-                raise StreamSealedError(segment)
-            stored = container.state.attribute(record, writer)
-            last = NO_VERSION if stored is None else stored
-            if stored is not None and number <= stored:
-                return wire.InvalidEventNumber(writer, command.request_id, "", number)
-            if record.length != command.expected_offset:
-                return wire.ConditionalCheckFailed(writer, number, command.request_id)
-            length = frame.append(record, parts, size, 1, writer, number)
-            return wire.DataAppended(writer, number, last, command.request_id, length)
-
-        reply: wire.Command = await container.call(add, size)
+        ends_at = self._service.access.check(command)
+        session = Session(command.segment, self._container_of(command.segment), ends_at, command.request_id)
+        caller = _Caller()
+        session.container.submit(Setup(caller, session, command))
+        reply = await caller.reply
+        self._sessions[command.writer_id] = session
         return reply
+
+    async def _append(self, command: wire.ConditionalAppend, session: Session | None) -> wire.Command:
+        if session is None:
+            raise InvalidArgumentError("an append without SetupAppend")
+        writer, number = command.writer_id, command.event_number
+        if number <= session.stored:
+            return wire.InvalidEventNumber(writer, command.request_id, "", number)
+        caller, parts = _Caller(), event_parts(command)
+        session.container.submit(
+            Append(caller, session, writer, parts, 1, number, command.request_id, command.expected_offset)
+        )
+        return await caller.reply
 
     async def _read(self, command: wire.ReadSegment) -> wire.Command:
         self._service.access.check(command)
         container = self._container_of(command.segment)
         record, data = await self._reader.read(container, command.segment, command.offset, command.suggested_length)
         return reply_to(command, record, data)
+
+
+class _Caller:
+    """The caller that waits for the one reply to an append, or to its setup; a `Peer` for as long as that takes."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[wire.Command] = asyncio.get_running_loop().create_future()
+
+    def settled(self) -> None:
+        """Nothing waits for that."""
+
+    def send(self, command: wire.Command) -> None:
+        if not self.reply.done():  # else its wait was cancelled
+            self.reply.set_result(command)
+
+    def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+    def close(self) -> None:
+        """It has no connection to lose."""

@@ -1,1 +1,1 @@
-"""The bytes of a segment from wherever they lie, checked, and where events start in them."""
+"""The bytes of a segment from wherever they are stored, checked, and where events start in them."""

@@ -1,14 +1,14 @@
 """Where events begin: found in the stored bytes, for the server keeps no index of events.
 
 Every event has a header of 8 bytes, type 0 and the length of its payload, so from one boundary all later
-ones follow by hopping. Extents begin at boundaries, for an append holds whole events; except those that go on with an
-event that was too large for one append. These are marked (`Extent.continues`), and never taken for a boundary, whatever
-their bytes look like. Earlier versions made no marks: so a walk counts only if it comes out at an extent's end, and
-otherwise starts one extent earlier. Where the bytes are damaged, a walk goes on where readers do.
+ones follow by hopping. Extents begin at boundaries, since an append holds complete events; except those that continue
+an event too large for one append. These are marked (`Extent.continues`), and never taken for a boundary, whatever
+their bytes look like. Earlier versions made no marks, so a walk counts only if it ends at an extent's end;
+otherwise it starts again one extent earlier. Where the bytes are damaged, a walk resumes where readers do.
 
-A walk may be long, for an append may hold a million events, and whoever may read can ask for one. So a few are under
-way at a time, first come first served, each goes on a little in a turn of the loop, and what a walk may do beyond the
-extent that the place lies in is limited.
+A walk may be long, for an append may hold a million events, and anyone who may read can ask for one. So only a few run
+at a time, first come first served; each advances a little per turn of the loop, and how far a walk may go beyond the
+extent that holds the place is limited.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Read = Callable[[int, int], Awaitable[Buffer]]  # up to so many bytes from an of
 
 
 async def event_begins(extent: Extent, chunks: ChunkStore) -> list[int]:
-    """The positions in an extent where events may begin, as far as is told; of a small chunk its begin is enough."""
+    """The positions in an extent where events may begin, as far as known; for a small chunk its start is enough."""
     begins = [] if extent.continues else [0]
     if extent.chunk and (extent.continues or extent.length > BLOCK_BYTES):
         described = await chunks.describe(extent.chunk, extent.length)
@@ -45,7 +45,7 @@ async def event_begins(extent: Extent, chunks: ChunkStore) -> list[int]:
 def edges_around(record: SegmentRecord, target: int) -> list[int]:
     """For `Walks.boundary_from`: where extents begin around an offset that lies in the segment, and an end.
 
-    As many as count on each side, and no more are looked at; before it, those that go on with a large event count too.
+    As many as count on each side, and no more are checked; before it, those that continue a large event count too.
     """
     holding = first = record.extent_index(target)
     while first and (
@@ -63,8 +63,8 @@ def edges_around(record: SegmentRecord, target: int) -> list[int]:
 
 
 class Walks:
-    """Of one store. Whoever asks holds a place of `to_offsets`, or of `behind_damage`: a walk to an offset may find
-    damage and wait for a place of those, which never wait for one of the former."""
+    """The walks of one store. Each caller holds a place of `to_offsets` or of `behind_damage`: a walk to an offset may
+    find damage and wait for a place of the latter, which never wait for one of the former."""
 
     def __init__(self, rota: Rota) -> None:
         self._rota = rota
@@ -72,10 +72,10 @@ class Walks:
         self.behind_damage = asyncio.Semaphore(WALKS_AT_ONCE)
 
     async def boundary_from(self, target: int, edges: Sequence[int], read: Read) -> int:
-        """The first event boundary at or after `target`, which lies within the extents.
+        """Return the first event boundary at or after `target`, which lies within the extents.
 
-        edges: as `edges_around` gives them, and further ones that are known. Events are followed over damage as readers
-        are, so both ends of what those are told of are boundaries. Where the bytes are no events, the answer is the
+        edges: those from `edges_around`, and any others that are known. Events are followed across damage as readers
+        are, so both ends of the damage reported to readers are boundaries. Where the bytes aren't events, return the
         first edge at or after `target`.
 
         Raises:
@@ -92,10 +92,10 @@ class Walks:
         return edges[bisect_left(edges, target)]
 
     async def first_event_at(self, edges: Sequence[int], read: Read) -> int:
-        """The first of the edges, which are places where events may begin and the last one's end, where one does.
+        """Return the first edge where an event does begin; edges are places where one may, and the last one's end.
 
-        From there events go on to another edge, or to more damage: whoever reads on is told of that too. Where the
-        bytes are no events, or not soon, the answer is the first edge.
+        From there events run to another edge, or to more damage, which is reported to whoever reads on. Where the
+        bytes aren't events, or not soon, return the first edge.
         """
         search = _Search(edges, read, self._rota)
         for first in range(min(len(edges) - 1, LOCATE_EXTENTS_BACK)):
@@ -107,7 +107,7 @@ class Walks:
 
 
 class _Search:
-    """The walks for one answer. `is_spent`: they came as far as they may beyond the first one's extent."""
+    """The walks for one answer. `is_spent`: they went as far as they may beyond the first one's extent."""
 
     def __init__(self, edges: Sequence[int], read: Read, rota: Rota) -> None:
         self._edges, self._read, self._rota = edges, read, rota
@@ -119,10 +119,10 @@ class _Search:
         return self._left <= 0
 
     async def walk(self, first: int, target: int, holding: int) -> int | None:
-        """Hop from that edge over `target` to the next edge, or to damage; None if the bytes there are no events.
+        """Hop from that edge over `target` to the next edge, or to damage; None if the bytes there aren't events.
 
-        holding: from the edges behind the first one and up to it, walks came to nothing.
-        Raises DamagedDataError if readers would go on behind `target` only.
+        holding: from the edges after the first one and up to it, walks came to nothing.
+        Raises DamagedDataError if readers would resume only after `target`.
         """
         edges, at, next_edge, found = self._edges, self._edges[first], first + 1, None
         block, begin = memoryview(b""), at
@@ -156,6 +156,8 @@ class _Search:
                         raise
                     at = error.end_offset
                     continue
+                if len(block) < HEADER.size:  # the segment was deleted and recreated, and is shorter now
+                    return None
             stop = edges[next_edge] if found is not None else min(target, edges[next_edge])
             hopped = await self._hop(block, at - begin, stop - begin)
             at = begin + hopped.at
@@ -164,15 +166,16 @@ class _Search:
                 return None
 
     async def _block(self, at: int) -> memoryview:
-        """Bytes from `at` on, at least a header."""
+        """Bytes from `at` on, at least a header, unless the segment ends before."""
         left = self._edges[-1] - at
-        block = memoryview(await self._read(at, min(LOCATE_BLOCK_BYTES, left)))
-        while len(block) < HEADER.size:
-            block = memoryview(bytes(block) + bytes(await self._read(at + len(block), left - len(block))))
+        block = more = memoryview(await self._read(at, min(LOCATE_BLOCK_BYTES, left)))
+        while len(block) < HEADER.size and more:
+            more = memoryview(await self._read(at + len(block), left - len(block)))
+            block = memoryview(bytes(block) + bytes(more))
         return block
 
     async def _hop(self, block: memoryview, at: int, stop: int) -> Hopped:
-        """In a turn of the loop, as far as one allows."""
+        """Hop in a turn of the loop, as far as one allows."""
         hopped: list[Hopped] = []
 
         def work() -> int:

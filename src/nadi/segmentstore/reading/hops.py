@@ -1,7 +1,7 @@
 """From header to header over events, a bounded number at a time.
 
-Where many events of one size stand in a row, as rows of numbers do, they are passed together: numpy compares their
-headers. Others cost some 0.15 us each, and the loop is shared with appends: so what is done is counted.
+Where many events of one size follow each other, as rows of numbers do, they are passed together: numpy compares their
+headers. Others cost about 0.15 us each, and the loop is shared with appends, so the work is counted.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from nadi.limits import HOPS_A_TURN
 
 HEADER = struct.Struct(">ii")
-_ROW = 16  # of one size, after which it is tried whether more of them follow
+_ROW = 16  # events of one size, after which to try whether more of them follow
 _TRY_HOPS = 30  # what that costs, counted in hops,
-_COMPARED_A_HOP = 40  # and so many of them compared
+_COMPARED_A_HOP = 40  # and how many compared headers count as one hop
 
 
 class Hopped(NamedTuple):
-    """Where it came to, how many hops that was worth, and whether what stands there may be an event."""
+    """Where it arrived, how many hops that was worth, and whether the bytes there may be an event."""
 
     at: int
     hops: int
@@ -28,8 +28,8 @@ class Hopped(NamedTuple):
 
 
 def hop(block: memoryview, at: int, stop: int) -> Hopped:
-    """From the header at that position to the first one at or after `stop`, or past the block, or as far as is
-    done in one turn.
+    """Hop from the header at `at` to the first one at or after `stop`, or past the block, or as far as one turn
+    allows.
 
     >>> events = memoryview(HEADER.pack(0, 3) + b"abc" + HEADER.pack(0, 1) + b"d" + HEADER.pack(1, 1))
     >>> hop(events, 0, 5)
@@ -58,7 +58,7 @@ def hop(block: memoryview, at: int, stop: int) -> Hopped:
 
 
 def _row(block: memoryview, at: int, size: int, most: int) -> int:
-    """How many of the next `most` headers, one each `size` bytes, are as the one at that position."""
+    """How many of the next `most` headers, one every `size` bytes, equal the one at that position."""
     headers = np.ndarray((most + 1,), np.uint64, block, at, (size,))
     differs = headers != headers[0]
     first = int(differs.argmax())

@@ -1,10 +1,10 @@
 """Reading a segment's bytes: from memory, from the log, or from chunks with read-ahead.
 
-A read gives what lies contiguously in memory, or one piece fetched from where it is; less than was
-asked for is always fine. Concurrent reads of one block share its fetch, and few fetches are under way at a time:
-connections have theirs in turn, however many each has asked for.
-Everything that is fetched is checked against the checksums of its extent before anybody gets it, and only what is
-whole goes to the cache.
+A read returns what lies contiguously in memory, or one piece fetched from where it is stored; less than was
+asked for is always fine. Concurrent reads of one block share its fetch, and few fetches run at a time:
+connections take turns, however many fetches each has asked for.
+Everything fetched is checked against the checksums of its extent before anybody gets it, and only intact
+bytes go to the cache.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import NamedTuple
 
+from cachetools import FIFOCache
+
+from nadi.access.shares import Places, Ticket
 from nadi.errors import (
     CorruptLogError,
     DamagedDataError,
     InvalidArgumentError,
     NotFoundError,
+    NotOwnerError,
     SegmentNotFoundError,
     TruncatedError,
     UnavailableError,
@@ -28,39 +32,41 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
-from nadi.segmentstore.turns import Ticket, Turns
 from nadi.wire.fields import Buffer
 
 CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
 READ_AHEAD_BLOCKS = 3
-_EXTENTS_A_TURN = 500  # put together from the cache: some 1 us each
+_EXTENTS_A_TURN = 500  # put together from the cache: about 1 us each
 _DAMAGED_PLACES = 10_000  # remembered
 
 
 class SegmentReader:
-    """Reads for one segment store; `walks` are those for the begins of events in what it reads."""
+    """Reads for one segment store; `walks` finds where events begin in what it reads."""
 
     def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota) -> None:
         self.walks = Walks(rota)
         self._chunks = chunks
         self._cache = cache
-        self._fetches: dict[Place, tuple[asyncio.Task[_Fetched], Ticket]] = {}
-        self._turns = Turns(FETCHES_AT_ONCE)
-        self._damaged: set[Place] = set()  # where fetching ahead is no use
+        self._fetches: dict[Place, _Fetch] = {}
+        self._places = Places(FETCHES_AT_ONCE)
+        self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
 
     async def read(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
     ) -> tuple[SegmentRecord, Buffer]:
-        """Up to `length` bytes at `offset`, waiting for the first of them at the tail.
+        """Return up to `length` bytes at `offset`; empty only at the segment's end, where waiting is up to the caller.
 
-        Empty only where the segment is sealed and ends. Raises SegmentNotFoundError, TruncatedError, and
-        DamagedDataError where the stored bytes are not those that were appended; up to there they are given, and its
-        end is where an event begins.
+        Raises SegmentNotFoundError, TruncatedError, and DamagedDataError where the stored bytes are not those that
+        were appended; bytes before that are returned, and the error's end is where an event begins.
         """
         try:
             return await self._read(container, name, offset, length, owner)
+        except UnavailableError as error:
+            if isinstance(container.failure, NotOwnerError):  # and its log closed under the read
+                raise container.refusal(name) from error
+            raise
         except DamagedDataError as error:
             async with self.walks.behind_damage:
                 go_on_at = await self._next_event(container, name, error.end_offset)
@@ -74,21 +80,24 @@ class SegmentReader:
             record, data = self.at_hand(container, name, offset, length, owner)
             if data is not None:
                 return record, data
+            if offset >= record.durable_length:
+                return record, b""
             state = container.state
-            state.residents.hold(record)
+            state.record_cache.hold(record)
             try:
-                if offset >= record.durable_length:
-                    await _growth(record)
-                elif (found := await self._load(container, record, offset, _bounded(length), owner)) is not None:
-                    return record, found
+                found = await self._load(container, record, offset, _bounded(length), owner)
             finally:
-                state.residents.release(record)
+                state.record_cache.release(record)
+            if found is not None:
+                return record, found
 
     def at_hand(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
     ) -> tuple[SegmentRecord, Buffer | None]:
-        """`read` as far as it goes without waiting: None for what must be fetched, and at the tail."""
+        """`read` as far as it goes without waiting: None for what must be fetched, and at a tail that may grow."""
         if container.failure is not None:
+            if isinstance(container.failure, NotOwnerError):
+                raise container.refusal(name)
             raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
         record = container.state.find(name)
         if record is None or not record.exists or record.deleted:
@@ -152,7 +161,7 @@ class SegmentReader:
     async def _load(
         self, container: Container, record: SegmentRecord, offset: int, length: int, owner: Hashable
     ) -> Buffer | None:
-        """What one extent has there, from where it lies; None if it was moved or truncated meanwhile.
+        """Load what one extent has there from where it is stored; None if it was moved or truncated meanwhile.
 
         Raises DamagedDataError.
         """
@@ -176,11 +185,11 @@ class SegmentReader:
         raise error
 
     async def event_begins(self, extent: Extent) -> list[int]:
-        """The offsets in an extent where events may begin, as far as is told."""
+        """The offsets in an extent where events may begin, as far as known."""
         return [extent.offset + begin for begin in await event_begins(extent, self._chunks)]
 
     async def _next_event(self, container: Container, name: str, offset: int) -> int:
-        """The first place from that one on where an append begins and an event does."""
+        """The first place at or after the offset where both an append and an event begin."""
         record, _ = self.at_hand(container, name, offset, 0)
         end = record.durable_length
         if offset >= end:
@@ -205,17 +214,17 @@ class SegmentReader:
     def _start(
         self, place: Place, fetch: Callable[[], Coroutine[None, None, _Fetched]], owner: Hashable
     ) -> asyncio.Task[_Fetched]:
-        """Have it fetched into the cache, in one of the owner's turns, unless it is on its way."""
+        """Have it fetched into the cache, in one of the owner's turns, unless a fetch is already in flight."""
         found = self._fetches.get(place)
         if found is None:
             ticket: Ticket = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(self._in_turn(ticket, fetch))
             task.add_done_callback(lambda done: self._fetched(place, done))
-            found = self._fetches[place] = task, ticket
-        task, ticket = found
-        if not ticket.done():  # another's turn may come first
-            self._turns.queue(owner, ticket)
-        return task
+            found = self._fetches[place] = _Fetch(task, ticket, set())
+        if not found.ticket.done() and owner not in found.owners:  # whose turn may come first
+            found.owners.add(owner)
+            self._places.queue(owner, found.ticket)
+        return found.task
 
     async def _in_turn(self, ticket: Ticket, fetch: Callable[[], Coroutine[None, None, _Fetched]]) -> _Fetched:
         try:
@@ -223,18 +232,16 @@ class SegmentReader:
             return await fetch()
         finally:
             if ticket.done() and not ticket.cancelled():
-                self._turns.give_back()
+                self._places.leave()
 
     def _fetched(self, place: Place, task: asyncio.Task[_Fetched]) -> None:
         self._fetches.pop(place, None)
         if task.cancelled() or task.exception() is not None:
             return
         if task.result().damaged:
-            if len(self._damaged) >= _DAMAGED_PLACES:
-                self._damaged.clear()
-            self._damaged.add(place)
+            self._damaged[place] = None
         else:
-            self._damaged.discard(place)
+            self._damaged.pop(place, None)
             self._cache.put(place, task.result().data)
 
     @staticmethod
@@ -261,34 +268,27 @@ class SegmentReader:
     async def _of_chunk(self, extent: Extent, begin: int, size: int) -> _Fetched:
         """Part of a chunk, from a whole block on, checked."""
         name, first = extent.chunk, begin // BLOCK_BYTES
-        damaged: dict[int, str] = {}
         try:
-            data: Buffer = await self._chunks.read(name, begin, size)
+            data, numbers = await self._chunks.read_checked(name, begin, size, extent.checksums)
         except NotFoundError:
             missing = range(first, -(-(begin + size) // BLOCK_BYTES))
             return _Fetched(b"", begin, size, dict.fromkeys(missing, f"chunk {name} is missing"), BLOCK_BYTES)
         except DiskReadError as error:
             if size <= BLOCK_BYTES:
                 return _Fetched(b"", begin, size, {first: str(error)}, BLOCK_BYTES)
-            # one bad place fails the whole read: block by block the others are had
+            # one bad place fails the whole read: block by block, the others are recovered
             pieces = [
                 await self._of_chunk(extent, at, min(BLOCK_BYTES, begin + size - at))
                 for at in range(begin, begin + size, BLOCK_BYTES)
             ]
-            for piece in pieces:
-                damaged |= piece.damaged
-            data = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
-            return _Fetched(data, begin, size, damaged, BLOCK_BYTES)
-        arguments = name, extent.checksums, first, data, size
-        if size <= BLOCK_BYTES:
-            numbers = damaged_blocks(*arguments)
-        else:  # which takes long enough to hold up others
-            numbers = await asyncio.get_running_loop().run_in_executor(None, damaged_blocks, *arguments)
+            damaged = {number: reason for piece in pieces for number, reason in piece.damaged.items()}
+            whole = b"".join(bytes(piece.data).ljust(piece.size, b"\0") for piece in pieces)
+            return _Fetched(whole, begin, size, damaged, BLOCK_BYTES)
         reason = f"chunk {name} is too short" if len(data) < size else f"chunk {name} has a wrong checksum"
         return _Fetched(data, begin, size, dict.fromkeys(numbers, reason), BLOCK_BYTES)
 
     async def _damage(self, record: SegmentRecord, extent: Extent, within: int, fetched: _Fetched) -> DamagedDataError:
-        """What is told of a damaged place in an extent: from there to the next append that may be whole."""
+        """The error for a damaged place in an extent: from there to the next append that may be intact."""
         last = within // fetched.block_bytes
         reason = fetched.damaged[last]
         while last + 1 in fetched.damaged:
@@ -301,9 +301,9 @@ class SegmentReader:
         return DamagedDataError(record.name, extent.offset + within, extent.offset + end, reason)
 
     async def verify(self, container: Container, record: SegmentRecord, extent: Extent) -> bool:
-        """Read an extent where it lies, past the cache; DamagedDataError if it is not what was stored.
+        """Read an extent where it is stored, past the cache; raise DamagedDataError if it isn't what was stored.
 
-        False: all data is right, but the chunk's description, which stands behind it, is damaged or missing.
+        False: all data is correct, but the chunk's description, which follows it, is damaged or missing.
         """
         try:
             await self.read_exactly(container, record, [extent], past_cache=True)
@@ -316,10 +316,10 @@ class SegmentReader:
     async def read_exactly(
         self, container: Container, record: SegmentRecord, extents: list[Extent], *, past_cache: bool = False
     ) -> list[Buffer]:
-        """All bytes of some of the segment's extents in parts, each checked; those of the log from the cache, if they
-        are there and it isn't to be passed by.
+        """Return all bytes of some of the segment's extents in parts, each checked; those of the log from the cache, if
+        they are there, unless `past_cache`.
 
-        Raises DamagedDataError; NotFoundError if they are the segment's no more.
+        Raises DamagedDataError; NotFoundError if they no longer belong to the segment.
         """
         parts: list[Buffer] = []
         number = f"{container.number}"
@@ -345,8 +345,16 @@ class SegmentReader:
         return parts
 
 
+class _Fetch(NamedTuple):
+    """A fetch that is in flight, or waits for a turn of one of its owners."""
+
+    task: asyncio.Task[_Fetched]
+    ticket: Ticket
+    owners: set[Hashable]
+
+
 class _Fetched(NamedTuple):
-    """What an extent has from `begin` on, `size` bytes; `damaged` says by blocks, counted in the extent, why not."""
+    """What an extent has from `begin` on, `size` bytes; `damaged` says which blocks of the extent are bad, and why."""
 
     data: Buffer
     begin: int
@@ -355,7 +363,7 @@ class _Fetched(NamedTuple):
     block_bytes: int
 
     def readable_to(self, within: int) -> int:
-        """Where the bytes end that are whole from that position of the extent on."""
+        """Where the intact bytes end that start at that position of the extent."""
         if not self.damaged:
             return self.begin + self.size
         first = within // self.block_bytes
@@ -363,23 +371,8 @@ class _Fetched(NamedTuple):
         return max(within, min(ends) * self.block_bytes) if ends else self.begin + self.size
 
 
-async def _growth(record: SegmentRecord) -> None:
-    """Wait until something durable happened to the segment."""
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def grew() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    record.waiters.add(grew)
-    try:
-        await waiter
-    finally:
-        record.waiters.discard(grew)
-
-
 def _bounded(length: int) -> int:
-    """Of a reply, whatever was asked for."""
+    """The length of a reply, whatever was asked for."""
     return min(READ_REPLY_MAX_BYTES, max(8, length))
 
 

@@ -1,1 +1,1 @@
-"""A container's state kept in tier 2, and made anew from there and the log."""
+"""A container's state kept in tier 2, and rebuilt from there and the log."""

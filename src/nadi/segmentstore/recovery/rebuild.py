@@ -1,22 +1,20 @@
-"""Making a container's state anew, where it is missing or damaged, if that gives exactly what was lost.
+"""Rebuilding a container's state that is missing or damaged, if that restores exactly what was lost.
 
-Either from the newest snapshot in tier 2, be its manifests there or not, if the log has all frames after it; or from
-the log alone, if that still has its first frame. Where neither is possible the start is refused. It can be interrupted
-at any moment, and done again:
+Either from the newest snapshot in tier 2, with or without its manifests, if the log has all frames after it; or from
+the log alone, if that still has its first frame. If neither is possible, the start is refused. It can be interrupted
+at any point, and repeated:
 
-    state.new            being made; deleted by whoever finds it
-    state.made           whole, durable, and known to go with the log: it takes the place of a state that can't be used
+    state.new            being built; deleted by whoever finds it
+    state.made           complete, durable, and known to match the log: it replaces a state that can't be used
     state.damaged-<time> what was there before; never deleted
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from nadi.errors import DamagedStateError, UnavailableError
@@ -41,7 +39,7 @@ Fits = Callable[[Path], Awaitable[None]]  # raises if a container can't be recov
 
 @dataclass(frozen=True, slots=True)
 class SoundState:
-    """The state can be opened. made: why it was made anew, if it was. all_to_epoch: as its seal says, if it has all
+    """The state can be opened. made: why it was rebuilt, if it was. all_to_epoch: the epoch in its seal, if it has all
     that the log ever said."""
 
     made: str = ""
@@ -51,8 +49,8 @@ class SoundState:
 def first_logged(folder: Path, *, without_gap: bool = False) -> int | None:
     """The number of the first frame that the container's log holds; None: it holds none.
 
-    without_gap: the one from which it holds all; what stands before a gap may be kept for its damaged data only.
-    Damage of the log is told when it is read.
+    without_gap: the frame from which on it holds all; what precedes a gap may be kept only for its damaged data.
+    Damage to the log is reported when it is read.
     """
     log_folder = folder / "log"
     if not log_folder.exists():
@@ -69,7 +67,7 @@ def first_logged(folder: Path, *, without_gap: bool = False) -> int | None:
 
 
 def last_epoch(folder: Path) -> int:
-    """That of the last owner of a container's log; 0: nothing tells it."""
+    """The epoch of the last owner of a container's log; 0: unknown."""
     log_folder = folder / "log"
     known = read_epoch(log_folder)
     headers, _ = _file_headers(log_folder)
@@ -107,26 +105,26 @@ def has_all(folder: Path, examined: Examined) -> bool:
 
 
 async def sound_state(folder: Path, container: int, chunks: ChunkStore, fits: Fits) -> SoundState:
-    """See that the container's state can be opened, making it anew where it must be.
+    """Make sure that the container's state can be opened, rebuilding it if necessary.
 
-    fits: tried before what was made takes the place of what is there.
+    fits: called before the rebuilt state replaces the one there.
 
     Raises:
-        DamagedStateError: it is damaged or missing, and can't be made anew without loss. Nothing was changed.
-        CorruptLogError: the log doesn't go with it. Nothing was changed.
+        DamagedStateError: it is damaged or missing, and can't be rebuilt without loss. Nothing was changed.
+        CorruptLogError: the log doesn't match it. Nothing was changed.
         UnavailableError: tier 2, or the disk, can't be read, or has no room.
         OSError: the folder can't be used.
     """
-    examined = await asyncio.to_thread(statecheck.examine, folder / STATE, container)
+    examined = await chunks.runtime.in_thread(statecheck.examine, folder / STATE, container)
     what = wrong(folder, examined)
     said = ""
-    if what and (folder / MADE).exists():  # it was interrupted
-        aside = await asyncio.to_thread(put_in_place, folder)
+    if what and (folder / MADE).exists():  # a rebuild was interrupted
+        aside = await chunks.runtime.in_thread(put_in_place, folder)
         said = _said("what an interrupted start or repair had made", what, aside)
         log.warning("container %d: %s", container, said)
-        examined = await asyncio.to_thread(statecheck.examine, folder / STATE, container)
+        examined = await chunks.runtime.in_thread(statecheck.examine, folder / STATE, container)
         what = wrong(folder, examined)
-    await asyncio.to_thread(_clear, folder)
+    await chunks.runtime.in_thread(_clear, folder)
     if what:
         return SoundState(await anew(folder, container, chunks, what, fits))
     older = await older_than_snapshot(container, chunks, examined)
@@ -139,11 +137,11 @@ async def sound_state(folder: Path, container: int, chunks: ChunkStore, fits: Fi
 
 
 async def older_than_snapshot(container: int, chunks: ChunkStore, examined: Examined) -> str:
-    """Whether a sound state is one of before its newest snapshot, which is made of a state: then it was put back."""
+    """Say if a sound state is older than its newest snapshot, made from one: then an old one was put back."""
     try:
         manifest, _ = await snapshots.newest(chunks, container)
     except UnavailableError:
-        return ""  # whoever needs it is told
+        return ""  # whoever needs it gets the error
     if manifest is None or manifest.sequence <= examined.sequence:
         return ""
     return f"it ends with frame {examined.sequence:,}, and its snapshot in tier 2 with {manifest.sequence:,}"
@@ -155,7 +153,7 @@ def _clear(folder: Path) -> None:
 
 
 def _said(source: str, what: str, aside: Path | None) -> str:
-    return f"the state was made anew from {source}: {what}" + (f"; it is kept as {aside.name}" if aside else "")
+    return f"the state was rebuilt from {source}: {what}" + (f"; it is kept as {aside.name}" if aside else "")
 
 
 def wrong(folder: Path, examined: Examined) -> str:
@@ -172,7 +170,7 @@ def wrong(folder: Path, examined: Examined) -> str:
 
 
 async def anew(folder: Path, container: int, chunks: ChunkStore, what: str, fits: Fits) -> str:
-    """Make the state anew in place of one of which `what` is wrong, or which is missing; says so.
+    """Rebuild the state in place of one that is missing or has `what` wrong with it; return a message that says so.
 
     Raises: as `sound_state`.
     """
@@ -182,16 +180,16 @@ async def anew(folder: Path, container: int, chunks: ChunkStore, what: str, fits
         if not source:
             return ""
         await fits(new)
-        aside = await asyncio.to_thread(replace, folder, new)
+        aside = await chunks.runtime.in_thread(replace, folder, new)
     finally:
-        await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
+        await chunks.runtime.in_thread(shutil.rmtree, new, ignore_errors=True)
     said = _said(source, what, aside)
     log.warning("container %d: %s", container, said)
     return said
 
 
 async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new: Path) -> str:
-    """Make the state anew in a new folder, beside the one of which `what` is wrong; says from what.
+    """Rebuild the state in a new folder, beside the one that has `what` wrong with it; return from what.
 
     "": the container is new, and was never used.
 
@@ -200,19 +198,21 @@ async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new:
     first = first_logged(folder, without_gap=True)
     manifest, damaged = await snapshots.newest(chunks, container)
     stored = [manifest] if manifest is not None else []
-    stored += await snapshots.told_by_names(chunks, container)  # whether one is complete, its own totals tell
+    stored += await snapshots.told_by_names(chunks, container)  # its own totals show whether one is complete
     never_used = first is None and not damaged and not any(found.sequence for found in stored)
-    never_used = never_used and not await _was_used(folder, container, chunks)
+    if never_used:  # unless there is anything that only a container in use leaves
+        has_state = await chunks.runtime.in_thread(_has_state, folder)
+        never_used = not has_state and not await chunks.listed(f"container-{container}")
     for found in stored:
         reaches = first is not None and first <= found.sequence + 1
         if reaches or (first is None and not found.sequence):  # the latter was never used
-            await asyncio.to_thread(new.mkdir, 0o700)
+            await chunks.runtime.in_thread(new.mkdir, 0o700)
             try:
                 with reserve.in_words(folder):
                     await snapshots.restore(chunks, found, new)
                 return f"the snapshot of frame {found.sequence:,} in tier 2 and the log"
             except SnapshotError as error:
-                await asyncio.to_thread(shutil.rmtree, new)
+                await chunks.runtime.in_thread(shutil.rmtree, new)
                 if found is manifest:
                     damaged.append(str(error))
                     manifest = None
@@ -221,7 +221,7 @@ async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new:
     if never_used:
         return ""
     if first == 1:
-        await asyncio.to_thread(new.mkdir, 0o700)
+        await chunks.runtime.in_thread(new.mkdir, 0o700)
         return "its log, which goes back to its first frame"
     raise DamagedStateError(str(folder / STATE), what, _why_not(first, manifest, damaged))
 
@@ -235,18 +235,13 @@ def _why_not(first: int | None, manifest: Manifest | None, damaged: list[str]) -
     return f"{told}, and the log " + ("is missing too" if first is None else f"begins with frame {first:,}")
 
 
-async def _was_used(folder: Path, container: int, chunks: ChunkStore) -> bool:
-    """Whether there is anything that only a container leaves that was in use."""
-    return await asyncio.to_thread(_has_state, folder) or bool(await chunks.listed(f"container-{container}"))
-
-
 def _has_state(folder: Path) -> bool:
     file = folder / STATE / statecheck.STATE_FILE
     return (file.exists() and file.stat().st_size > 0) or any(folder.glob(f"{STATE}.*"))
 
 
 def replace(folder: Path, new: Path) -> Path | None:
-    """Let `new`, which is whole and goes with the log, be the state; gives where what was is now."""
+    """Make `new`, which is complete and matches the log, the state; return where the former one is now."""
     disk.sync_folder(new)
     shutil.rmtree(folder / MADE, ignore_errors=True)
     new.rename(folder / MADE)
@@ -255,10 +250,10 @@ def replace(folder: Path, new: Path) -> Path | None:
 
 
 def put_in_place(folder: Path) -> Path | None:
-    """Let what was made be the state, and set aside what was; gives where that is now."""
+    """Make the rebuilt state the state, and set the former one aside; return where that is now."""
     state, aside = folder / STATE, None
     if state.exists():
-        aside = free_name(folder / f"{STATE}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+        aside = disk.free_name(folder / disk.aside_name(STATE))
         state.rename(aside)
         disk.sync_folder(folder)
     (folder / MADE).rename(state)
@@ -270,12 +265,3 @@ def set_aside(folder: Path) -> Path | None:
     """The newest of the states that were set aside, if there is any."""
     found = [path for path in folder.glob(f"{STATE}.damaged-*") if (path / statecheck.STATE_FILE).exists()]
     return max(found, key=lambda path: path.name, default=None)
-
-
-def free_name(path: Path) -> Path:
-    """The path, or with a number behind it if there is such a thing already."""
-    free, count = path, 1
-    while free.exists():
-        count += 1
-        free = path.with_name(f"{path.name}-{count}")
-    return free

@@ -1,24 +1,22 @@
-"""Snapshots of a container's state in tier 2: from one of them and the log behind it the state is made again.
+"""Snapshots of a container's state in tier 2: the state can be rebuilt from one of them and the log after it.
 
     snapshots/container-N/base-<id>-<part>     a compact copy of the state's file, 8 MiB of it in each part, compressed
     snapshots/container-N/delta-<id>           what checkpoints changed since, key by key, the last value of each
     snapshots/container-N/manifest-<number>    which base, which deltas, and the frame that they reach to
-    snapshots/container-N/manifest-<number>-copy   the same, so that no damage of one object costs the snapshot
+    snapshots/container-N/manifest-<number>-copy   the same, so that no damage to one object costs the snapshot
 
-Objects are written under names of their own; the manifest, written last, makes them a snapshot, and the one with the
-highest number that is whole, in one of its places, counts. Its checksums are those of the objects as they are stored.
-Earlier versions stored it once. Where it is gone in both places, the names of bases and deltas, which have the frames
-that they reach to, say what belongs together; whether that is all, the state's own totals tell.
+Objects are written under unique names; the manifest, written last, makes them a snapshot, and the one with the
+highest number that is intact, in either place, counts. Its checksums are those of the objects as stored.
+Earlier versions stored it once. If both copies are gone, the names of bases and deltas, which contain the frames
+they reach to, show what belongs together; the state's own totals show whether that is complete.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import re
 import struct
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -40,12 +38,12 @@ log = logging.getLogger(__name__)
 
 _CRC = struct.Struct("<I")
 _BLOCK = struct.Struct("<I")
-_BLOCK_CHANGES = 2_000  # encoded together: that holds up everybody else for less than a millisecond
-_LEVEL = 1  # of zlib: 200 MB a second, to an eighth
+_BLOCK_CHANGES = 2_000  # encoded together: that blocks everybody else for less than a millisecond
+_LEVEL = 1  # of zlib: 200 MB/s, to an eighth of the size
 
 
 class SnapshotError(NadiError):
-    """A snapshot that can't be used, and why; `name` is that of the damaged object, where it is one."""
+    """A snapshot can't be used; `name` is the damaged object's, if there is one."""
 
     def __init__(self, what: str, name: str = "") -> None:
         super().__init__(what)
@@ -53,7 +51,7 @@ class SnapshotError(NadiError):
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True):
-    """One stored object. crc: of its bytes; NO_CRC where nothing tells it, and what it holds must speak for itself."""
+    """One stored object. crc: of its bytes; NO_CRC if it is unknown, and the contents must speak for themselves."""
 
     name: str
     size_bytes: int
@@ -61,7 +59,7 @@ class Part(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
-    """A snapshot. The state it gives reflects the log up to `sequence`."""
+    """A snapshot. The state restored from it reflects the log up to `sequence`."""
 
     version: int
     container: int
@@ -96,30 +94,30 @@ def manifest_name(container: int, number: int) -> str:
 
 
 def manifest_names(container: int, number: int) -> tuple[str, str]:
-    """Where a manifest is stored."""
+    """Return the two names under which a manifest is stored."""
     name = manifest_name(container, number)
     return name, f"{name}-copy"
 
 
-def base_name(container: int, sequence: int) -> str:
-    """What the names of a new base's parts begin with."""
-    return f"{folder_of(container)}/base-{sequence:016x}-{uuid.uuid4().hex}"
+def base_name(container: int, sequence: int, unique: str) -> str:
+    """Return the prefix of the names of a new base's parts."""
+    return f"{folder_of(container)}/base-{sequence:016x}-{unique}"
 
 
-def delta_name(container: int, sequence: int) -> str:
-    return f"{folder_of(container)}/delta-{sequence:016x}-{uuid.uuid4().hex}"
+def delta_name(container: int, sequence: int, unique: str) -> str:
+    return f"{folder_of(container)}/delta-{sequence:016x}-{unique}"
 
 
-# --- writing: what blocks is for a thread ----------------------------------------------------------
+# --- writing: blocking functions are for a thread --------------------------------------------------
 
 
 def packed(raw: bytes) -> bytes:
-    """A part of a base as it is stored."""
+    """Return a part of a base in its stored form."""
     return zlib.compress(raw, _LEVEL)
 
 
 def pack_changes(changes: Changes) -> bytes:
-    """A delta as it is stored."""
+    """Return a delta in its stored form."""
     packer = zlib.compressobj(_LEVEL)
     stored = []
     block: _Block = []
@@ -140,7 +138,7 @@ def pack_changes(changes: Changes) -> bytes:
 
 
 def unpack_changes(stored: bytes) -> Iterator[Changes]:
-    """The changes of a delta, some at a time."""
+    """Yield the changes of a delta, some at a time."""
     try:
         raw = zlib.decompress(stored)
         at = 0
@@ -162,10 +160,10 @@ async def put(chunks: ChunkStore, name: str, data: bytes) -> Part:
 
 
 async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> None:
-    """Make the snapshot count: it does once the first of the two is durable.
+    """Make the snapshot count, as it does once the first of the two manifests is durable.
 
     Raises:
-        UnavailableError, StorageFullError: it isn't.
+        UnavailableError, StorageFullError: neither is.
     """
     first, second = manifest_names(manifest.container, manifest.number)
     await chunks.put(first, [_stored_form(manifest)])
@@ -176,7 +174,7 @@ async def put_manifest(chunks: ChunkStore, manifest: Manifest) -> None:
 
 
 async def renew_manifest(chunks: ChunkStore, manifest: Manifest) -> list[str]:
-    """See that a manifest is stored in both its places, and store it anew where it isn't; tells what was wrong.
+    """Make sure that a manifest is stored in both its places, storing it again if it isn't; return what was wrong.
 
     Raises:
         SnapshotError: it is in neither, and can't be stored.
@@ -188,13 +186,13 @@ async def renew_manifest(chunks: ChunkStore, manifest: Manifest) -> list[str]:
             await chunks.put(name, [_stored_form(manifest)])
         except NadiError as error:
             if len(wrong) == len(manifest_names(manifest.container, manifest.number)):
-                raise SnapshotError(f"{what}, and it can't be stored anew: {error}", name) from error
-            log.warning("%s, and can't be stored anew: %s", what, error)
+                raise SnapshotError(f"{what}, and it can't be stored again: {error}", name) from error
+            log.warning("%s, and can't be stored again: %s", what, error)
     return list(wrong.values())
 
 
 async def wrong_manifests(chunks: ChunkStore, manifest: Manifest) -> dict[str, str]:
-    """What is wrong with a manifest as it is stored, by the name of the object.
+    """Return what is wrong with a manifest as stored, by the name of the object.
 
     Raises:
         UnavailableError: tier 2 can't be read.
@@ -221,7 +219,7 @@ def _stored_form(manifest: Manifest) -> bytes:
 
 
 async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, list[str]]:
-    """The snapshot that counts, and what is wrong with later ones.
+    """Return the snapshot that counts, and what is wrong with later ones.
 
     Raises:
         UnavailableError: tier 2 can't be read.
@@ -245,7 +243,7 @@ async def newest(chunks: ChunkStore, container: int) -> tuple[Manifest | None, l
 
 
 def _manifests(names: Iterable[str]) -> dict[int, list[str]]:
-    """Those of manifests among the names, by number."""
+    """The names of manifests among these, by number."""
     found: dict[int, list[str]] = {}
     for name in names:
         match = _MANIFEST.fullmatch(name)
@@ -255,12 +253,12 @@ def _manifests(names: Iterable[str]) -> dict[int, list[str]]:
 
 
 async def last_number(chunks: ChunkStore, container: int) -> int:
-    """The highest number that a manifest has, whole or not; 0 where there is none."""
+    """Return the highest number of any manifest, intact or not; 0 if there is none."""
     return max(_manifests(await chunks.listed(folder_of(container))), default=0)
 
 
 async def told_by_names(chunks: ChunkStore, container: int) -> list[Manifest]:
-    """The snapshots that objects' names tell of, the newest base first; whether one is complete isn't said.
+    """Return the snapshots that objects' names point to, the newest base first; any of them may be incomplete.
 
     Raises:
         UnavailableError: tier 2 can't be read.
@@ -286,13 +284,13 @@ async def told_by_names(chunks: ChunkStore, container: int) -> list[Manifest]:
 
 
 def base_sequence(manifest: Manifest) -> int:
-    """The frame that a snapshot's base alone reaches to."""
+    """Return the frame that a snapshot's base alone reaches to."""
     match = _BASE.fullmatch(manifest.base[0].name) if manifest.base else None
     return int(match[1], 16) if match is not None else 0
 
 
 def number_of(part: Part) -> int:
-    """Which part of its base it is."""
+    """Return the part's number within its base."""
     match = _BASE.fullmatch(part.name)
     return int(match[2]) if match is not None else 0
 
@@ -309,20 +307,20 @@ def _whole_manifest(raw: bytes, container: int) -> Manifest | None:
 
 
 async def missing(chunks: ChunkStore, manifest: Manifest) -> list[str]:
-    """What the snapshot names and tier 2 has not, or not as large as it should be."""
+    """Return the objects that the snapshot names but tier 2 doesn't have, or not in the correct size."""
     listed = await chunks.listed(folder_of(manifest.container))
     return [part.name for part in manifest.parts if listed.get(part.name) != part.size_bytes]
 
 
 async def read_part(chunks: ChunkStore, part: Part) -> bytes:
-    """An object, whole, as it is stored.
+    """Return a complete object, as stored.
 
     Raises:
-        SnapshotError: it is not there, or not what was stored.
+        SnapshotError: it is missing, or not what was stored.
         UnavailableError: tier 2 can't be read.
     """
     data = await _read(chunks, part.name, part.size_bytes)
-    crc = part.crc if part.crc == NO_CRC else await asyncio.to_thread(crc32c, data)
+    crc = part.crc if part.crc == NO_CRC else await chunks.runtime.in_thread(crc32c, data)
     if len(data) != part.size_bytes or crc != part.crc:
         raise SnapshotError(f"{part.name} is damaged", part.name)
     return data
@@ -338,7 +336,7 @@ async def _read(chunks: ChunkStore, name: str, size_bytes: int) -> bytes:
 
 
 async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path) -> None:
-    """Make the state that a snapshot gives in an empty folder; everything is checked, and durable when this returns.
+    """Restore the state of a snapshot into an empty folder; everything is checked, and durable when this returns.
 
     Raises:
         SnapshotError: an object is missing or damaged.
@@ -347,12 +345,12 @@ async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path) -> None:
     """
     file = folder / STATE_FILE
     for part in manifest.base:
-        await asyncio.to_thread(_append_part, file, part, await read_part(chunks, part))
-    await asyncio.to_thread(_check, file, manifest)  # before LMDB maps it
+        await chunks.runtime.in_thread(_append_part, file, part, await read_part(chunks, part))
+    await chunks.runtime.in_thread(_check, file, manifest)  # before LMDB maps it
     for part in manifest.deltas:
-        await asyncio.to_thread(_apply, folder, await read_part(chunks, part))
+        await chunks.runtime.in_thread(_apply, folder, await read_part(chunks, part))
     if manifest.deltas:
-        await asyncio.to_thread(_check, file, manifest)
+        await chunks.runtime.in_thread(_check, file, manifest)
     disk.sync_folder(folder)
 
 
@@ -392,7 +390,7 @@ def _check(file: Path, manifest: Manifest) -> None:
 
 
 def parts_of(file: Path) -> Iterator[bytes]:
-    """A base's parts before they are packed; blocking."""
+    """Yield a base's parts before they are packed; blocking."""
     with file.open("rb", buffering=0) as stream:
         while raw := stream.read(SNAPSHOT_PART_BYTES):
             yield raw

@@ -1,12 +1,12 @@
-"""Keeps a container's snapshots in tier 2 near its state: what the log need not be kept for any more.
+"""Keeps a container's snapshots in tier 2 close to its state, so that the log need not be kept for long.
 
-The container calls `take` where no commit of its state runs; what is to be sent is set aside there, and sent by a task
-while everything goes on. One thing is under way at a time, and what changes meanwhile waits in `Metadata`, within its
+The container calls `take` while no commit of its state runs; what is to be sent is set aside there, and sent by a task
+while everything continues. One send runs at a time, and what changes meanwhile waits in `Metadata`, within its
 limit. While tier 2 takes nothing, the log is kept, and the next try comes after a growing pause.
 
-The log is released by a snapshot only while that is known to be whole. One that was just stored is; one that was found
+A snapshot releases the log only while it is known to be intact. One that was just stored is; one that was found
 at the start is read first, and the scrub reads it again every week (`verify`). A damaged one is given up: the log is
-kept, and a new whole one is made at once.
+kept, and a new full one is made at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 
 import lmdb
 
+from nadi.backoff import Backoff
 from nadi.errors import DamagedStateError, NadiError, StorageFullError
 from nadi.limits import (
     KIB,
@@ -33,6 +33,7 @@ from nadi.limits import (
     SNAPSHOT_STOP_S,
     STATE_CHANGES_MAX_BYTES,
 )
+from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
@@ -40,7 +41,7 @@ from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.commit import Changes, merge
 from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.tier1.supply import is_no_room
+from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ _SMALL_BYTES = 64 * KIB  # of deltas, for which no new base is made
 class Snapshotter:
     """The snapshots of one container."""
 
-    def __init__(self, container: int, folder: Path, chunks: ChunkStore) -> None:
+    def __init__(self, container: int, folder: Path, chunks: ChunkStore, runtime: Runtime = REAL) -> None:
         self.error: str = ""  # why the last try to store, or to read, one failed
         self.is_full = False  # the last one couldn't be stored because there was no room
         self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
@@ -63,6 +64,7 @@ class Snapshotter:
         self._copy = folder / _COPY_FILE
         self._folder = folder
         self._chunks = chunks
+        self._runtime = runtime
         self._manifest: Manifest | None = None
         self._is_known = False  # to be whole
         self._whole_due = True  # a base, because what changed since the last snapshot is not known
@@ -71,18 +73,18 @@ class Snapshotter:
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._pause_s = 0.0
+        self._backoff = Backoff(first_s=SNAPSHOT_INTERVAL_S, longest_s=SNAPSHOT_RETRY_MAX_S)
         self._next_at = 0.0
         self._log_bytes = 0
 
     @property
     def sequence(self) -> int:
-        """The frame up to which there is a whole snapshot in tier 2, and the log may be released; 0: there is none,
-        or it isn't known yet whether it is whole."""
+        """The frame up to which there is an intact snapshot in tier 2, and the log may be released; 0: there is none,
+        or it isn't known yet whether it is intact."""
         return self._manifest.sequence if self._manifest is not None and self._is_known else 0
 
     async def open(self, sequence: int) -> None:
-        """Take up the snapshots that are there; `sequence` is that of the state as it was opened."""
+        """Continue from the snapshots that are there; `sequence` is that of the state as it was opened."""
         await self.ended()
         self._copy.unlink(missing_ok=True)
         if self._manifest is None:
@@ -90,7 +92,7 @@ class Snapshotter:
         if self._manifest is None or sequence != self._taken_sequence:
             self._whole_due, self._unsent, self._unsent_bytes = True, {}, 0
         is_there = self._manifest is not None and not self.damage
-        self._next_at = time.monotonic() + (SNAPSHOT_INTERVAL_S if is_there else 0.0)
+        self._next_at = self._runtime.monotonic() + (SNAPSHOT_INTERVAL_S if is_there else 0.0)
         if not self._is_known and not self._whole_due:
             self._reading = asyncio.create_task(self._get_to_know(), name=f"snapshot-check-{self._container}")
 
@@ -112,9 +114,9 @@ class Snapshotter:
     # --- whether it is whole ---------------------------------------------------------------------------
 
     async def verify(self, pause: Callable[[int], Awaitable[None]]) -> str:
-        """Read the snapshot as it is stored; says what is wrong with it, or "". `pause` is called after so many bytes.
+        """Read the stored snapshot; return what is wrong with it, or "". `pause` gets each part's size.
 
-        A damaged one is given up; a damaged manifest is stored anew.
+        A damaged snapshot is given up; a damaged manifest is stored again.
 
         Raises:
             UnavailableError: tier 2 can't be read.
@@ -138,7 +140,7 @@ class Snapshotter:
         return self.damage
 
     async def _renew_manifest(self, manifest: Manifest) -> None:
-        """What it says is known here, so damage of it costs no more than to store it anew."""
+        """Its content is known here, so if it is damaged it only has to be stored again."""
         if self._manifest is not manifest:
             return
         wrong = await snapshots.renew_manifest(self._chunks, manifest)
@@ -146,10 +148,10 @@ class Snapshotter:
             await self._delete_all(snapshots.manifest_names(self._container, manifest.number))
         elif wrong:
             self.renewed = "; ".join(wrong)
-            log.warning("container %d: the manifest of its snapshot was stored anew: %s", self._container, self.renewed)
+            log.warning("container %d: its snapshot has its manifest stored again: %s", self._container, self.renewed)
 
     async def _get_to_know(self) -> None:
-        """Of the snapshot that was found at the start."""
+        """Check the snapshot that was found at the start."""
         while True:
             try:
                 await self.verify(lambda size_bytes: asyncio.sleep(size_bytes / SNAPSHOT_READ_BYTES_PER_S))
@@ -173,7 +175,7 @@ class Snapshotter:
         )
         self.damage = what
         self._is_known, self._whole_due = False, True
-        self._next_at = time.monotonic()
+        self._next_at = self._runtime.monotonic()
 
     # --- taking: between two commits -------------------------------------------------------------------
 
@@ -183,17 +185,17 @@ class Snapshotter:
             return False
         if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
             return False
-        now = time.monotonic()
+        now = self._runtime.monotonic()
         has_grown = hurry or log_bytes - self._log_bytes >= SNAPSHOT_LOG_BYTES
-        return now >= self._next_at or (not self._pause_s and has_grown)
+        return now >= self._next_at or (self._backoff.is_fresh and has_grown)
 
     def hasten(self) -> None:
-        """Let the next one, of all that has changed, come with the next checkpoint."""
-        self._next_at = time.monotonic()
+        """Make the next snapshot, of all that has changed, come with the next checkpoint."""
+        self._next_at = self._runtime.monotonic()
 
     async def take(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
-        """Set aside what the next snapshot has over the last, and have it sent."""
-        self._next_at = time.monotonic() + SNAPSHOT_INTERVAL_S
+        """Set aside what the next snapshot adds to the last, and have it sent."""
+        self._next_at = self._runtime.monotonic() + SNAPSHOT_INTERVAL_S
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
         self._taken_sequence = sequence
@@ -202,7 +204,7 @@ class Snapshotter:
         if self._whole_due:
             self._unsent, self._unsent_bytes = {}, 0
             try:
-                await asyncio.to_thread(self._copy_state, metadata)
+                await self._runtime.in_thread(self._copy_state, metadata)
             except (NadiError, OSError, lmdb.Error) as error:
                 self._copy.unlink(missing_ok=True)
                 self._failed(error, is_full=reserve.disk_is_full(self._folder))  # LMDB doesn't always say so
@@ -243,7 +245,8 @@ class Snapshotter:
             return
         finally:
             self._copy.unlink(missing_ok=True)
-        self._pause_s, self.error, self.is_full = 0.0, "", False
+        self._backoff.reset()
+        self.error, self.is_full = "", False
         if self._is_known and self.damage:
             log.warning("container %d: a new snapshot has taken the damaged one's place", self._container)
             self.renewed, self.damage = self.damage, ""
@@ -254,17 +257,17 @@ class Snapshotter:
             log.info("container %d: a former snapshot stays for now: %s", self._container, error)
 
     async def _send_whole(self, sequence: int) -> Manifest:
-        inspected = await asyncio.to_thread(statecheck.inspect_file, self._copy, self._container)
-        if inspected.damage:  # a snapshot of it would take the place of a good one
+        inspected = await self._runtime.in_thread(statecheck.inspect_file, self._copy, self._container)
+        if inspected.damage:  # a snapshot of it would replace a good one
             error = DamagedStateError(str(self._folder / "state"), inspected.damage)
             self.on_damage(error)
             raise error
-        name = snapshots.base_name(self._container, sequence)
+        name = snapshots.base_name(self._container, sequence, self._runtime.unique())
         parts: list[Part] = []
         pieces = snapshots.parts_of(self._copy)
         try:
-            while (raw := await asyncio.to_thread(next, pieces, None)) is not None:
-                stored = await asyncio.to_thread(snapshots.packed, raw)
+            while (raw := await self._runtime.in_thread(next, pieces, None)) is not None:
+                stored = await self._runtime.in_thread(snapshots.packed, raw)
                 self._chunks.check_room(len(stored))
                 parts.append(await snapshots.put(self._chunks, f"{name}-{len(parts):06d}", stored))
             manifest = await self._put_manifest(sequence, tuple(parts), ())
@@ -277,14 +280,18 @@ class Snapshotter:
     async def _send_delta(self, sequence: int) -> Manifest:
         former = self._manifest
         assert former is not None, "a delta follows a base"
-        stored = await asyncio.to_thread(snapshots.pack_changes, self._unsent)
-        part = await snapshots.put(self._chunks, snapshots.delta_name(self._container, sequence), stored)
+        stored = await self._runtime.in_thread(snapshots.pack_changes, self._unsent)
+        name = snapshots.delta_name(self._container, sequence, self._runtime.unique())
+        part = await snapshots.put(self._chunks, name, stored)
         manifest = await self._put_manifest(sequence, former.base, (*former.deltas, part))
         self._unsent, self._unsent_bytes = {}, 0
         return manifest
 
     async def _put_manifest(self, sequence: int, base: tuple[Part, ...], deltas: tuple[Part, ...]) -> Manifest:
-        number = await self._next_number()
+        if self._manifest is not None:
+            number = self._manifest.number + 1
+        else:  # above all existing ones, damaged ones too: an object is written once
+            number = await snapshots.last_number(self._chunks, self._container) + 1
         manifest = Manifest(snapshots.VERSION, self._container, number, sequence, base, deltas)
         try:
             await snapshots.put_manifest(self._chunks, manifest)
@@ -292,12 +299,6 @@ class Snapshotter:
             await self._delete_all(snapshots.manifest_names(self._container, number))
             raise
         return manifest
-
-    async def _next_number(self) -> int:
-        """Above all there are, damaged ones too: an object is written once."""
-        if self._manifest is not None:
-            return self._manifest.number + 1
-        return await snapshots.last_number(self._chunks, self._container) + 1
 
     async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
         if former is not None and former.base == manifest.base:
@@ -324,13 +325,12 @@ class Snapshotter:
                 "container %d: its snapshot could not be stored, and the log is kept: %s", self._container, said
             )
         self.error = said
-        self._pause_s = min(SNAPSHOT_RETRY_MAX_S, max(SNAPSHOT_INTERVAL_S, 2 * self._pause_s))
-        self._next_at = time.monotonic() + self._pause_s
+        self._next_at = self._runtime.monotonic() + self._backoff.take()
 
     # --- the end ---------------------------------------------------------------------------------------
 
     async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
-        """Before a clean stop: let the snapshot reach up to its end, unless that takes long."""
+        """Before a clean stop: bring the snapshot up to the end of the state, unless that takes long."""
         try:
             async with asyncio.timeout(SNAPSHOT_STOP_S):
                 if self._sending is not None:
@@ -345,12 +345,12 @@ class Snapshotter:
         await self.ended(cancel=True)
 
     def _is_quick(self) -> bool:
-        """Whether the next one takes no longer than a stop may."""
+        """Whether sending the next one takes no longer than a stop may."""
         is_whole = self._whole_due or self._deltas_are_enough()
         return not is_whole or (self._folder / "state" / STATE_FILE).stat().st_size <= SNAPSHOT_STOP_BYTES
 
     async def ended(self, *, cancel: bool = False) -> None:
-        """Wait until nothing is under way."""
+        """Wait until nothing is in flight."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])

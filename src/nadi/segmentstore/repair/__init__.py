@@ -1,4 +1,4 @@
-"""A folder that no server runs in: what is damaged, what can be had back, and having it back.
+"""A folder that no server runs in: what is damaged, what can be recovered, and its recovery.
 
-Changes nothing without being asked, deletes nothing ever.
+Changes nothing without being asked, never deletes anything.
 """

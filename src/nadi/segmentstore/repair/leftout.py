@@ -1,13 +1,13 @@
-"""Going on behind frames of a log that can't be read: what later ones tell is kept, and what is missing is named.
+"""Continuing after frames of a log that can't be read: what later ones say is kept, and what is missing is named.
 
-An append says where in its segment it goes. So once frames are missing, the next append to a segment shows what it
-lost: that becomes an extent of a chunk there is none of, and readers are told of just that range. What was moved to
-tier 2 meanwhile is taken from there (`unnamed`). The state that comes of it has all that the log still tells, and is
-sealed so.
+An append says where in its segment it goes. So if frames are missing, the next append to a segment shows what the
+segment lost: that becomes an extent of a chunk that doesn't exist, and readers get an error for just that range. What
+was moved to tier 2 meanwhile is taken from there (`unnamed`). The resulting state has all that the log still says, and
+is sealed so.
 
-A frame may hold more than appends. Where later ones show that a change is missing which readers would not be told of, a
-table's entries or the creation of a segment, `unsafe` says so: then ending the log there is the choice that fits
-together. What nothing shows is named as such.
+A frame may hold more than appends. If later frames show that a change is missing that readers wouldn't learn of, a
+table's entries or the creation of a segment, `unsafe` says so: then ending the log there is the consistent choice.
+What nothing shows is named as such.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import lmdb
 from nadi.errors import DamagedStateError
 from nadi.limits import FRAME_MAX_REQUESTS
 from nadi.segmentstore.recovery import rebuild
+from nadi.segmentstore.recovery.replay import apply_frame
 from nadi.segmentstore.repair.remains import LOST_CHUNK, Described, described_chunks
 from nadi.segmentstore.repair.stopped import ReadableFrame, StoppedLog, in_words
 from nadi.segmentstore.repair.unnamed import TakeBack, lose, make_fit, of_one_past
@@ -30,18 +31,17 @@ from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, SegmentRecord
-from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
 @dataclass(slots=True)
 class LeftOut:
-    """What was left out. frames: from and to. lost: what is known to be missing; readers are told of its bytes.
+    """What was left out. frames: from and to. lost: what is known to be missing; reading its bytes raises an error.
 
-    unsafe: what is missing unseen by readers. kept: how many later frames there are. ends: the first frame of those at
-    the end of the log that may be missing, 0 if none may. had_back: what chunks had of what is missing. unnamed: chunks
-    of which the state says nothing, with their sizes in bytes.
+    unsafe: what is missing without readers noticing. kept: how many later frames there are. ends: the first frame at
+    the end of the log that may be missing, 0 if none. had_back: what chunks had of what is missing. unnamed: chunks
+    the state doesn't mention, with their sizes in bytes.
     """
 
     frames: list[tuple[int, int]] = field(default_factory=list)
@@ -99,10 +99,10 @@ async def leave_out(state: Path, folder: Path, container: int, chunks: ChunkStor
 
 
 def _fold(metadata: Metadata, log: StoppedLog) -> tuple[_Rest, list[tuple[int, int]]]:
-    """Apply all that can be read; with sequence and epoch of each frame there is."""
-    rest = _Rest(StateMachine(metadata))
+    """Apply all that can be read; also return the sequence and epoch of each frame there is."""
+    rest = _Rest(StateMachine(metadata, time.monotonic()))
     former = rest.state.sequence
-    for _ in log.replay(former):  # it tells what is wrong
+    for _ in log.replay(former):  # it finds what is wrong
         pass
     frames = log.readable(0)
     for frame in frames:
@@ -147,32 +147,19 @@ class _Rest:
 
     def take(self, readable: ReadableFrame) -> None:
         """Apply the next frame."""
-        state, header, check = self.state, readable.header, readable.check
+        state, header = self.state, readable.header
         if header.sequence > state.sequence + 1:
             self.found.frames.append((state.sequence + 1, header.sequence - 1))
             self._lengths.clear()
             # what was created there has an id, which must not be given again
             state.next_segment += FRAME_MAX_REQUESTS * (header.sequence - 1 - state.sequence)
         self.found.kept += bool(self.found.frames)
-        operations, data_at = op.decode_frame(readable.head())
         address = LogAddress(header.sequence, header.number, header.offset + header.header_bytes)
         frame = FrameRef(header.sequence, address, time.monotonic())
-        part = 0
-        for operation in operations:
-            checksum, number = b"", part
-            if isinstance(operation, op.Append) and operation.length:
-                checksum = check.checksums[part * CHECKSUM_BYTES :][:CHECKSUM_BYTES]
-                part += 1
-            if self._goes(operation):
-                state.apply(operation, frame, data_at, checksum)
-                if isinstance(operation, op.Append) and operation.length and number in check.damaged_parts:
-                    state.set_aside(state.must(operation.segment).extents[-1])
-        if frame.live_bytes:
-            state.frames[frame.sequence] = frame
-        state.sequence = frame.sequence
+        apply_frame(state, frame, readable.head(), readable.check, self._goes)
 
     def _goes(self, operation: op.AnyOperation) -> bool:
-        """Make up for what is missing before the operation; whether it can be applied then."""
+        """Make up for what is missing before the operation; return whether it can then be applied."""
         if not self.found.frames:
             return True
         match operation:
@@ -180,7 +167,7 @@ class _Rest:
                 self._lengths.add(operation.segment)
                 former = self.state.find(operation.name)
                 if former is not None:
-                    self.found.lost.append(f"{in_words(former.name)}: all that it had before it was made again")
+                    self.found.lost.append(f"{in_words(former.name)}: all that it had before it was recreated")
                     self._remove(former)
             case op.Append():
                 return self._append_goes(operation)
@@ -268,20 +255,20 @@ class _Rest:
             record = self.state.by_id(segment)
             if record is not None:
                 found.unsafe.append(
-                    f"{in_words(record.name)}: {size:,} bytes of changes of its entries; some keys have older values"
+                    f"{in_words(record.name)}: {size:,} bytes of changes to its entries; some keys have older values"
                 )
         for segment, size in self._unknown.items():
             found.unsafe.append(
-                f"segment number {segment}: all of it, {size:,} bytes were appended later; it was created there"
+                f"segment number {segment}: all of it, as it was created there; {size:,} bytes were appended later"
             )
         if found.frames:
             found.lost.append(
-                f"{found.in_words()} of the log: what else it said can't be told: bytes at the end of segments that "
-                "nothing was appended to later; creations, seals, truncations and deletions; entries of tables that "
-                "nothing was changed in later; writers' numbers, so that one that repeats itself may store events twice"
+                f"{found.in_words()} of the log: nothing shows what else was there: bytes at the end of segments "
+                "without later appends; creations, seals, truncations and deletions; entries of tables without later "
+                "changes; writers' numbers, so that a writer that repeats itself may store events twice"
             )
         if found.ends:
             found.lost.append(
-                f"frames {found.ends:,} on: the end of the log is gone, and nothing tells how many frames that were; "
-                "all that they said is lost, but for what chunks have of it"
+                f"from frame {found.ends:,} on: the end of the log is gone, and nothing shows how many frames it had; "
+                "everything in them is lost, except for what chunks have of it"
             )

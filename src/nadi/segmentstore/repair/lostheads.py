@@ -1,8 +1,8 @@
-"""Which pages of a state's file are in use where both its heads are gone: those of the newest tables that are whole.
+"""Which pages of a state's file are in use if both its heads are gone: those of the newest tables that are intact.
 
 LMDB never changes a page in place, so the list of tables that the lost head named, and ones before it, are still
-somewhere in the file. What such a list leads to is a state of one moment if all of it is whole and its totals are right
-(`pages`); the log goes on from there as from any. Where none is, all that is whole anywhere is taken, old and new.
+somewhere in the file. What such a list leads to is a consistent state if all of it is intact and its totals are correct
+(`pages`); the log continues from there as from any. If there is none, all intact records are taken, old and new.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 
 import msgspec
 
-from nadi.segmentstore.state import pages
+from nadi.segmentstore.repair.usedpages import UsedPages, pages_of
 from nadi.segmentstore.state.checked import CRC_BYTES, STATE_KEY, TABLES
-from nadi.segmentstore.state.metadata import decode_sequence
-from nadi.segmentstore.state.pages import PAGE_BYTES, TREE_BYTES, DamagedPagesError, Meta, Tree, UsedPages
+from nadi.segmentstore.state.pages import PAGE_BYTES, TREE_BYTES, DamagedPagesError, Meta, Tree, meta_of, records_on
+from nadi.segmentstore.state.stored import decode_sequence
 
 
 def used_pages(file: int, container: int, damage: DamagedPagesError) -> UsedPages:
@@ -26,10 +26,10 @@ def used_pages(file: int, container: int, damage: DamagedPagesError) -> UsedPage
     last_page = os.fstat(file).st_size // PAGE_BYTES - 1
     for _, root in sorted(_roots(file, last_page), reverse=True):
         try:
-            return UsedPages(pages.pages_of(file, container, root), set(), f"{damage}, and so is the other")
+            return UsedPages(pages_of(file, container, root), set(), f"{damage}; the other is damaged too")
         except DamagedPagesError:
             continue
-    return UsedPages(set(), set(range(2, last_page + 1)), f"{damage}, and so is the other")
+    return UsedPages(set(), set(range(2, last_page + 1)), f"{damage}; the other is damaged too")
 
 
 def _roots(file: int, last_page: int) -> list[tuple[int, Meta]]:
@@ -37,14 +37,14 @@ def _roots(file: int, last_page: int) -> list[tuple[int, Meta]]:
     names = {name.encode() for name in TABLES}
     found = []
     for number in range(2, last_page + 1):
-        tables = dict(pages.records_on(file, number))
+        tables = dict(records_on(file, number))
         if set(tables) == names and all(len(raw) == TREE_BYTES for raw in tables.values()):
             own = Tree.decode(tables[b"state"])
             if own.depth != 1 or not 2 <= own.root <= last_page:
                 continue
-            raw = dict(pages.records_on(file, own.root)).get(STATE_KEY, b"")
+            raw = dict(records_on(file, own.root)).get(STATE_KEY, b"")
             try:
-                found.append((decode_sequence(raw[:-CRC_BYTES]), pages.meta_of(last_page, number, len(names))))
+                found.append((decode_sequence(raw[:-CRC_BYTES]), meta_of(last_page, number, len(names))))
             except msgspec.DecodeError:  # the page was used again, for another table
                 continue
     return found

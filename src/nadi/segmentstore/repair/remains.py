@@ -1,10 +1,10 @@
-"""What remains of a container whose state can't be used: for `salvage`, which makes a state of it.
+"""What remains of a container whose state can't be used: for `salvage`, which builds a state from it.
 
-From a state's file, or a base of the snapshot, each record that is whole: it has a checksum of its own, and LMDB leaks
-no pages, so whatever lies whole on a leaf page that the free list doesn't name was in the state. Without that list it
-is what the tables lead to, and where they are damaged too, whatever there is, which may be older then. From deltas what
-they changed. From chunks their descriptions. From the log what it says of segments: which it creates, which must have
-been there before, and how long they were then; and where a state ended that has lost its own record.
+From a state's file, or a base of the snapshot, each intact record: records have their own checksums, and LMDB leaks
+no pages, so whatever is intact on a leaf page that the free list doesn't name was in the state. Without that list,
+it is what the tables lead to; if they are damaged too, everything found, which may then be outdated. From deltas, what
+they changed. From chunks, their descriptions. From the log, what it says about segments: which it creates, which must
+have existed before, and how long they were then; and, for a state that has lost its own record, where it ended.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from nadi.errors import NotFoundError
 from nadi.limits import MIB, SNAPSHOT_PART_BYTES
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import NO_CRC, Manifest, Part, SnapshotError
-from nadi.segmentstore.repair import lostheads
+from nadi.segmentstore.repair import lostheads, usedpages
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.state import operations as op
-from nadi.segmentstore.state import pages
 from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.checked import (
     CRC_BYTES,
@@ -35,23 +34,23 @@ from nadi.segmentstore.state.checked import (
     WHOLE,
     Totals,
     decode_totals,
-    seed_of,
+    seeds_of,
 )
-from nadi.segmentstore.state.metadata import decode_segment, decode_sequence, encode_state
-from nadi.segmentstore.state.pages import PAGE_BYTES, DamagedPagesError
+from nadi.segmentstore.state.pages import PAGE_BYTES, DamagedPagesError, records_on
+from nadi.segmentstore.state.stored import decode_segment, decode_sequence, encode_state
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.segmentstore.tier2.description import ChunkDescription
 
 Described = dict[int, list[tuple[str, ChunkDescription]]]  # by segment, with the chunks' names
 Records = dict[str, dict[bytes, bytes]]  # by table and key, without checksums
-LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that there is none of: readers of its bytes are told
+LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that doesn't exist: readers of its bytes get an error
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What is whole of a state. source: where it is from, in words. totals: what there should be, as far as known.
+    """What is intact of a state. source: where it is from, in words. totals: what there should be, as far as known.
 
-    told: what of the source can't be used, line by line. may_be_stale: some records may be older ones.
+    told: what can't be used of the source, line by line. may_be_stale: some records may be outdated.
     """
 
     source: str
@@ -62,7 +61,7 @@ class Remains:
 
     @property
     def sequence(self) -> int:
-        """Of the last frame that it reflects."""
+        """The number of the last frame that it reflects."""
         return decode_sequence(self.records["state"][STATE_KEY])
 
 
@@ -74,7 +73,7 @@ def no_records() -> Records:
 
 
 def of_state(folder: Path, container: int) -> Remains:
-    """What can be relied on of the state in a folder; blocking. Its own record may be missing.
+    """Return what can be relied on of the state in a folder; blocking. Its own record may be missing.
 
     Raises:
         OSError: the file can't be read.
@@ -82,28 +81,28 @@ def of_state(folder: Path, container: int) -> Remains:
     told = []
     with (folder / STATE_FILE).open("rb") as stream:
         try:
-            used = pages.used_pages(stream.fileno())
+            used = usedpages.used_pages(stream.fileno())
         except DamagedPagesError as error:
             used = lostheads.used_pages(stream.fileno(), container, error)
         records = _whole_on(stream.fileno(), container, used.rest)
-        records["state"].clear()  # an older one would tell another end
+        records["state"].clear()  # an outdated one would name another end
         for table, rows in _whole_on(stream.fileno(), container, used.sure).items():
             records[table] |= rows
     if used.damage:
         told.append(
-            f"{folder.name} has lost which of its pages are free ({used.damage}): "
-            + ("some records may be older ones, or deleted ones" if used.rest else "all those in use are found")
+            f"{folder.name} has lost its list of free pages ({used.damage}): "
+            + ("some records may be outdated, or deleted ones" if used.rest else "all pages in use were found")
         )
     totals = _taken_totals(records)
-    return Remains(f"what is whole of {folder.name}", records, totals, told, bool(used.rest))
+    return Remains(f"the intact part of {folder.name}", records, totals, told, bool(used.rest))
 
 
 def _whole_on(file: int, container: int, numbers: Iterable[int]) -> Records:
-    """The whole records on these pages of an open file."""
-    seeds = {table: seed_of(container, table) for table in TABLES}
+    """The intact records on these pages of an open file."""
+    seeds = seeds_of(container)
     found = no_records()
     for number in sorted(numbers):
-        for key, value in pages.records_on(file, number):
+        for key, value in records_on(file, number):
             for table, seed in seeds.items():
                 if len(value) >= CRC_BYTES and crc32c(value, crc32c(key, seed)) == WHOLE:
                     raw, other = value[:-CRC_BYTES], found[table].get(key)
@@ -114,7 +113,7 @@ def _whole_on(file: int, container: int, numbers: Iterable[int]) -> Records:
 
 
 def _age(table: str, raw: bytes) -> tuple[int, ...]:
-    """Larger for the later of two records of one key, as far as they tell: only what may be free has two."""
+    """Larger for the later of two records with one key, as far as they show: only pages that may be free have two."""
     match table:
         case "segments":
             stored = decode_segment(raw)
@@ -135,7 +134,7 @@ def _taken_totals(records: Records) -> Totals:
 
 
 async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Remains | None:
-    """What is whole of the newest snapshot, or None if there is none; `scratch` is a file that is written for it.
+    """Return what is intact of the newest snapshot, or None if there is none; `scratch` is a file for the work.
 
     Raises:
         UnavailableError: tier 2 can't be read.
@@ -147,15 +146,15 @@ async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Rema
         if not by_names:
             return None
         manifest = by_names[0]
-        told.append("the snapshot has no manifest: what belongs to it is told by names, so more may be missing")
+        told.append("the snapshot has no manifest: names show what belongs to it, so more may be missing")
     told += await _lay_out(chunks, manifest, scratch)
     with scratch.open("rb") as stream:  # a base has no free pages
         count = os.fstat(stream.fileno()).st_size // PAGE_BYTES
         records = _whole_on(stream.fileno(), container, range(2, count))
     totals = _taken_totals(records)
     if totals:
-        records["state"][TOTALS_KEY] = b""  # from here on a record as any other
-    seeds = {table: seed_of(container, table) for table in TABLES}
+        records["state"][TOTALS_KEY] = b""  # from here on a record like any other
+    seeds = seeds_of(container)
     is_stale = False
     before = ""
     for part in manifest.deltas:
@@ -169,9 +168,9 @@ async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Rema
                             records[table][key] = raw[:-CRC_BYTES]
         except SnapshotError as error:
             is_stale = True
-            told.append(f"{error}: what it changed{before} is as it was before, but for what changed again later")
+            told.append(f"{error}: what it changed{before} is as it was before, except for what changed again later")
         else:
-            before = f" behind {part.name.rpartition('/')[2]}"
+            before = f" after {part.name.rpartition('/')[2]}"
     if records["state"].get(TOTALS_KEY):
         totals = _taken_totals(records)
     records["state"].pop(TOTALS_KEY, None)
@@ -182,7 +181,7 @@ async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Rema
 
 
 async def _lay_out(chunks: ChunkStore, manifest: Manifest, file: Path) -> list[str]:
-    """Put what can be read of a base where it was in the state's file; says of which parts that isn't all."""
+    """Put what can be read of a base where it was in the state's file; return which parts are incomplete, in words."""
     told = []
     parts: dict[int, bytes] = {}
     whole_bytes = SNAPSHOT_PART_BYTES
@@ -206,18 +205,18 @@ async def _lay_out(chunks: ChunkStore, manifest: Manifest, file: Path) -> list[s
 
 
 async def _read_anyhow(chunks: ChunkStore, part: Part, position: int = 0) -> bytes:
-    """Unchecked; nothing where it is gone, or its disk can't read it."""
+    """The part's bytes, unchecked; empty if it is gone or can't be read from its disk."""
     try:
         return bytes(await chunks.read(part.name, position, part.size_bytes)) if part.size_bytes else b""
     except (NotFoundError, DiskReadError):
         return b""
 
 
-_STEP_BYTES = 64  # of packed data: what is before damage is had, to within that
+_STEP_BYTES = 64  # of packed data: what precedes damage is recovered, to within that
 
 
 def _unpacked(stored: bytes) -> tuple[bytes, bool]:
-    """A part of a base as far as it can be unpacked, and whether that is all."""
+    """As much of a base's part as can be unpacked, and whether that is all."""
     unpacker, raw = zlib.decompressobj(), []
     size_bytes = 0
     try:
@@ -238,7 +237,7 @@ _MOST_BYTES = 64 * MIB  # of a part, whatever its damaged bytes unpack to
 
 
 async def described_chunks(chunks: ChunkStore, container: int) -> Described:
-    """What the chunks in tier 2 say of themselves, by segment, those that hold most first."""
+    """Return the descriptions of the chunks in tier 2, by segment, sorted by offset, the longest first at each."""
     found: Described = defaultdict(list)
     for name, size in (await chunks.listed(f"container-{container}")).items():
         tail = await _read_anyhow(chunks, Part(name, min(size, _TAIL_BYTES), NO_CRC), max(0, size - _TAIL_BYTES))
@@ -258,11 +257,11 @@ _TAIL_BYTES = 64 * 1024  # holds any description: a few bytes for each MiB of it
 
 @dataclass(slots=True)
 class LogTells:
-    """What the frames of a log behind a state say of segments, by number.
+    """What the frames of a log after a state say about segments, by number.
 
-    created: there. before: that must have been there before, and what they are: tables, or not. lengths: of those that
-    were, where an append tells. last_id: the highest number. no_use: chunks that were planned, and hold nothing that
-    isn't elsewhere. first_sequence: of the first frame at all that can be read, 0 if there is none.
+    created: created there. before: those that must have existed before, and whether they are tables. lengths: their
+    lengths, if an append shows them. last_id: the highest number. no_use: chunks that were planned but hold nothing
+    that isn't elsewhere. first_sequence: of the very first frame that can be read, 0 if there is none.
     """
 
     created: dict[int, str] = field(default_factory=dict)
@@ -291,7 +290,7 @@ class LogTells:
                 case op.Merge():
                     self._speak_of(operation.target)
                     self._speak_of(operation.source)
-                    merged.add(operation.target)  # how long it was before isn't said any more
+                    merged.add(operation.target)  # how long it was before is no longer known
                 case op.TableUpdate():
                     self._speak_of(operation.segment, is_table=True)
                 case op.Seal() | op.Truncate() | op.Delete() | op.Attributes() | op.Policy():
@@ -306,7 +305,7 @@ class LogTells:
 
 
 def of_log(folder: Path, after_sequence: int) -> LogTells:
-    """What the container's log says behind that frame; blocking."""
+    """Return what the container's log says after that frame; blocking."""
     tells, merged = LogTells(), set[int]()
     for frame in StoppedLog(folder / "log").readable(0):
         tells.first_sequence = tells.first_sequence or frame.header.sequence
@@ -316,8 +315,8 @@ def of_log(folder: Path, after_sequence: int) -> LogTells:
 
 
 def end_told_by_log(folder: Path, records: Records) -> int:
-    """The last frame that a state reflects which has lost its own record: what its others have of the log's, or lack,
-    says so; blocking."""
+    """Return the last frame reflected by a state that has lost its own record, to judge by what its other records
+    have of the log, or lack; blocking."""
     segments = {int.from_bytes(key, "big"): decode_segment(raw) for key, raw in records["segments"].items()}
     in_log: dict[int, set[int]] = defaultdict(set)  # by segment: the frames that have bytes of it
     for key, raw in records["extents"].items():
@@ -334,7 +333,7 @@ def end_told_by_log(folder: Path, records: Records) -> int:
         return True if created.get(segment, 0) <= last else None
 
     def has(operation: op.AnyOperation, sequence: int) -> bool | None:
-        """As far as anything tells; True too if it can't be applied any more."""
+        """Whether the state reflects it; None if nothing shows that, True also if it can no longer be applied."""
         match operation:
             case op.Create():
                 created[operation.segment] = sequence
@@ -372,11 +371,11 @@ def end_told_by_log(folder: Path, records: Records) -> int:
 
 
 def segments_of(records: Records) -> set[int]:
-    """The segments that a state has anything of; chunks of others may still be there."""
+    """Return the segments of which a state has anything; chunks of others may still exist."""
     keys = {key[:8] for table in ("segments", "extents", "entries") for key in records[table]}
     return {int.from_bytes(key, "big") for key in keys | set(records["names"].values()) if len(key) == 8}
 
 
 def with_any(records: Records, *tables: str) -> set[int]:
-    """The segments that have anything in these tables."""
+    """Return the segments that have anything in these tables."""
     return {int.from_bytes(key[:8], "big") for table in tables for key in records[table]}

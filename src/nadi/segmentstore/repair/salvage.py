@@ -1,10 +1,10 @@
-"""The last resort for a state that is damaged or gone and can't be made anew: one of what there is.
+"""The last resort for a state that is damaged or gone and can't be rebuilt: a new one made from whatever is left.
 
-In this order, of what goes with the log first: what is whole of the state's file, of one that was set aside before, of
-the snapshot; and last, what chunks and the log alone tell. What is missing is made up for where something else tells
+It takes the first of these that matches the log: what is intact of the state's file, of one that was set aside before,
+of the snapshot; and last, what chunks and the log alone say. What is missing is filled in if something else has
 it: a chunk's own description says whose bytes it has, a table's entries how long the table is, the log which segments
 there were and how long. Bytes that nothing names are kept under a made-up name. What is lost is named, and reads of it
-fail. Attributes that are gone, writers' numbers, mean that a writer which repeats itself may store an event twice.
+fail. If attributes are gone, and writers' numbers with them, a writer that repeats itself may store an event twice.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ import lmdb
 
 from nadi.errors import DamagedStateError
 from nadi.limits import STATE_MAP_BYTES
-from nadi.segmentstore.container.tables import ENTRY_OVERHEAD_BYTES
+from nadi.segmentstore.container.table_segments import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.recovery import rebuild
 from nadi.segmentstore.repair import remains
 from nadi.segmentstore.repair.leftout import leave_out
 from nadi.segmentstore.repair.remains import LOST_CHUNK, Described, LogTells, Records, Remains, segments_of, with_any
 from nadi.segmentstore.repair.stopped import StoppedContainer, StoppedLog, in_words
 from nadi.segmentstore.repair.unnamed import of_one_past
-from nadi.segmentstore.state.checked import COUNTED, STATE_KEY, TABLES, seed_of
+from nadi.segmentstore.state.checked import COUNTED, STATE_KEY, TABLES, seeds_of
 from nadi.segmentstore.state.commit import Commit
-from nadi.segmentstore.state.metadata import Metadata, derived, encode_state, freed
+from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
+from nadi.segmentstore.state.stored import derived, encode_state, freed, record_changes
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 
 
 async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -> list[str]:
-    """Make a state in a new folder of what can be had of a container's lost one; tells what is lost, line by line.
+    """Build a state in a new folder from what remains of a container's lost one; return what is lost, line by line.
 
     Raises:
-        DamagedStateError: nothing can be: no chunk, and no frame of the log, says anything; or it contradicts itself.
+        DamagedStateError: none can be built: chunks and log say nothing at all, or contradict themselves.
         UnavailableError: tier 2 can't be read.
         OSError: the folder can't be used.
     """
@@ -55,7 +56,7 @@ async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -
         async for found in _states(folder, container, chunks, Path(scratch), told):
             if first > found.sequence + 1:
                 late.append(found)
-                told.append(f"{found.source} ends with frame {found.sequence:,}, and the log begins with {first:,}")
+                told.append(f"{found.source} ends with frame {found.sequence:,}, and the log starts with {first:,}")
                 continue
             lost = await _tried(found, folder, container, chunks, described, there, new, told)
             if lost is not None:
@@ -64,13 +65,13 @@ async def salvage(folder: Path, container: int, chunks: ChunkStore, new: Path) -
         lost = await _tried(found, folder, container, chunks, described, there, new, told)
         if lost is not None:
             return lost
-    raise DamagedStateError(str(folder / rebuild.STATE), "it can't be had from anything", "; ".join(told))
+    raise DamagedStateError(str(folder / rebuild.STATE), "it can't be recovered from anything", "; ".join(told))
 
 
 async def _states(
     folder: Path, container: int, chunks: ChunkStore, scratch: Path, told: list[str]
 ) -> AsyncIterator[Remains]:
-    """What is whole of states, wherever there is one; what can't be used is told."""
+    """Yield what is intact of each state found; note in `told` what can't be used."""
     aside = rebuild.set_aside(folder)
     for state in (folder / rebuild.STATE, *([aside] if aside is not None else [])):
         try:
@@ -85,7 +86,7 @@ async def _states(
                 end = await asyncio.to_thread(remains.end_told_by_log, folder, found.records)
                 found.records["state"][STATE_KEY] = encode_state(end, 1)
                 found.told.append(
-                    f"its own record is gone: by the log it ends with frame {end:,}; chunks that were garbage stay"
+                    f"its own record is gone: to judge by the log, it ends with frame {end:,}; garbage chunks stay"
                 )
             yield found
     snapshot = await remains.of_snapshot(chunks, container, scratch / "base")
@@ -96,17 +97,17 @@ async def _states(
 
 
 async def _alone(folder: Path, described: Described) -> Remains:
-    """What chunks and the log tell without any state: the log goes on with its first frame."""
+    """What chunks and the log say without any state: the log is replayed from its first frame."""
     log = await asyncio.to_thread(remains.of_log, folder, 0)
     records = remains.no_records()
     if described or log.first_sequence:
-        # so that a frame is missing before the first: what is wanting there is made up for, as behind any gap
+        # so that a frame is missing before the first: what is missing there is filled in, as after any gap
         records["state"][STATE_KEY] = encode_state(max(0, log.first_sequence - 2), 1)
     told = [
         "no state of any kind is left: which segments were sealed, truncated or deleted, all their attributes, the "
         "entries of tables that the log doesn't have, and what was merged, are lost"
     ]
-    return Remains("what chunks and the log tell", records, {}, told)
+    return Remains("what chunks and the log say", records, {}, told)
 
 
 async def _tried(
@@ -119,7 +120,7 @@ async def _tried(
     new: Path,
     told: list[str],
 ) -> list[str] | None:
-    """Make a state of that, and see that it goes with the log; what is lost then, or None, and why is told."""
+    """Build a state from that, and check that it matches the log; return what is lost, or None, with why in `told`."""
     if STATE_KEY not in found.records["state"]:
         return None
     log = await asyncio.to_thread(remains.of_log, folder, found.sequence)
@@ -138,19 +139,19 @@ async def _tried(
         told.append(f"{found.source} doesn't fit the log: {error}")
         await asyncio.to_thread(shutil.rmtree, new, ignore_errors=True)
         return None
-    return [f"what follows is of {found.source}" + (f" ({'; '.join(told)})" if told else ""), *found.told, *lost]
+    return [f"what follows is from {found.source}" + (f" ({'; '.join(told)})" if told else ""), *found.told, *lost]
 
 
 # --- putting it together -----------------------------------------------------------------------------
 
 
 def _make(new: Path, container: int, found: Remains, described: Described, there: set[str], log: LogTells) -> list[str]:
-    """there: the names of all chunks."""
+    """Build the state and return what is lost. there: the names of all chunks."""
     records, lost = found.records, []
     for table, meaning in _MEANING.items():
         missing = found.totals.get(table, (0, 0))[0] - len(records[table])
         if missing > 0:
-            lost.append(f"{missing:,} records of {meaning} are gone; which ones can't be told")
+            lost.append(f"{missing:,} records of {meaning} are gone; nothing shows which ones")
     if not found.totals or found.may_be_stale or found.totals["entries"][0] > len(records["entries"]):
         lost.append(_ENTRIES_TELL)
     names = {key: name.decode(errors="replace") for name, key in records["names"].items()}
@@ -167,28 +168,30 @@ def _make(new: Path, container: int, found: Remains, described: Described, there
         }
         for segment in sorted(segments_of(records) | set(log.before) | _revived(found, described, log), reverse=True):
             record = metadata.load(segment, {})
-            parts = [part for part in described.get(segment, []) if part[0] not in log.no_use]
+            all_parts = described.get(segment, [])  # any of which has the name
+            parts = [part for part in all_parts if part[0] not in log.no_use]
             if record is None:
-                name = parts[0][1].segment if parts else names.get(segment.to_bytes(8, "big"), "")
+                name = all_parts[0][1].segment if all_parts else names.get(segment.to_bytes(8, "big"), "")
                 if name and taken.setdefault(name, segment) != segment:
                     lost.append(f"{in_words(name)}, number {segment}: a later one has its name; its chunks stay unused")
                     name = ""
                 has_any = bool(parts) or segment in log.before or segment in with_any(records, "entries", "extents")
                 if not has_any:
                     told = in_words(name) if name else f"segment number {segment}"
-                    lost.append(f"{told}: all of it; its record is gone, and nothing else tells of it")
+                    lost.append(f"{told}: all of it; its record is gone, and nothing else mentions it")
                     continue
                 record = _record_anew(metadata, segment, name or _made_up(container, segment), segment in tables)
                 ends = [record.length, *(part.offset + part.length for _, part in parts)]
                 record.length = 0 if segment in tables else log.lengths.get(segment, max(ends))
                 if name:
                     lost.append(
-                        f"{in_words(name)}: its record was made anew; whether it was sealed or truncated is lost"
+                        f"{in_words(name)}: its record was recreated; whether it was sealed or truncated is lost"
                     )
                 else:
-                    lost.append(f"segment number {segment}: its name is lost; what there is, is kept as {record.name}")
+                    lost.append(f"segment number {segment}: its name is lost; what remains is kept as {record.name}")
             elif record.kind != Kind.TABLE:
-                record.length = max(record.length, log.lengths.get(segment, 0))
+                ends = [part.offset + part.length for _, part in parts] if found.may_be_stale else []
+                record.length = max(record.length, log.lengths.get(segment, max(ends, default=0)))
             if found.may_be_stale:
                 _forget_gone(record, there, log)
             in_use |= _complete(metadata, record, parts)
@@ -200,8 +203,8 @@ def _make(new: Path, container: int, found: Remains, described: Described, there
 
 
 _ENTRIES_TELL = (
-    "entries of tables are gone, or are older ones: the controller's own may be among them, and clients can't find a "
-    "stream that those told of, although the bytes of its segments are kept"
+    "entries of tables are gone or outdated: the controller's own may be among them. The next server rebuilds the "
+    "streams that those recorded, as far as their segments allow"
 )
 
 
@@ -210,7 +213,7 @@ def _made_up(container: int, segment: int) -> str:
 
 
 def _revived(found: Remains, described: Described, log: LogTells) -> set[int]:
-    """The segments that only chunks tell of, if the state has lost records of segments."""
+    """The segments that only chunks know of, if the state has lost records of segments."""
     if found.totals and found.totals["segments"][0] <= len(found.records["segments"]) and not found.may_be_stale:
         return set()  # their chunks are garbage, or were merged into others
     return {
@@ -221,7 +224,7 @@ def _revived(found: Remains, described: Described, log: LogTells) -> set[int]:
 
 
 def _forget_gone(record: SegmentRecord, there: set[str], log: LogTells) -> None:
-    """Of extents that may be older ones, those whose bytes are gone, or that others have too."""
+    """Of extents that may be outdated, remove those whose bytes are gone or are in others too."""
 
     def is_there(extent: Extent) -> bool:
         return extent.chunk in there if extent.frame is None else extent.frame.sequence >= log.first_sequence > 0
@@ -248,13 +251,13 @@ _MEANING = {
 
 
 def _write(new: Path, container: int, records: Records) -> None:
-    """A state with these records, and the totals that they make."""
+    """Write a state with these records and their totals."""
     new.mkdir(mode=0o700)
     size = sum(len(key) + len(value) + 64 for rows in records.values() for key, value in rows.items())
     with lmdb.open(str(new), max_dbs=len(TABLES), map_size=max(STATE_MAP_BYTES, 8 * size), mode=0o600) as env:
         tables = {table: env.open_db(table.encode()) for table in TABLES}
         with env.begin(write=True) as txn:
-            commit = Commit(txn, tables, {table: seed_of(container, table) for table in TABLES}, {})
+            commit = Commit(txn, tables, seeds_of(container), {})
             for table in ("state", *COUNTED):
                 for key, value in records[table].items():
                     commit.put(table, key, value)
@@ -263,7 +266,7 @@ def _write(new: Path, container: int, records: Records) -> None:
 
 def _record_anew(metadata: Metadata, segment: int, name: str, is_table: bool) -> SegmentRecord:
     record = SegmentRecord(segment, name, Kind.TABLE if is_table else Kind.STREAM, 0)
-    metadata.commit(metadata.record_changes(record))
+    metadata.commit(record_changes(record))
     made = metadata.load(segment, {})
     assert made is not None
     if made.extents:
@@ -272,8 +275,8 @@ def _record_anew(metadata: Metadata, segment: int, name: str, is_table: bool) ->
 
 
 def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[str, ChunkDescription]]) -> set[str]:
-    """Let the segment's extents cover it: by what chunks say they have of it, and by what says that it is lost; gives
-    the chunks that were taken for it."""
+    """Make the segment's extents cover it, with chunks that say they have its bytes, and otherwise with extents that
+    mark them as lost; return the chunks used."""
     taken = set()
     if record.kind == Kind.TABLE:
         entries = list(metadata.entries_from(record.id, b""))
@@ -286,13 +289,13 @@ def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[s
                 record.extents.append(extent)
                 record.changed_extents[extent.offset] = extent
                 taken.add(extent.chunk)
-    changes = metadata.record_changes(record)
+    changes = record_changes(record)
     metadata.commit(changes, extents=[(record.id, record.changed_extents)])
     return taken
 
 
 def _gaps(record: SegmentRecord) -> Iterator[tuple[int, int]]:
-    """What no extent covers of the segment."""
+    """The ranges of the segment that no extent covers."""
     position = record.start_offset
     for extent in record.extents:
         if extent.offset > position:
@@ -303,11 +306,11 @@ def _gaps(record: SegmentRecord) -> Iterator[tuple[int, int]]:
 
 
 def _filling(begin: int, end: int, described: list[tuple[str, ChunkDescription]]) -> Iterator[Extent]:
-    """Chunks that lie in a gap one behind the other, and what is lost between."""
+    """Consecutive chunks in a gap, and what is lost between them."""
     edges = sorted({place for _, part in described for place in (part.offset, part.offset + part.length)})
 
     def lost(begin: int, end: int) -> Iterator[Extent]:
-        """In pieces, any of which the log may say is in a chunk."""
+        """In pieces, as the log may later say of any of them that it is in a chunk."""
         places = [begin, *(place for place in edges if begin < place < end), end]
         for place, until in pairwise(places):
             yield Extent(place, until - place, None, 0, LOST_CHUNK)

@@ -1,13 +1,12 @@
 """A container of a stopped folder, for looking at: recovered as a server does it, and not a byte is written there.
 
 The state is a copy elsewhere. The log is only read, and only up to damage that a start would refuse, or to where an
-operator thinks of cutting it: `lost` says what whole frames lie behind, and so would be given up with it.
+operator considers cutting it: `lost` says which intact frames come after, and so would be given up too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,28 +18,29 @@ from crc32c import crc32c
 from nadi.errors import CorruptLogError, DamagedDataError, NadiError, NotFoundError
 from nadi.limits import MIB
 from nadi.naming import parse_segment_name
+from nadi.runtime import REAL
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.damage import KnownDamage
 from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.recovery.replay import recovered
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state import operations as op
-from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.cut import cut_at
-from nadi.segmentstore.tier1.disk import open_for_reading
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import FrameCheck, FrameHeader, log_file_number
-from nadi.segmentstore.tier1.log import Frame, LogAddress
-from nadi.segmentstore.tier1.reading import HeadsRead, heads_of_files, read_checked, read_heads
+from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress
+from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads
 from nadi.segmentstore.tier1.recovery import (
     UNKNOWN,
     Headers,
     LogFile,
     Replay,
     check_can_be_told,
-    headers_in,
+    headers_of,
     read_headers,
 )
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -74,14 +74,14 @@ class Lost:
 
 
 class ReadableFrame(NamedTuple):
-    """A frame of which at least the head is whole."""
+    """A frame of which at least the head is intact."""
 
     path: Path
     header: FrameHeader
     check: FrameCheck
 
     def head(self) -> bytes:
-        """What stands before the data."""
+        """What precedes the data."""
         with self.path.open("rb", buffering=0) as stream:
             return os.pread(stream.fileno(), self.header.head_bytes, self.header.offset + self.header.header_bytes)
 
@@ -89,7 +89,7 @@ class ReadableFrame(NamedTuple):
 class StoppedLog:
     """The part of a DurableLog that reads. cut: (number of a file, byte): what lies from there on is left out.
 
-    has_all: the state has all that the log ever said: damage is told in `needless` then, and doesn't end the replay.
+    has_all: the state has all that the log ever said: then damage is listed in `needless`, and doesn't end the replay.
     """
 
     def __init__(self, folder: Path, cut: tuple[int, int] | None = None, *, has_all: bool = False) -> None:
@@ -172,15 +172,11 @@ class StoppedLog:
             if number is None:
                 continue
             with path.open("rb", buffering=0) as stream:
-                for position in itertools.count(0, MIB):
-                    chunk = os.pread(stream.fileno(), MIB, position)
-                    if not chunk:
-                        break
-                    for header in headers_in(chunk, log_crc, number, position):
-                        content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
-                        check = header.check(content, log_crc)
-                        if check.head_is_whole:
-                            yield ReadableFrame(path, header, check)
+                for header in headers_of(stream.fileno(), log_crc, number):
+                    content = memoryview(os.pread(stream.fileno(), header.content_bytes, header.offset))
+                    check = header.check(content, log_crc)
+                    if check.head_is_whole:
+                        yield ReadableFrame(path, header, check)
 
     @property
     def is_cut(self) -> bool:
@@ -200,7 +196,7 @@ class StoppedLog:
 
     @property
     def first_sequence(self) -> int:
-        """Of the first frame that any file has; UNKNOWN: none can be told."""
+        """The number of the first frame that any file has; UNKNOWN: none is recognizable."""
         return min((file.first_sequence for file in self._files.values()), default=UNKNOWN)
 
     def has(self, address: LogAddress, length: int) -> bool:
@@ -214,7 +210,7 @@ class StoppedLog:
         file = self._files.get(address.file)
         if file is None:
             raise NotFoundError(f"file {address.file:,} of the log is missing")
-        self._open_file(file)
+        file.open_reading()
         return await asyncio.to_thread(read_checked, file, crc32c(self._log_id), address, offset, length, checksum)
 
     async def read_heads(self, after_sequence: int, last_sequence: int) -> AsyncIterator[HeadsRead]:
@@ -225,7 +221,7 @@ class StoppedLog:
         """
 
         async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead:
-            self._open_file(file)
+            file.open_reading()
             return await asyncio.to_thread(read_heads, file, crc32c(self._log_id), place, stop, after_sequence, MIB)
 
         files = [self._files[number] for number in sorted(self._files)]
@@ -237,19 +233,9 @@ class StoppedLog:
         async for found in heads_of_files(files, last_sequence, after_sequence, read):
             yield found
 
-    @staticmethod
-    def _open_file(file: LogFile) -> None:
-        if file.read_fd < 0:
-            try:
-                file.read_fd = open_for_reading(file.path)
-            except FileNotFoundError as error:
-                raise NotFoundError(f"{file.path} is missing") from error
-
     async def close(self) -> None:
         for file in self._files.values():
-            if file.read_fd >= 0:
-                os.close(file.read_fd)
-                file.read_fd = -1
+            file.close_reading()
 
 
 class StoppedContainer(Container):
@@ -258,7 +244,7 @@ class StoppedContainer(Container):
     log: Any
 
     def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
-        super().__init__(number, folder, BlockCache(), chunks)
+        super().__init__(LocalParts(number, folder, chunks), BlockCache())
         self.folder, self.chunks = folder, chunks
         self.damage = KnownDamage(number, logs=False)
         self._reader = SegmentReader(chunks, self.cache, Rota())
@@ -274,17 +260,17 @@ class StoppedContainer(Container):
             DamagedStateError: the state is, after all.
         """
         self.metadata = await asyncio.to_thread(Metadata, state, self.number)
-        self.log = StoppedLog(self._folder / "log", cut, has_all=has_all)
+        self.log = StoppedLog(self.folder / "log", cut, has_all=has_all)
         try:
-            self.state: StateMachine = await asyncio.to_thread(self._recover)
-            await inventory.take(self, self._chunks)
+            self.state = await asyncio.to_thread(recovered, self.metadata, self.log, REAL.monotonic())
+            await inventory.take(self, self.chunks)
         except BaseException:
             await self.shut()
             raise
 
     async def read_all(self) -> int:
-        """Read every byte of every segment; what is damaged is in `damage` then, and in `undescribed` how many chunks
-        with whole data have no whole description. Gives how many bytes could be read.
+        """Read every byte of every segment; return how many bytes could be read. Afterwards `damage` has what is
+        damaged, and `undescribed` the number of chunks with intact data but no intact description.
         """
         count = 0
         for segment in await asyncio.to_thread(self.segments):
@@ -306,11 +292,11 @@ class StoppedContainer(Container):
     def segments(self) -> list[int]:
         """The ids of all there are."""
         found = dict.fromkeys(self.metadata.segments())
-        found |= dict.fromkeys(record.id for record in self.state.residents.all())
-        return [segment for segment in found if segment not in self.state.residents.deleted]
+        found |= dict.fromkeys(record.id for record in self.state.record_cache.all())
+        return [segment for segment in found if segment not in self.state.record_cache.deleted]
 
     def name_of(self, segment: int) -> str:
-        """The segment's name; by number where nothing tells it."""
+        """The segment's name; its number if the name is unknown."""
         record = self.state.by_id(segment)
         return record.name if record is not None else self.log.lost.created.get(segment, f"number {segment}")
 

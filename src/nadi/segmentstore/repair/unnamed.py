@@ -1,10 +1,10 @@
-"""Chunks in tier 2 that a state doesn't name, because the frames of the log that told of them are missing.
+"""Chunks in tier 2 that a state doesn't name, because the frames of the log that mentioned them are missing.
 
-Such a chunk has what is missing with those frames, if it is of the same past: where the end of a log was given up, its
-chunks were left, and other bytes were acknowledged at their offsets later. So `of_one_past` leaves only those whose
-frame goes with the ones that the log has, and `TakeBack` takes one only for bytes that are missing, or behind the end
-of its segment: what else lies in its range must be the very same bytes. What isn't taken is set aside (`set_aside`), so
-that no later repair can take it for what was written since.
+Such a chunk has what is missing with those frames, if it belongs to the same past: when the end of a log was given up,
+its chunks stayed, and other bytes may have been acknowledged at their offsets since. So `of_one_past` keeps only those
+whose frame fits the ones in the log, and `TakeBack` takes a chunk only for bytes that are missing, or after the end
+of its segment: everything else in its range must be identical. What isn't taken is set aside (`set_aside`), so
+that no later repair can mistake it for what was written since.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from operator import itemgetter
 
 from nadi.errors import CorruptLogError, NotFoundError
@@ -21,16 +20,17 @@ from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.tier1.disk import aside_name
 from nadi.segmentstore.tier2.checksums import damaged_blocks
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.segmentstore.tier2.description import ChunkDescription
 
 
 def of_one_past(described: Described, frames: Sequence[tuple[int, int]]) -> Described:
-    """Without chunks that were planned in a past which the log has given up.
+    """Return the chunks without those planned in a past that the log has given up.
 
-    frames: sequence and epoch of those that the log has, in order. In one past neither ever gets smaller. Chunks of
-    earlier versions don't say it, and stay.
+    frames: sequence and epoch of the log's frames, in order. In one past neither ever decreases. Chunks of
+    earlier versions don't say when they were planned, and stay.
     """
 
     def goes(part: ChunkDescription) -> bool:
@@ -47,8 +47,8 @@ def of_one_past(described: Described, frames: Sequence[tuple[int, int]]) -> Desc
 
 
 class TakeBack:
-    """Puts chunks into a state in the place of what is missing there. had_back: what, by segment: from offset to
-    offset."""
+    """Puts chunks into a state in place of what is missing there. had_back: what they recovered, by segment: from
+    offset to offset."""
 
     def __init__(self, state: StateMachine, log: StoppedLog, chunks: ChunkStore) -> None:
         self.had_back: dict[int, list[tuple[int, int]]] = {}
@@ -57,7 +57,7 @@ class TakeBack:
         self._chunks = chunks
 
     async def take(self, described: Described) -> None:
-        """What was moved to tier 2, or was to be, when a missing frame told of it.
+        """Take the chunks that have what is missing, which a missing frame mentioned as stored or planned.
 
         Raises:
             UnavailableError, OSError: tier 2, or the log, can't be read.
@@ -75,7 +75,7 @@ class TakeBack:
             self._mark(record, {name for name, part in parts if part.continues})
 
     async def _is_wanted(self, record: SegmentRecord, name: str, part: ChunkDescription) -> bool:
-        """Whether the chunk has anything that is missing, and for the rest the bytes that are there."""
+        """Whether the chunk has anything that is missing, and otherwise the very bytes that are there."""
         end = part.offset + part.length
         begin = record.extents[0].offset if record.extents else record.length
         if not begin <= part.offset <= record.length or (record.sealed and end > record.length):
@@ -108,7 +108,7 @@ class TakeBack:
             return None
 
     async def _read(self, extent: Extent) -> bytes | memoryview | None:
-        """None: it is damaged, or gone."""
+        """The extent's bytes; None if it is damaged or gone."""
         try:
             if extent.frame is None:
                 data = await self._chunks.read(extent.chunk, 0, extent.length)
@@ -120,7 +120,7 @@ class TakeBack:
             return None
 
     def _mark(self, record: SegmentRecord, continuing: set[str]) -> None:
-        """Chunks say themselves that they begin within an event; what was lost in their place could not."""
+        """Note which extents start within an event, as their chunks say; what stood for lost bytes couldn't know."""
         for extent in record.extents:
             if extent.chunk in continuing and not extent.continues:
                 extent.continues = True
@@ -129,7 +129,7 @@ class TakeBack:
 
 
 def lose(state: StateMachine, record: SegmentRecord, end: int) -> None:
-    """The segment goes on at `end`; what is before it is lost."""
+    """Make the segment continue at `end`: what lies between its length and there is lost."""
     extent = _lost(record, record.length, end)
     record.extents.append(extent)
     record.changed_extents[extent.offset] = extent
@@ -138,7 +138,7 @@ def lose(state: StateMachine, record: SegmentRecord, end: int) -> None:
 
 
 def make_fit(state: StateMachine, record: SegmentRecord, offset: int, end: int) -> None:
-    """Let what is lost of the segment begin and end where a chunk does, which has some of it."""
+    """Split what is lost of the segment where a chunk that has some of it starts and ends."""
     if record.length < end:
         lose(state, record, end)
     for place in (offset, end):
@@ -157,16 +157,16 @@ def _lost(record: SegmentRecord, offset: int, end: int) -> Extent:
     return Extent(offset, end - offset, None, 0, LOST_CHUNK, continues=record.continues_at(offset))
 
 
-async def set_aside(container: int, names: Sequence[str], chunks: ChunkStore, *, now: datetime | None = None) -> str:
-    """Take chunks out of the names that a container's have; says where they are now, "" for none.
+async def set_aside(container: int, names: Sequence[str], chunks: ChunkStore) -> str:
+    """Rename chunks so that they are no longer the container's; return where they are now, "" if there were none.
 
-    Nothing is deleted: moved back, under its former name, a chunk is what it was.
+    Nothing is deleted: moved back under its former name, a chunk is what it was.
 
     Raises:
         UnavailableError: tier 2 can't do that.
     """
     former = f"container-{container}"
-    folder = f"{former}.damaged-{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    folder = aside_name(former)
     for name in names:
         await chunks.rename(name, folder + name.removeprefix(former))
     return folder if names else ""

@@ -1,8 +1,8 @@
 """Whether a container's state may be opened: its file is looked at before LMDB maps it.
 
 A clean stop leaves a seal beside the file, `state/seal`, with the file's size and checksum; it is removed before
-anything is written. So a file with a seal is as it was left, or it is damaged; one without, of a server that was
-killed, is walked from page to page (`pages`), a larger one by a process of its own. A seal also tells, by the epoch of
+anything is written. So a file with a seal is as it was left, or damaged; one without, from a server that was
+killed, is walked page by page (`pages`), a larger one by a process of its own. A seal also says, by the epoch of
 the log's owner, whether the state has all that the log ever said: then nothing of the log is needed to start.
 """
 
@@ -23,16 +23,13 @@ from crc32c import crc32c
 
 from nadi.errors import UnavailableError
 from nadi.limits import MIB, STATE_CHECK_S
-from nadi.segmentstore.state.checked import STATE_KEY
+from nadi.segmentstore.state.checked import STATE_KEY, Inspected
 from nadi.segmentstore.state.commit import is_checked, plain
-from nadi.segmentstore.state.inspected import Inspected
-from nadi.segmentstore.state.metadata import decode_sequence
+from nadi.segmentstore.state.stored import decode_sequence
 from nadi.segmentstore.tier1 import disk
 
 STATE_FILE, SEAL_FILE = "data.mdb", "seal"
-_LINE = re.compile(
-    r"(nadi-state-seal (\d+) ([0-9a-f]{8})(?: all-to-epoch (\d+))?(?: given-up-from (\d+))?) ([0-9a-f]{8})\n"
-)
+_LINE = re.compile(r"nadi-state-seal (\d+) ([0-9a-f]{8})(?: all-to-epoch (\d+))?(?: given-up-from (\d+))?")
 _BLOCK_BYTES = MIB
 _OWN_PROCESS_BYTES = 8 * MIB  # a larger file is walked by a process of its own, whose start takes 0.15 s
 
@@ -61,7 +58,7 @@ class Examined:
 
 
 def seal(folder: Path, epoch: int = 0, *, given_up_from: int = 0) -> None:
-    """Vouch for the state in `folder`, which was closed; blocking.
+    """Vouch for the state in `folder`, which has been closed; blocking.
 
     epoch: it has all that is in the log, and the log's last owner was that of this epoch; 0: it may lack some.
     given_up_from: the first frame of an end of the log that a repair gave up; 0: of none.
@@ -69,7 +66,7 @@ def seal(folder: Path, epoch: int = 0, *, given_up_from: int = 0) -> None:
     size, crc = _checksum(folder / STATE_FILE)
     line = f"nadi-state-seal {size} {crc:08x}" + (f" all-to-epoch {epoch}" if epoch else "")
     line += f" given-up-from {given_up_from}" if given_up_from else ""
-    disk.replace_file(folder / SEAL_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
+    disk.replace_line(folder / SEAL_FILE, line)
 
 
 def unseal(folder: Path) -> None:
@@ -82,11 +79,11 @@ def unseal(folder: Path) -> None:
 
 
 def examine(folder: Path, container: int) -> Examined:
-    """Look at the state in `folder`, which nobody has open; nothing is changed. Blocking.
+    """Check the state in `folder`, which nobody has open; nothing is changed. Blocking.
 
     Raises:
         OSError: the file can't be read.
-        UnavailableError: that takes far too long.
+        UnavailableError: it takes far too long.
     """
     file = folder / STATE_FILE
     if not file.exists() or not file.stat().st_size:
@@ -110,18 +107,15 @@ def _read_seal(folder: Path) -> tuple[int, int, int, int] | None:
     """Size, checksum, epoch, and the first frame that was given up; None where there is no seal, or one that is damaged
     itself: then the file is walked."""
     try:
-        text = (folder / SEAL_FILE).read_text("ascii", "replace")
+        match = _LINE.fullmatch(disk.read_line(folder / SEAL_FILE))
     except FileNotFoundError:
         return None
-    match = _LINE.fullmatch(text)
-    if match is None or int(match[6], 16) != crc32c(match[1].encode()):
-        return None
-    return int(match[2]), int(match[3], 16), int(match[4] or 0), int(match[5] or 0)
+    return (int(match[1]), int(match[2], 16), int(match[3] or 0), int(match[4] or 0)) if match else None
 
 
 def _sealed_sequence(folder: Path, container: int) -> int | None:
-    """The last frame that a sealed state reflects: the seal vouches for the file, so it may be mapped. None: what it
-    says is not said of this container."""
+    """The last frame that a sealed state reflects: the seal vouches for the file, so it may be mapped. None: the state
+    isn't this container's."""
     with (
         lmdb.open(str(folder), readonly=True, lock=False, max_dbs=1) as env,
         env.begin(db=env.open_db(b"state", create=False)) as txn,
@@ -130,7 +124,7 @@ def _sealed_sequence(folder: Path, container: int) -> int | None:
     if not raw:
         return 0
     try:
-        return decode_sequence(plain(raw) if is_checked(raw, container) else raw)  # that of an earlier version has none
+        return decode_sequence(plain(raw) if is_checked(raw, container) else raw)  # of an earlier version: no checksum
     except msgspec.DecodeError:
         return None
 
@@ -159,9 +153,9 @@ def inspect_file(file: Path, container: int) -> Inspected:
             return found
     if file.stat().st_size > _OWN_PROCESS_BYTES:
         return _answer(file, _start(file, container))
-    from nadi.segmentstore.state import pages
+    from nadi.segmentstore.state import inspector
 
-    return pages.inspect(file, container)
+    return inspector.inspect(file, container)
 
 
 def look_ahead(folder: Path) -> None:
@@ -182,7 +176,7 @@ def _identity(file: Path) -> tuple[int, int, int]:
 
 
 def _start(file: Path, container: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "nadi.segmentstore.state.pages", str(file), str(container)]
+    command = [sys.executable, "-m", "nadi.segmentstore.state.inspector", str(file), str(container)]
     source = str(Path(__file__).parents[2])  # where this very nadi lies
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}

@@ -1,11 +1,11 @@
 """Every value of a container's state under a checksum, and each table under a total of them.
 
 A stored value ends in the CRC-32C of container, table, key and value, four bytes little-endian: so neither a damaged
-value, nor one of another key, table or container, passes for the right one. What no checksum of a value can tell, that
-a record is missing or is an old one, the totals tell: of each table the number of records and the sum of their
-checksums, kept as a record of its own and written in the same transaction.
+value, nor one of another key, table or container, passes for the correct one. What no checksum of a value can show,
+that a record is missing or old, the totals show: for each table the number of records and the sum of their
+checksums, kept in a record of their own and written in the same transaction.
 
-States of earlier versions have neither; they are read as they are, until they are upgraded.
+States of earlier versions have neither; they are read unchecked until they are upgraded.
 """
 
 from __future__ import annotations
@@ -30,9 +30,26 @@ decode_totals = msgspec.msgpack.Decoder(Totals).decode
 encode_totals = msgspec.msgpack.Encoder().encode
 
 
+class Inspected(msgspec.Struct, frozen=True):
+    """What a walk over a state's file has found: passed from one process to another, from `inspector` to `check`.
+
+    damage: empty where all is as it should be. checked: whether values have checksums. sequence: of the last frame
+    that the state reflects. records: their number by table."""
+
+    damage: str
+    checked: bool = False
+    sequence: int = 0
+    records: dict[str, int] = {}
+
+
 def seed_of(container: int, table: str) -> int:
-    """Where the checksums of a table begin."""
+    """The seed of a table's checksums."""
     return int(crc32c(f"{container}/{table}/".encode()))
+
+
+def seeds_of(container: int) -> dict[str, int]:
+    """Those of all its tables."""
+    return {table: seed_of(container, table) for table in TABLES}
 
 
 def sealed(seed: int, key: bytes, value: bytes) -> bytes:

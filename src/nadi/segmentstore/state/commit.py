@@ -1,8 +1,8 @@
-"""One transaction that changes a container's state: checksums on all values, totals brought along, changes noted.
+"""One transaction that changes a container's state: checksums on all values, totals updated, changes noted.
 
 What it noted, the last value of each changed key or None for one that is gone, is exactly what changed in the
-file. So a copy of the file from before becomes one of now by putting just that into it (`apply`), without a
-knowledge of what the records mean.
+file. So applying just that to an earlier copy of the file makes it current (`apply`), without knowing
+what the records mean.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Commit:
         self._tables = tables
         self._seeds = seeds
         self._totals = {table: list(totals.get(table, (0, 0))) for table in COUNTED}
-        self._totals["state"] = [0, 0]  # not kept, but counted for the sake of one rule
+        self._totals["state"] = [0, 0]  # not kept, but counted so that one rule fits all
         self._cursors = {table: txn.cursor(db) for table, db in tables.items()}
         self._changes: Changes = {table: {} for table in tables}
         self._size_bytes = 0
@@ -89,7 +89,7 @@ class Commit:
             key, raw = bytes(cursor.key()), bytes(cursor.value())
             if not key.startswith(prefix) or ends(raw):  # at the table's end the key is empty
                 return
-            cursor.delete()  # and goes on to the next
+            cursor.delete()  # and moves on to the next
             if self._seeds is not None:
                 self._gone(table, key, raw)
             most = None if most is None else most - 1
@@ -110,14 +110,14 @@ class Commit:
 
 
 def merge(changes: Changes, later: Changes) -> None:
-    """Add what changed later."""
+    """Add later changes."""
     for table, rows in later.items():
         if rows:
             changes.setdefault(table, {}).update(rows)
 
 
 def apply(env: lmdb.Environment, tables: Tables, changes: Changes) -> None:
-    """Bring a copy of a state to where the changes were noted; they carry checksums and totals."""
+    """Bring a copy of a state up to date with the changes; they carry checksums and totals."""
     with env.begin(write=True) as txn:
         for table, rows in changes.items():
             for key, raw in rows.items():

@@ -1,23 +1,23 @@
 """The state of a container and how operations change it: the fold over the log.
 
 `apply` is the only place where an operation changes state, live and in replay; only appends, which
-are gathered in runs, have a live form of their own in `frame`. Records that are clean and idle leave
-memory and are loaded again when they are asked for (`residents`).
+are gathered in runs, have a live form of their own in `frame`. Clean, idle records leave
+memory and are loaded again when they are needed (`record_cache`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from nadi.errors import DamagedStateError
 from nadi.limits import CHUNK_FLUSH_BYTES
-from nadi.segmentstore.state import moments
 from nadi.segmentstore.state import operations as op
-from nadi.segmentstore.state.metadata import Change, ChangedExtents, ContainerState, Metadata, Overlay
+from nadi.segmentstore.state import time_index
+from nadi.segmentstore.state.metadata import ChangedExtents, Metadata, Overlay
+from nadi.segmentstore.state.record_cache import RecordCache
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
-from nadi.segmentstore.state.residents import Residents
+from nadi.segmentstore.state.stored import Change, ContainerState, record_changes, state_change
 from nadi.segmentstore.tier1.log import LogAddress
 
 
@@ -38,20 +38,20 @@ class Checkpoint:
 class StateMachine:
     """Records by name and id, frames that hold bytes not yet in tier 2, chunk plans and garbage."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, now: float) -> None:
         self.metadata = metadata
         stored = metadata.state()
         self.sequence = stored.sequence  # of the newest frame applied
         self.next_segment = stored.next_segment
-        now = self._now = time.monotonic()
+        self._now = now  # on the monotonic clock: of the newest frame
         self.planned: dict[str, None] = dict.fromkeys(stored.planned)
         self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time since when
         self.transients: dict[int, None] = dict.fromkeys(stored.transients)
         self.frames: dict[int, FrameRef] = {}  # by sequence, in order
         self.large: dict[int, None] = {}  # segments that have enough in the log for a chunk
-        self.residents = Residents(metadata, self.frames)
-        self.find, self.by_id = self.residents.find, self.residents.by_id
-        self.mark, self.make_room = self.residents.mark, self.residents.make_room
+        self.record_cache = RecordCache(metadata, self.frames)
+        self.find, self.by_id = self.record_cache.find, self.record_cache.by_id
+        self.mark, self.make_room = self.record_cache.mark, self.record_cache.make_room
         self._load_logged(complete=stored.logged)
 
     def _load_logged(self, *, complete: bool) -> None:
@@ -90,7 +90,7 @@ class StateMachine:
         return value
 
     def durable(self, records: Iterable[SegmentRecord]) -> None:
-        """What these records tell now may be told to everybody."""
+        """What these records say now is durable, and may be reported to everybody."""
         for record in records:
             record.durable_length, record.durable_sealed, record.exists = record.length, record.sealed, True
             if record.log_bytes >= CHUNK_FLUSH_BYTES:
@@ -101,7 +101,7 @@ class StateMachine:
     def logged_in(self, frame: FrameRef) -> SegmentRecord:
         """A segment that has bytes in this frame, which still holds some that are not set aside."""
         while True:
-            record = self.residents.known(frame.segments[-1])
+            record = self.record_cache.known(frame.segments[-1])
             if record is not None and any(extent.frame is frame and not extent.aside for extent in record.extents):
                 return record
             frame.segments.pop()  # deleted, truncated, merged, in a chunk by now, or set aside
@@ -111,7 +111,7 @@ class StateMachine:
         return (frame for frame in self.frames.values() if frame.live_bytes > frame.aside_bytes)
 
     def set_aside(self, extent: Extent) -> None:
-        """The extent is damaged: it stays where it is, so that it may be had back, and holds up nothing else."""
+        """Set a damaged extent aside: it stays where it is, so that it can be restored, and holds up nothing else."""
         if not extent.aside:
             extent.aside = True
             if extent.frame is not None:
@@ -128,10 +128,10 @@ class StateMachine:
         return None, aside
 
     def largest(self) -> list[SegmentRecord]:
-        """The segments that have enough in the log for a chunk, in the order in which they came to it."""
+        """The segments that have enough in the log for a chunk, in the order in which they reached that."""
         found = []
         for segment in list(self.large):
-            record = self.residents.known(segment)
+            record = self.record_cache.known(segment)
             if record is not None and record.log_bytes >= CHUNK_FLUSH_BYTES:
                 found.append(record)
             else:
@@ -152,7 +152,7 @@ class StateMachine:
                 record.scale_type, record.target_rate = operation.scale_type, operation.target_rate
                 record.rollover_bytes, record.key_length = operation.rollover_bytes, operation.key_length
                 self.next_segment = max(self.next_segment, operation.segment + 1)
-                self.residents.add(record)
+                self.record_cache.add(record)
                 if record.kind == Kind.TRANSIENT:
                     self.transients[record.id] = None
             case op.Seal():
@@ -195,7 +195,7 @@ class StateMachine:
         if operation.offset != record.length:
             place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
             raise self._strange(f"the log appends at {place}")
-        moments.note(record, operation.at_ms)
+        time_index.note(record, operation.at_ms)
         if operation.length:
             position = data_at + operation.position
             continues = record.continues_at(operation.offset)
@@ -216,7 +216,7 @@ class StateMachine:
 
     def _truncate(self, record: SegmentRecord, offset: int) -> None:
         record.start_offset = offset
-        moments.trim(record)
+        time_index.trim(record)
         gone = 0
         while gone < len(record.extents) and record.extents[gone].end <= offset:
             gone += 1
@@ -248,7 +248,7 @@ class StateMachine:
         shift = target.length - source.start_offset
         extents = source.extents
         assert not extents or extents[0].offset >= source.start_offset, "a truncated segment can't be merged"
-        moments.note(target, at_ms)
+        time_index.note(target, at_ms)
         for extent in extents:
             extent.offset += shift
             target.changed_extents[extent.offset] = extent
@@ -265,7 +265,7 @@ class StateMachine:
 
     def _remove(self, record: SegmentRecord) -> None:
         self.transients.pop(record.id, None)
-        self.residents.remove(record)
+        self.record_cache.remove(record)
 
     def _update_table(self, operation: op.TableUpdate) -> None:
         record = self.must(operation.segment)
@@ -314,7 +314,7 @@ class StateMachine:
         replaced = record.extents[first:last]
         for extent in replaced:
             self._release(record, extent)
-        self.garbage.pop(operation.chunk, None)  # a state that was made anew may have had it before the log told
+        self.garbage.pop(operation.chunk, None)  # a rebuilt state may have had it before the log said so
         chunk = Extent(operation.offset, operation.length, None, 0, operation.chunk, operation.checksums)
         chunk.continues = replaced[0].continues
         record.extents[first:last] = [chunk]
@@ -323,7 +323,7 @@ class StateMachine:
 
     @staticmethod
     def extents_exactly(record: SegmentRecord | None, offset: int, length: int) -> tuple[int, int] | None:
-        """The extents [first, last) that make up just this range, or None if none do any more."""
+        """The extents [first, last) that make up exactly this range, or None if none do any more."""
         if record is None or record.deleted or not record.extents or offset < record.extents[0].offset:
             return None
         first = record.extent_index(offset)
@@ -338,13 +338,13 @@ class StateMachine:
 
     @property
     def dirty_count(self) -> int:
-        return len(self.residents.dirty) + len(self.residents.deleted)
+        return len(self.record_cache.dirty) + len(self.record_cache.deleted)
 
     def checkpoint(self) -> Checkpoint:
         """What must be written so that disk reflects the state now; `checkpointed` when that is done."""
-        checkpoint = Checkpoint(self.sequence, dict(self.residents.deleted))
-        for record in self.residents.dirty.values():
-            checkpoint.changes += self.metadata.record_changes(record)
+        checkpoint = Checkpoint(self.sequence, dict(self.record_cache.deleted))
+        for record in self.record_cache.dirty.values():
+            checkpoint.changes += record_changes(record)
             if record.overlay:
                 checkpoint.entries.append((record, dict(record.overlay)))
             if record.moments or record.start_offset:
@@ -355,7 +355,7 @@ class StateMachine:
             if record.changed_attributes:
                 checkpoint.attributes.append((record, record.changed_attributes))
                 record.changed_attributes = set()
-        self.residents.begin_writing()
+        self.record_cache.begin_writing()
         state = ContainerState(
             self.sequence,
             self.next_segment,
@@ -364,7 +364,7 @@ class StateMachine:
             list(self.transients),
             logged=True,
         )
-        checkpoint.changes.append(self.metadata.state_change(state))
+        checkpoint.changes.append(state_change(state))
         return checkpoint
 
     def checkpointed(self, checkpoint: Checkpoint) -> None:
@@ -376,17 +376,17 @@ class StateMachine:
         for record, entered, _ in checkpoint.moments:
             for moment_ms in entered:
                 record.moments.pop(moment_ms, None)  # unless trimmed meanwhile
-        self.residents.written(checkpoint.deleted)
+        self.record_cache.written(checkpoint.deleted)
 
     def not_written(self, checkpoint: Checkpoint) -> None:
-        """Nothing of the checkpoint is on disk: the next one has it all again, under what changed since."""
+        """Nothing of the checkpoint is on disk: the next one has it all again, overridden by what changed since."""
         for segment, changed in checkpoint.extents:
-            record = self.residents.known(segment)
+            record = self.record_cache.known(segment)
             if record is not None:
                 record.changed_extents = changed | record.changed_extents
         for record, changed_attributes in checkpoint.attributes:
             record.changed_attributes |= changed_attributes
-        self.residents.not_written()
+        self.record_cache.not_written()
 
 
 __all__ = ["Checkpoint", "Kind", "StateMachine"]

@@ -1,4 +1,4 @@
-"""The state of one segment in memory: its length, its extents, and what it was told.
+"""The state of one segment in memory: its length, its extents, and what was set on it.
 
 An extent says where a run of the segment's bytes lies: in a frame of the log, or in a chunk object.
 Moving bytes to tier 2, merging and compacting only exchange extents; no byte changes its offset.
@@ -7,6 +7,7 @@ Moving bytes to tier 2, merging and compacting only exchange extents; no byte ch
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
 
@@ -34,6 +35,7 @@ class FrameRef:
         self.segments: list[int] = []  # ids of those that have, or had, bytes here
 
 
+@dataclass(slots=True, eq=False)
 class Extent:
     """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start.
 
@@ -42,27 +44,14 @@ class Extent:
     aside: it is damaged, so the storage writer leaves it where it is.
     """
 
-    __slots__ = ("aside", "checksums", "chunk", "continues", "frame", "length", "offset", "position")
-
-    def __init__(
-        self,
-        offset: int,
-        length: int,
-        frame: FrameRef | None,
-        position: int,
-        chunk: str = "",
-        checksums: bytes = b"",
-        *,
-        continues: bool = False,
-    ) -> None:
-        self.offset = offset
-        self.length = length
-        self.frame = frame
-        self.position = position
-        self.chunk = chunk
-        self.checksums = checksums
-        self.continues = continues
-        self.aside = False
+    offset: int
+    length: int
+    frame: FrameRef | None
+    position: int
+    chunk: str = ""
+    checksums: bytes = b""
+    continues: bool = field(default=False, kw_only=True)
+    aside: bool = field(default=False, kw_only=True)
 
     @property
     def end(self) -> int:
@@ -72,71 +61,49 @@ class Extent:
 _OFFSET = attrgetter("offset")
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)  # those who wait refer to it weakly
 class SegmentRecord:
     """One segment. `length` and `sealed` run ahead of the log; readers see `durable_*` only."""
 
-    __slots__ = (
-        "__weakref__",  # for those who wait, which nothing strong is to lead to and from
-        "appended_ms",
-        "attributes",
-        "attributes_loaded",
-        "changed_attributes",
-        "changed_extents",
-        "created_ms",
-        "deleted",
-        "durable_length",
-        "durable_sealed",
-        "entered_ms",
-        "entered_offset",
-        "entry_count",
-        "event_count",
-        "exists",
-        "extents",
-        "holders",
-        "id",
-        "key_length",
-        "kind",
-        "length",
-        "log_bytes",
-        "modified_ms",
-        "moments",
-        "name",
-        "overlay",
-        "rollover_bytes",
-        "scale_type",
-        "sealed",
-        "start_offset",
-        "table_length",
-        "target_rate",
-        "waiters",
-    )
+    id: int
+    name: str
+    kind: int
+    created_ms: int
+    modified_ms: int = 0
+    appended_ms: int = 0  # this one and the next two: see `time_index`
+    entered_ms: int = 0
+    entered_offset: int = 0
+    start_offset: int = 0
+    length: int = 0
+    durable_length: int = 0
+    sealed: bool = False
+    durable_sealed: bool = False
+    deleted: bool = False
+    exists: bool = False  # durably
+    scale_type: int = 0
+    target_rate: int = 0
+    rollover_bytes: int = 0
+    key_length: int = 0
+    event_count: int = 0
+    entry_count: int = 0
+    table_length: int = 0
+    extents: list[Extent] = field(default_factory=list)
+    log_bytes: int = 0  # of the extents that are in the log
+    attributes: dict[bytes, int] = field(default_factory=dict)
+    attributes_loaded: bool = True
+    overlay: dict[bytes, tuple[int, bytes | None]] = field(default_factory=dict)  # entries since the last checkpoint
+    moments: dict[int, int] = field(default_factory=dict)  # entries of its time index since the last checkpoint
+    changed_attributes: set[bytes] = field(default_factory=set)
+    changed_extents: dict[int, Extent | None] = field(default_factory=dict)  # by offset; None: gone
+    waiters: Waiters = field(default_factory=Waiters)  # at its tail
+    holders: int = 0  # of whoever needs this very object across an await
 
-    def __init__(self, id: int, name: str, kind: int, created_ms: int) -> None:
-        self.id = id
-        self.name = name
-        self.kind = kind
-        self.created_ms = self.modified_ms = created_ms
-        self.appended_ms = self.entered_ms = created_ms  # see `moments`
-        self.entered_offset = 0
-        self.start_offset = self.length = self.durable_length = 0
-        self.sealed = self.durable_sealed = self.deleted = False
-        self.exists = False  # durably
-        self.scale_type = self.target_rate = self.rollover_bytes = self.key_length = 0
-        self.event_count = self.entry_count = self.table_length = 0
-        self.extents: list[Extent] = []
-        self.log_bytes = 0  # of the extents that are in the log
-        self.attributes: dict[bytes, int] = {}
-        self.attributes_loaded = True
-        self.overlay: dict[bytes, tuple[int, bytes | None]] = {}  # table entries since the last checkpoint
-        self.moments: dict[int, int] = {}  # entries of its time index since the last checkpoint
-        self.changed_attributes: set[bytes] = set()
-        self.changed_extents: dict[int, Extent | None] = {}  # by offset; None: gone
-        self.waiters = Waiters()  # at its tail
-        self.holders = 0  # of whoever needs this very object across an await
+    def __post_init__(self) -> None:
+        self.modified_ms = self.appended_ms = self.entered_ms = self.created_ms
 
     def continues_at(self, offset: int) -> bool:
-        """Whether what is appended there goes on with an event: a transient segment takes a large one in pieces, and
-        anywhere else an append holds whole events."""
+        """Whether an append there continues an event: a transient segment takes a large event in pieces; everywhere
+        else an append holds complete events."""
         return offset > 0 and self.kind == Kind.TRANSIENT
 
     def extent_index(self, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""Giving the values of a state of an earlier version their checksums: into a new file, which then takes its place.
+"""Adding checksums to the values of an earlier version's state: in a new file, which then replaces the old one.
 
 So an interrupted upgrade leaves the state as it was, and memory is needed for a few thousand records only.
 """

@@ -1,4 +1,4 @@
-"""Who waits for something to happen to a segment: each is called once, and many are called a few in a turn of the loop.
+"""Waiters for something to happen to a segment: each is called once; many are called a few per turn of the loop.
 
 A hundred thousand reads at one tail would otherwise stop everybody else while one event wakes them.
 """
@@ -14,7 +14,7 @@ Waiter = Callable[[], None]
 
 
 class Waiters:
-    """Of one segment, in the order in which they came."""
+    """The waiters of one segment, in order of arrival."""
 
     __slots__ = ("_due", "_order", "_waiting")
 
@@ -30,12 +30,12 @@ class Waiters:
         self._waiting[waiter] = None
 
     def discard(self, waiter: Waiter) -> None:
-        """It is not called any more."""
+        """Don't call it any more."""
         self._waiting.pop(waiter, None)
         self._due.pop(waiter, None)
 
     def wake(self) -> None:
-        """Call everybody who waits now: the first ones at once, and the others in later turns of the loop."""
+        """Call all current waiters: the first ones at once, the others in later turns of the loop."""
         waiting = self._waiting
         if not self._due and len(waiting) == 1:
             waiting.popitem()[0]()

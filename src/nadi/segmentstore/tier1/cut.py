@@ -3,8 +3,8 @@
 Nothing is destroyed: what is cut off stays in the folder under names that end in `.damaged-<time>`.
 If it is interrupted, it can be run again.
 
-A log that ends before what the container's state reflects has lost frames, and is refused. After a cut it may: the
-file `cut` says so, one line `nadi-log-cut <number of the last file kept> <crc>`, until a later file is in use.
+A log that ends before what the container's state reflects has lost frames, and is refused. After a cut it may end
+there: the file `cut` says so, one line `nadi-log-cut <number of the last file kept> <crc>`, until a later file is used.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crc32c import crc32c
-
 from nadi.errors import InvalidArgumentError
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.latest import forget, latest
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_number
 
 CUT_FILE = "cut"
-_LINE = re.compile(r"(nadi-log-cut (\d+)) ([0-9a-f]{8})\n")
+_LINE = re.compile(r"nadi-log-cut (\d+)")
 
 
 def cut_at(folder: Path) -> int | None:
     """The number of the last file that the latest cut of this log kept, 0 for none; None if it was never cut."""
     try:
-        match = _LINE.fullmatch((folder / CUT_FILE).read_text("ascii", "replace"))
+        match = _LINE.fullmatch(disk.read_line(folder / CUT_FILE))
     except FileNotFoundError:
         return None
-    return int(match[2]) if match and int(match[3], 16) == crc32c(match[1].encode()) else None
+    return int(match[1]) if match else None
 
 
 def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = None) -> str:
@@ -42,17 +40,17 @@ def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = N
     doesn't matter). `now` goes into the names of what is set aside.
 
     Raises:
-        InvalidArgumentError: `file` is no log file's name, or `offset` lies past its end.
+        InvalidArgumentError: `file` isn't a log file's name, or `offset` lies past its end.
     """
     path = folder / Path(file).name
     number = check_place(path, offset)
     whole = offset <= BLOCK_BYTES  # nothing but its header, or not even that, would be left
-    suffix = f".damaged-{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    now = now or datetime.now(UTC)
     done = []
     forget(folder)
     later = sorted((n, p) for p in folder.iterdir() if (n := log_file_number(p.name)) is not None and n >= number)
     for later_number, later_path in reversed(later):  # the highest first: never a gap in the numbers
-        aside = _free_name(later_path, suffix)
+        aside = disk.free_name(later_path.with_name(disk.aside_name(later_path.name, now)))
         if later_number > number or whole:
             later_path.rename(aside)
             done.append(f"{later_path.name}: set aside as {aside.name}")
@@ -65,34 +63,25 @@ def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = N
         os.truncate(path, offset)
         _sync(path)
         done.append(f"{path.name}: cut at byte {offset:,}; the frames before it are kept")
-    line = f"nadi-log-cut {number if path.exists() else number - 1}"
-    disk.replace_file(folder / CUT_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
+    disk.replace_line(folder / CUT_FILE, f"nadi-log-cut {number if path.exists() else number - 1}")
     return "\n".join(done) or f"{folder} holds no log file from {path.name} on: the log ends before it"
 
 
 def check_place(file: Path, offset: int) -> int:
-    """That a log can be ended there; gives the file's number.
+    """Check that a log can be ended there; return the file's number.
 
     Raises:
-        InvalidArgumentError: that is no log file, or `offset` lies past its end. One that is missing has a byte 0.
+        InvalidArgumentError: that isn't a log file, or `offset` lies past its end. A missing file has a byte 0.
     """
     number = log_file_number(file.name)
     if number is None:
-        raise InvalidArgumentError(f"{file.name} is no log file: its name must be like log-0000000000000012.nadi")
+        raise InvalidArgumentError(f"{file.name} is not a log file: its name must be like log-0000000000000012.nadi")
     there = [n for path in file.parent.glob("log-*") if (n := log_file_number(path.name)) is not None]
     if not file.exists() and number > max([latest(file.parent, None), *there]) + 1:
         raise InvalidArgumentError(f"there is no file {file}, and the log never had one of that number")
     if not 0 <= offset <= (file.stat().st_size if file.exists() else 0):
         raise InvalidArgumentError(f"byte {offset:,} is not in {file}")
     return number
-
-
-def _free_name(path: Path, suffix: str) -> Path:
-    aside, count = path.with_name(path.name + suffix), 1
-    while aside.exists():
-        count += 1
-        aside = path.with_name(f"{path.name}{suffix}-{count}")
-    return aside
 
 
 def _sync(path: Path) -> None:

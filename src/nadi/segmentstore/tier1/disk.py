@@ -12,7 +12,10 @@ import errno
 import mmap
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+
+from crc32c import crc32c
 
 from nadi.limits import DISK_KEPT_FREE_BYTES, DISK_KEPT_FREE_PART, MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
@@ -21,7 +24,7 @@ _ZEROS_BYTES = MIB
 
 
 def aligned_buffer(size_bytes: int) -> mmap.mmap:
-    """Zeroed memory that begins at a page, as O_DIRECT needs it."""
+    """Zeroed, page-aligned memory, as O_DIRECT needs it."""
     return mmap.mmap(-1, size_bytes)
 
 
@@ -80,20 +83,39 @@ def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: 
 
 
 def room_to_spare(folder: Path) -> int:
-    """Bytes that the log may still take of the disk; below 0 it has too many."""
+    """How many more bytes of the disk the log may take; below 0: it has taken too many."""
     status = os.statvfs(folder)
-    if not status.f_blocks:  # a file system that doesn't tell
+    if not status.f_blocks:  # a file system that doesn't report its size
         return 1 << 62
     kept_free = min(DISK_KEPT_FREE_BYTES, status.f_blocks * status.f_frsize // DISK_KEPT_FREE_PART)
     return status.f_bavail * status.f_frsize - kept_free
 
 
 def held_bytes(path: Path) -> int:
-    """Bytes of the disk that a file has for itself; a sparse one has fewer than its size, one that is missing none."""
+    """Bytes of the disk allocated to a file; fewer than its size if it is sparse, 0 if it is missing."""
     try:
         return path.stat().st_blocks * 512
     except FileNotFoundError:
         return 0
+
+
+def aside_name(name: str, now: datetime | None = None) -> str:
+    """What a file, a folder or an object is called that is set aside because it is damaged."""
+    return f"{name}.damaged-{now or datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def free_name(path: Path) -> Path:
+    """The path, or one with a number appended if the path already exists."""
+    free, count = path, 1
+    while free.exists():
+        count += 1
+        free = path.with_name(f"{path.name}-{count}")
+    return free
+
+
+def is_no_room(error: object) -> bool:
+    """Whether that is the error of a full disk."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def sync_folder(folder: Path) -> None:
@@ -116,3 +138,14 @@ def replace_file(path: Path, content: bytes) -> None:
         os.close(fd)
     temporary.rename(path)
     sync_folder(path.parent)
+
+
+def replace_line(path: Path, line: str) -> None:
+    """`replace_file` by one line and its checksum."""
+    replace_file(path, f"{line} {crc32c(line.encode()):08x}\n".encode())
+
+
+def read_line(path: Path) -> str:
+    """The line that `replace_line` wrote; "" if it is damaged."""
+    line, _, crc = path.read_text("ascii", "replace").rpartition(" ")
+    return line if crc == f"{crc32c(line.encode()):08x}\n" else ""

@@ -1,7 +1,7 @@
 """Who owns a log of files: the `epoch` file, one line `nadi-log-epoch <log id> <epoch> <crc>`.
 
 Opening a log replaces the file by one with the next epoch, before anything is read. An owner keeps
-the file it wrote open and looks, before and after each write, whether the name still leads to it: if
+the file it wrote open and checks, before and after each write, whether the name still leads to it: if
 not, somebody else has opened the log, and what was just written is not acknowledged. The new owner
 starts a file of its own, so a late write of the former one can't land on frames of the new.
 """
@@ -14,27 +14,24 @@ import re
 from pathlib import Path
 from typing import Self
 
-from crc32c import crc32c
-
 from nadi.errors import ClosedError
-from nadi.segmentstore.tier1.disk import replace_file
+from nadi.segmentstore.tier1.disk import read_line, replace_line
 
 EPOCH_FILE = "epoch"
-_LINE = re.compile(r"(nadi-log-epoch ([0-9a-f]{32}) (\d+)) ([0-9a-f]{8})\n")
+_LINE = re.compile(r"nadi-log-epoch ([0-9a-f]{32}) (\d+)")
 _logger = logging.getLogger(__name__)
 
 
 def read_epoch(folder: Path) -> tuple[bytes, int] | None:
-    """The log's id and the latest owner's epoch, or None where no (whole) epoch file is."""
+    """The log's id and the latest owner's epoch, or None if there is no (intact) epoch file."""
     try:
-        text = (folder / EPOCH_FILE).read_text("ascii", "replace")
+        match = _LINE.fullmatch(read_line(folder / EPOCH_FILE))
     except FileNotFoundError:
         return None
-    match = _LINE.fullmatch(text)
-    if match is None or int(match[4], 16) != crc32c(match[1].encode()):
+    if match is None:
         _logger.warning("%s is damaged: the epoch is taken from the log files", folder / EPOCH_FILE)
         return None
-    return bytes.fromhex(match[2]), int(match[3])
+    return bytes.fromhex(match[1]), int(match[2])
 
 
 class Fence:
@@ -50,8 +47,7 @@ class Fence:
     @classmethod
     def take(cls, folder: Path, log_id: bytes, epoch: int) -> Self:
         """Become the owner of `epoch`, durably."""
-        line = f"nadi-log-epoch {log_id.hex()} {epoch}"
-        replace_file(folder / EPOCH_FILE, f"{line} {crc32c(line.encode()):08x}\n".encode())
+        replace_line(folder / EPOCH_FILE, f"nadi-log-epoch {log_id.hex()} {epoch}")
         return cls(folder, epoch, os.open(folder / EPOCH_FILE, os.O_RDONLY | os.O_CLOEXEC))
 
     def check(self) -> None:

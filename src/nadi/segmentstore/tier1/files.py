@@ -1,13 +1,13 @@
 """The durable log on local files: what the embedded server writes its frames to.
 
-`append` hands a frame to the log's writer thread, which copies it behind a header into an aligned
+`append` hands a frame to the log's writer thread, which copies it after a header into an aligned
 staging buffer, writes it at the end of the current file, syncs it, and only then answers; a small one, while the
 disk is quick, it writes by itself (`pace`). Files are full of zeros or of released frames before they are used, so
 that a write changes no metadata.
 `layout` says what the bytes are, `writer` writes them, `recovery` reads them back, `reading` reads single parts,
 `supply` has files ready, `fence` keeps a former owner out, `cut` is the last resort after damage.
 
-Frames are never written behind those of a former owner: the first append after `open` starts a new
+Frames are never written after those of a former owner: the first append after `open` starts a new
 file, and so does a frame that doesn't fit the rest of one. A frame larger than a file makes its file
 larger. After a failed write the log takes no more: what is on disk is uncertain until it is reopened.
 """
@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import os
 import queue
 import secrets
 import threading
@@ -34,13 +33,14 @@ from nadi.errors import ClosedError, CorruptLogError, NotFoundError, StorageFull
 from nadi.limits import LOG_FILE_BYTES, LOG_SPARE_FILES, MIB
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.cut import cut_at
+from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
-from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, LogAddress
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
-from nadi.segmentstore.tier1.reading import HeadsRead, heads_of_files, read_checked, read_heads
+from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
-from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
+from nadi.segmentstore.tier1.supply import FileSupply
 from nadi.segmentstore.tier1.writer import FrameWriter
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class FileLog:
         self._lock = threading.Lock()  # over _files, _kept and _released, which the writer and readers touch
         self._current: LogFile | None = None  # the last of _files, once it is written to
         self._before_bytes = 0  # in those before it
-        self._kept: dict[int, LogFile] = {}  # passed by `truncate`, and needed all the same
+        self._kept: dict[int, LogFile] = {}  # below what `truncate` released, but still needed
         self._released: deque[LogFile] = deque()  # waiting for their last reader
         self._appending = False
         self._failure: Exception | None = None
@@ -109,11 +109,11 @@ class FileLog:
         name: str = "log",
         complete: tuple[int, int] | None = None,
     ) -> Self:
-        """Become the owner of the log in `folder`, which is made if it isn't there; blocking.
+        """Become the owner of the log in `folder`, which is created if it's missing; blocking.
 
         `name` is for messages. At most `spare_files` released files of `file_bytes` are kept for reuse.
         complete: a frame and an epoch: no later frame was written until the owner of that epoch left, and nothing up
-        to it is needed to start. So damage is no reason to refuse; whoever reads what it hit is told.
+        to it is needed to start. So damage is no reason to refuse; reading what it hit raises an error.
 
         Raises:
             CorruptLogError: files' headers are damaged, and frames don't say what was in them; no log file was changed.
@@ -131,7 +131,7 @@ class FileLog:
             return self._tolerate(error, log_id)
 
     def _tolerate(self, error: CorruptLogError, log_id: bytes | None = None) -> Headers:
-        """The log's files for a start that needs nothing of them; raises the error if it does."""
+        """Return the log's files for a start that needs nothing from them; raise the error if it does need them."""
         if self._complete_to is None:
             raise error
         message = "%s is damaged at byte %d: %s; nothing of it is needed to start, and whoever reads it is told"
@@ -166,7 +166,7 @@ class FileLog:
             self._next_sequence = self._replay.next_sequence
         except CorruptLogError as error:
             if found:
-                raise  # there is more than there can be
+                raise  # frames where there can't be any
             self._use(self._tolerate(error, self._log_id))
             self._next_sequence = after_sequence + 1
         self._before_bytes = sum(file.end for file in self._files.values())
@@ -232,14 +232,6 @@ class FileLog:
         return await self._reading(file, lambda: read_checked(file, self._log_crc, address, offset, length, checksum))
 
     async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
-        """See whether what a replay after that frame needs is still there, of all frames there are now, piece by piece.
-
-        What is released meanwhile is passed by.
-
-        Raises:
-            UnavailableError: the disk fails.
-        """
-
         async def read(file: LogFile, place: tuple[int, int], stop: int) -> HeadsRead | None:
             with self._lock:
                 if self._files.get(file.number) is not file:
@@ -304,7 +296,7 @@ class FileLog:
             try:
                 outcome = self._writer.write(request.parts, self._next_sequence)
                 self._next_sequence += 1
-            except Exception as error:  # the caller gets it
+            except Exception as error:  # passed on to the caller
                 self._failure = outcome = self._explained(error)
             with contextlib.suppress(RuntimeError):  # the loop may be closed by now: nobody waits
                 request.loop.call_soon_threadsafe(self._answer, request.done, outcome)
@@ -341,11 +333,7 @@ class FileLog:
             file = self._files.get(address.file) or self._kept.get(address.file)
             if file is None:
                 raise NotFoundError(f"the log {self._name} has no file {address.file:,} (any more)")
-            if file.read_fd < 0:
-                try:
-                    file.read_fd = disk.open_for_reading(file.path)
-                except FileNotFoundError as error:
-                    raise NotFoundError(f"{file.path} is missing") from error
+            file.open_reading()
             file.readers += 1
             return file
 
@@ -363,19 +351,14 @@ class FileLog:
                 file.readers -= 1
                 self._recycle_unread()
                 if self._closed and not file.readers:
-                    self._close_reading(file)
+                    file.close_reading()
 
     def _recycle_unread(self) -> None:
-        """Give back released files that nobody reads, those released first before others."""
+        """Recycle released files that nobody reads, in the order in which they were released."""
         while self._released and not self._released[0].readers:
             file = self._released.popleft()
-            self._close_reading(file)
+            file.close_reading()
             self._supply.recycle(file.path)
-
-    def _close_reading(self, file: LogFile) -> None:
-        if file.read_fd >= 0:
-            os.close(file.read_fd)
-            file.read_fd = -1
 
     def _stop(self) -> None:
         if self._thread.is_alive():
@@ -387,4 +370,4 @@ class FileLog:
         with self._lock:
             for file in [*self._files.values(), *self._kept.values(), *self._released]:
                 if not file.readers:
-                    self._close_reading(file)
+                    file.close_reading()

@@ -1,8 +1,8 @@
-"""The number of a log's last file in use, beside the log: without it a log whose last file is gone looks whole.
+"""The number of a log's last file in use, beside the log: without it a log whose last file is gone looks complete.
 
-The file `latest` has two places of 512 bytes that are written in turns, in place, so that it takes no room on a full
-disk and a torn write leaves the other one: each a line `nadi-log-latest <log id> <count> <number> <crc>`, of which the
-one with the higher count holds. It is durable before the first frame of a file. Where it is missing or damaged, nothing
+The file `latest` has two slots of 512 bytes, written alternately and in place, so that it takes no room on a full
+disk and a torn write leaves the other slot: each a line `nadi-log-latest <log id> <count> <number> <crc>`; the one
+with the higher count holds. It is durable before the first frame of a file. If it is missing or damaged, nothing
 is known, as in logs of earlier versions.
 """
 
@@ -22,7 +22,7 @@ _LINE = re.compile(rb"(nadi-log-latest ([0-9a-f]{32}) (\d+) (\d+)) ([0-9a-f]{8})
 
 
 def latest(folder: Path, log_id: bytes | None) -> int:
-    """The number of the last file that the log had in use; 0: it isn't known. `log_id` None: of whatever log."""
+    """The number of the last file that the log had in use; 0: not known. `log_id` None: of any log."""
     return _read(folder, log_id)[1]
 
 
@@ -42,10 +42,10 @@ def _read(folder: Path, log_id: bytes | None) -> tuple[int, int]:
 
 
 def note(folder: Path, log_id: bytes, number: int) -> None:
-    """Say, durably, that file `number` is in use; blocking.
+    """Record, durably, that file `number` is in use; blocking.
 
     Raises:
-        OSError: there was none yet, and there is no room for it; or the disk fails.
+        OSError: there was no `latest` yet, and there is no room for it; or the disk fails.
     """
     path = folder / LATEST_FILE
     count = _read(folder, log_id)[0] + 1
@@ -65,6 +65,6 @@ def note(folder: Path, log_id: bytes, number: int) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Of a log that is ended before, on an operator's word; blocking."""
+    """Forget the number, for a log that an operator cuts before that file; blocking."""
     (folder / LATEST_FILE).unlink(missing_ok=True)
     disk.sync_folder(folder)

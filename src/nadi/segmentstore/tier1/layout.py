@@ -10,14 +10,14 @@ little-endian.
                    · head size u32 · head crc u32 · number of parts u32 · table crc u32 · header crc u32
                    · payload · table: size u32 and crc u32 of each part
 
-A payload is its head and the parts behind it. Each has a checksum of its own, so damage is confined to the part it
-hit, the head says what the frame was about although data in it is damaged, and a part is read and checked without the
-rest. Every checksum is seeded with the log's random id and the place on disk it speaks of: neither a stale frame in a
+A payload is its head and the parts after it. Each has a checksum of its own, so damage is confined to the part it
+hit, the head still says what the frame was about if its data is damaged, and a part is read and checked without the
+rest. Every checksum is seeded with the log's random id and its place on disk: neither a stale frame in a
 recycled file, nor a block that was written elsewhere, nor a payload that carries the image of a frame, can pass.
 
 Format 1 had neither the size in the file's header nor parts: one crc for the whole payload, in a shorter frame header.
-It is read, and not written any more. The file header begins as it did, so that an earlier nadi sees a format which it
-doesn't know, rather than a damaged header.
+It can still be read, but is no longer written. The file header begins as it did then, so that an earlier nadi sees a
+format it doesn't know, rather than a damaged header.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def checksum_at(data: bytes | memoryview, log_crc: int, number: int, position: i
 
 
 def pack_checksum(checksum: int) -> bytes:
-    """As an extent keeps it."""
+    """The checksum as an extent keeps it."""
     return _CRC.pack(checksum)
 
 
 class FileHeader(NamedTuple):
     """What the first block of a log file says; every frame of the file is of this epoch.
 
-    `size_bytes` is the least that the file has on disk; 0 if that isn't known.
+    `size_bytes` is the least that the file takes on disk; 0 if that isn't known.
     """
 
     log_id: bytes
@@ -97,10 +97,6 @@ class FileHeader(NamedTuple):
     first_sequence: int
     epoch: int
     size_bytes: int = 0
-
-    @property
-    def log_crc(self) -> int:
-        return crc32c(self.log_id)
 
     def encode(self) -> bytes:
         fields = _FILE_HEADER.pack(_FILE_MAGIC, FORMAT, *self[:4])
@@ -112,7 +108,7 @@ class FileHeader(NamedTuple):
         """The header in `block`, or None if it is torn, damaged or was never written.
 
         Raises:
-            DataFolderVersionError: it is whole, and of another format.
+            DataFolderVersionError: it is intact, but of another format.
         """
         if len(block) < _FILE_HEADER.size + 2 * _CRC.size + _FILE_SIZE.size:
             return None
@@ -129,10 +125,10 @@ class FileHeader(NamedTuple):
 
 
 class FrameCheck(NamedTuple):
-    """What of a frame is as it was written: its head, and which of the parts behind it, by number from 0, are not."""
+    """What of a frame is as it was written: whether its head is, and which parts, by number from 0, are not."""
 
     head_is_whole: bool
-    checksums: bytes  # of the parts, u32 each; empty where they can't be told
+    checksums: bytes  # of the parts, u32 each; empty if they are unknown
     damaged_parts: tuple[int, ...]
 
     @property
@@ -176,7 +172,7 @@ class FrameHeader(NamedTuple):
 
     @classmethod
     def decode(cls, block: memoryview, log_crc: int, number: int, offset: int) -> FrameHeader | None:
-        """The header in `block` if it is whole and belongs to exactly this place, else None."""
+        """The header in `block` if it is intact and belongs to exactly this place, else None."""
         layout = _FRAME_HEADER if block[:4] == FRAME_MAGICS[0] else _FRAME_HEADER_1
         if block[:4] not in FRAME_MAGICS or len(block) < layout.size + _CRC.size:
             return None

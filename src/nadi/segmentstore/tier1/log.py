@@ -2,22 +2,24 @@
 
 A container turns its operations into frames and appends them one at a time; the log numbers
 them 1, 2, 3… and answers when a frame can't be lost any more. After a restart the container reads its
-frames back in order (`replay`), and goes on appending. A frame is a head, which replay needs, and parts of data behind
-it, which are read later, each by itself. What always holds, for every implementation:
+frames back in order (`replay`), and resumes appending. A frame is a head, which replay needs, and after it parts of
+data, which are read later, each by itself. What always holds, for every implementation:
 
 * a frame whose `append` returned is replayed, whole and unchanged, until `truncate` releases it;
 * a frame whose `append` did not return is replayed whole or not at all, and then it is the last one;
 * sequence numbers go up by one; no two frames share one;
 * once a log was opened again, its former owner's appends fail (`epoch`);
-* each part has a checksum: bytes that are not those that were appended are never given for them.
+* each part has a checksum: bytes other than those that were appended are never returned for them.
 
 `tests/conformance/test_durable_log.py` runs on all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
+
+from nadi.errors import CorruptLogError
 
 NOTHING, HALF, ALL = 0.0, 0.5, 1.0  # of the room kept aside
 
@@ -31,7 +33,7 @@ class LogAddress(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """A frame that is durable. `checksums` are those of its parts behind the head, 4 bytes each, for `read_at`."""
+    """A frame that is durable. `checksums` are those of the parts after the head, 4 bytes each, for `read_at`."""
 
     address: LogAddress
     checksums: bytes
@@ -40,15 +42,25 @@ class Appended(NamedTuple):
 class Frame(NamedTuple):
     """A frame as `replay` found it.
 
-    payload: the head, which is whole, and the parts behind it.
-    checksums: of the parts, as `Appended` has them; empty for a frame of an earlier format, and where they are lost.
-    damaged_parts: which of the parts, by number from 0, are not as they were appended; `read_at` won't give them.
+    payload: the head, which is intact, and the parts after it.
+    checksums: of the parts, as in `Appended`; empty for a frame of an earlier format, and if they are lost.
+    damaged_parts: which parts, by number from 0, are not as they were appended; `read_at` won't return them.
     """
 
     address: LogAddress
     payload: bytes
     checksums: bytes
     damaged_parts: tuple[int, ...]
+
+
+class HeadsRead(NamedTuple):
+    """What `read_heads` has read of one file: `sequence` is the next frame, at `position`; `damages` says what a replay
+    would miss before it."""
+
+    position: int
+    sequence: int
+    read_bytes: int
+    damages: tuple[CorruptLogError, ...]
 
 
 class DurableLog(Protocol):
@@ -67,10 +79,10 @@ class DurableLog(Protocol):
         """The number of the newest frame; 0 = none yet (known once `replay` has ended)."""
 
     def replay(self, after_sequence: int) -> Iterator[Frame]:
-        """All frames later than `after_sequence`, in order; blocking. The log has had that frame: earlier ones may be
-        damaged or missing, but it may not end before it.
+        """Return all frames later than `after_sequence`, in order; blocking. The log has had that frame: earlier ones
+        may be damaged or missing, but the log may not end before it.
 
-        To be read to its end, once, before the first append.
+        Must be read to its end, once, before the first append.
 
         Raises:
             CorruptLogError: heads of acknowledged frames are damaged or missing; nothing was changed.
@@ -78,18 +90,18 @@ class DurableLog(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk has no room for more of the log. That is looked at again and again, by itself."""
+        """Whether the disk has no room for more of the log; the log keeps checking this by itself."""
 
     def room_bytes(self, of_kept: float = NOTHING) -> int:
-        """How large the payload of a frame may be for which there is room for certain; below 0: none.
+        """Return how large a frame's payload may be so that there is certainly room for it; below 0: none.
 
-        of_kept: how much of the room that is kept aside the frame may take. While more room is being made it is
-        not known, and counts as plenty: `settle` waits for that.
+        of_kept: how much of the room kept aside the frame may take. While more room is being made, the room isn't
+        known, and counts as plenty: `settle` waits for that.
         """
 
     @property
     def sure_bytes(self) -> int:
-        """What `room_bytes()` is at least, as far as it is known without asking the disk: for each frame."""
+        """A lower bound of `room_bytes()` that is known without asking the disk: cheap enough for each frame."""
 
     def is_settled(self, payload_bytes: int) -> bool:
         """Whether it is known that there is room for a frame of that size, or that there is none."""
@@ -124,11 +136,20 @@ class DurableLog(Protocol):
             CorruptLogError: the bytes are not those that were appended.
         """
 
+    def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
+        """See whether what a replay after that frame needs is still there, of all frames there are now, piece by piece.
+
+        What is released meanwhile is skipped.
+
+        Raises:
+            UnavailableError: the disk fails.
+        """
+
     def has(self, address: LogAddress, length: int) -> bool:
-        """Whether so many bytes of the frame's payload should be there, by the size of its file; nothing is read."""
+        """Whether that much of the frame's payload should be there, by the size of its file; nothing is read."""
 
     def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
-        """Frames below `before_sequence`, but for those to `keep`, are not needed any more; some may stay a while."""
+        """Release the frames below `before_sequence`, except those to `keep`; some may stay a while."""
 
     async def close(self) -> None:
-        """Wait for an append under way, then let go of everything. Nothing is written."""
+        """Wait for an append in flight, then let go of everything. Nothing is written."""

@@ -1,9 +1,9 @@
 """Whether a small frame is written in the loop's own thread: where the disk is quick, a second thread costs more.
 
-To hand a frame to the writer thread and to be told of its end wakes two threads, each of which waits for the
-interpreter besides; a good disk has written and synced the frame meanwhile. On a slow one, or while a quick one stands
-still, the loop must not wait: after several writes that took long the writer thread has all frames for a while, and for
-longer each time that the disk is found slow again.
+Handing a frame to the writer thread and hearing back wakes two threads, each of which also waits for the
+interpreter; a good disk has written and synced the frame meanwhile. On a slow disk, or while a quick one stalls,
+the loop must not wait: after several slow writes the writer thread gets all frames for a while, and for
+longer each time the disk is found slow again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from nadi.limits import LOG_QUICK_FRAME_BYTES, LOG_QUICK_LONGEST_PAUSE_S, LOG_QUICK_PAUSE_S, LOG_QUICK_WRITE_S
 
 _WEIGHT = 1 / 16  # of the latest write in the average
-_MOST_S = 4 * LOG_QUICK_WRITE_S  # what a write counts at most: one that stood still says little of the next
+_MOST_S = 4 * LOG_QUICK_WRITE_S  # the most that a write counts: one that stalled says little about the next
 
 
 class Pace:
-    """Told of each write in the loop's thread. One that the writer thread did tells nothing: its time has the wait for
-    the interpreter in it."""
+    """Learns of each write in the loop's thread. One done by the writer thread says nothing: its time includes the wait
+    for the interpreter."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class Pace:
         self._pause_until = clock()
 
     def is_quick(self, payload_bytes: int) -> bool:
-        """The frame may be written here and now."""
+        """Whether the frame may be written here and now."""
         return payload_bytes <= LOG_QUICK_FRAME_BYTES and self._clock() >= self._pause_until
 
     def took(self, seconds: float) -> None:

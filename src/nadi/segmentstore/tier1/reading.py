@@ -1,6 +1,6 @@
-"""Reading parts of frames by their address: what comes back are the bytes that were appended, or an error.
+"""Reading parts of frames by their address: returns the bytes that were appended, or an error.
 
-And reading all that a replay needs of frames, while the log is written, to see whether it is still there.
+Also reads all that a replay needs of frames, while the log is being written, to see whether it is still there.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FrameHeader, checksum_at, pack_checksum
-from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.log import HeadsRead, LogAddress
 from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, headers_in
 
 
@@ -56,25 +55,16 @@ def _of_whole_frame(file: LogFile, log_crc: int, address: LogAddress, offset: in
     return data
 
 
-class HeadsRead(NamedTuple):
-    """Of one file: `sequence` is the next frame, at `position`; `damages` says what a replay would miss before it."""
-
-    position: int
-    sequence: int
-    read_bytes: int
-    damages: tuple[CorruptLogError, ...]
-
-
 def read_heads(
     file: LogFile, log_crc: int, place: tuple[int, int], stop: int, after_sequence: int, most_bytes: int
 ) -> HeadsRead:
     """Look at what a replay after `after_sequence` needs of frames: their headers, heads, and tables of checksums.
 
-    place: a frame's position and sequence. It ends before frame `stop`, and after `most_bytes` or a little more; the
-    data is passed by. `file` is open for reading; blocking.
+    place: a frame's position and sequence. It ends before frame `stop`, or after `most_bytes` or a little more; the
+    data is skipped. `file` is open for reading; blocking.
 
     Raises:
-        OSError: reading failed, for another reason than that the disk can't read a place.
+        OSError: reading failed for a reason other than the disk not being able to read a place.
     """
     position, sequence = place
     read_bytes = 0
@@ -123,8 +113,8 @@ async def heads_of_files(
 ) -> AsyncIterator[HeadsRead]:
     """See whether what a replay after that frame needs of files, up to the last frame, is still there, piece by piece.
 
-    files: in order. read: `read_heads` of a file from a place up to a frame, somehow; None passes by the rest of a file
-    that is needed no more, NotFoundError says that it is missing.
+    files: in order. read: runs `read_heads` on a file from a place up to a frame; None skips the rest of a file
+    that is no longer needed, NotFoundError says that it is missing.
     """
     for file, following in zip(files, [*files[1:], None], strict=False):
         stop = min(following.first_sequence if following is not None else UNKNOWN, last_sequence + 1)
@@ -155,7 +145,7 @@ def _later(file: LogFile, log_crc: int, position: int, sequence: int, stop: int)
 
 
 def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
-    """Nothing where the disk can't read it."""
+    """The bytes there; none if the disk can't read them."""
     try:
         return os.pread(file.read_fd, length, position)
     except OSError as error:

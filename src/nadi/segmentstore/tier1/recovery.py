@@ -1,8 +1,8 @@
-"""Reading a log's files back: which of them are in use, and every whole frame in order.
+"""Reading a log's files back: which of them are in use, and every intact frame in order.
 
 Two steps. `read_headers` looks at the first blocks of each file; `Replay` then walks the frames. Nothing
-is changed on disk. Frames up to the one that the state reflects are not needed to start: where they are damaged or
-their file is gone, the walk goes on behind them, and whoever reads what they hold is told. For all later ones, how a
+is changed on disk. Frames up to the one that the state reflects are not needed to start: if they are damaged or
+their file is gone, the walk resumes after them, and reading what they held raises an error. For all later ones, how a
 torn tail is told from damage:
 
 * Each owner starts a file of its own, and a file's header is durable before its first frame is
@@ -15,10 +15,10 @@ torn tail is told from damage:
 * A last file without a header was being prepared; unless it holds a frame header, or another one was prepared after
   it: then it is damaged.
 
-Where the state is known to have all that the log ever said, as after a clean stop, nothing of it is needed to start.
-The same damage is no reason to refuse then, only to tell those who read data that it hit.
+If the state is known to have all that the log ever said, as after a clean stop, nothing of the log is needed to start.
+The same damage is then no reason to refuse; only reading the data it hit raises an error.
 
-A frame whose data is damaged, but not its head, is replayed all the same: the damage is told to whoever reads the data.
+A frame whose data is damaged, but not its head, is still replayed: the damage is reported to whoever reads the data.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from nadi.errors import CorruptLogError
+from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
+from nadi.segmentstore.tier1.disk import open_for_reading
 from nadi.segmentstore.tier1.latest import latest
 from nadi.segmentstore.tier1.layout import (
     BLOCK_BYTES,
@@ -61,10 +62,23 @@ class LogFile:
     epoch: int
     end: int
     size_bytes: int  # on disk, when it was opened
-    least_bytes: int = 0  # what it had on disk when it was taken into use; 0: unknown
+    least_bytes: int = 0  # what it had on disk when it was put into use; 0: unknown
     header_is_damaged: bool = False
     read_fd: int = -1
-    readers: int = 0  # reads under way; the file isn't recycled before they end
+    readers: int = 0  # reads in progress; the file isn't recycled before they end
+
+    def open_reading(self) -> None:
+        """Open it for single reads, unless it is; NotFoundError if it is missing."""
+        if self.read_fd < 0:
+            try:
+                self.read_fd = open_for_reading(self.path)
+            except FileNotFoundError as error:
+                raise NotFoundError(f"{self.path} is missing") from error
+
+    def close_reading(self) -> None:
+        if self.read_fd >= 0:
+            os.close(self.read_fd)
+            self.read_fd = -1
 
 
 @dataclass(slots=True)
@@ -163,7 +177,7 @@ def _all_headers(
 
 
 def check_can_be_told(headers: Headers, is_known: bool) -> None:
-    """Of files none of which tells its log, the epoch file must (`is_known`).
+    """If no file says which log it belongs to, the epoch file must (`is_known`).
 
     Raises:
         CorruptLogError: it doesn't.
@@ -174,20 +188,22 @@ def check_can_be_told(headers: Headers, is_known: bool) -> None:
 
 
 def first_frame(path: Path, number: int, log_id: bytes) -> FrameHeader | None:
-    """The header of the first frame in file `number` that can be told."""
-    log_crc = crc32c(log_id)
+    """The header of the first recognizable frame in file `number`."""
     with path.open("rb", buffering=0) as stream:
-        for position in itertools.count(0, MIB):
-            chunk = os.pread(stream.fileno(), MIB, position)
-            if not chunk:
-                return None
-            for header in headers_in(chunk, log_crc, number, position):
-                return header
-    raise AssertionError("a file ends somewhere")
+        return next(headers_of(stream.fileno(), crc32c(log_id), number), None)
+
+
+def headers_of(fd: int, log_crc: int, number: int) -> Iterator[FrameHeader]:
+    """All intact frame headers that belong where they stand, in file `number`."""
+    for position in itertools.count(0, MIB):
+        chunk = os.pread(fd, MIB, position)
+        if not chunk:
+            return
+        yield from headers_in(chunk, log_crc, number, position)
 
 
 def headers_in(chunk: bytes, log_crc: int, number: int, position: int) -> Iterator[FrameHeader]:
-    """All whole frame headers that belong where they stand, of what lies at that position of file `number`."""
+    """All intact frame headers that belong where they stand, in `chunk`, which lies at `position` of file `number`."""
     for offset in range(0, len(chunk), BLOCK_BYTES):
         if chunk.startswith(FRAME_MAGICS, offset):
             block = memoryview(chunk)[offset : offset + BLOCK_BYTES]
@@ -197,7 +213,7 @@ def headers_in(chunk: bytes, log_crc: int, number: int, position: int) -> Iterat
 
 
 class _End(NamedTuple):
-    """Where a walk ended: the block there, and the header of a frame that is not whole."""
+    """Where a walk ended: the block there, and the header of a frame that isn't intact."""
 
     block: bytes
     torn: FrameHeader | None
@@ -266,7 +282,7 @@ class Replay:
             if sequence > after_sequence:
                 frame = self._frame(file, header)
                 if frame is None or frame.damaged_parts:
-                    # the next header lies behind the frame, so what `_later` looked through is not needed again
+                    # the next header lies after the frame, so what `_later` looked through is not needed again
                     later = self._later(file, position + header.frame_bytes - BLOCK_BYTES, sequence)
                     if later is not None and later.sequence > sequence + (frame is not None):
                         raise _missing(file, position, sequence, later.sequence)
@@ -290,7 +306,7 @@ class Replay:
         self.next_sequence = max(self.next_sequence, sequence)
 
     def _frame(self, file: LogFile, header: FrameHeader) -> Frame | None:
-        """The frame at its header; None if not even its head is whole."""
+        """The frame at its header; None if not even its head is intact."""
         content = self._window.view(header.offset, header.content_bytes)
         check = header.check(content, self._log_crc)
         if not check.head_is_whole:
@@ -300,7 +316,7 @@ class Replay:
         return Frame(address, payload, check.checksums, check.damaged_parts)
 
     def _check_end(self, file: LogFile, position: int, sequence: int, after_sequence: int, end: _End) -> int:
-        """The last file's frames end there: see that none is lost. Gives the number of the next one."""
+        """The last file's frames end there: check that none is lost. Return the number of the next one."""
         if self.is_cut:
             return sequence
         place = min(position, file.size_bytes)
@@ -330,14 +346,14 @@ class Replay:
                 raise CorruptLogError(str(file.path), 0, what)
 
     def _later(self, file: LogFile, position: int, sequence: int) -> FrameHeader | None:
-        """The first header behind the block at `position` of a frame later than `sequence`."""
+        """The first header after the block at `position` of a frame later than `sequence`."""
         for header in self._headers_from(file, position + BLOCK_BYTES):
             if header.epoch == file.epoch and header.sequence > sequence:
                 return header
         return None
 
     def _headers_from(self, file: LogFile, position: int) -> Iterator[FrameHeader]:
-        """All whole frame headers that belong where they stand, from `position` on."""
+        """All intact frame headers that belong where they stand, from `position` on."""
         while chunk := bytes(self._window.view(position, MIB)):
             yield from headers_in(chunk, self._log_crc, file.number, position)
             position += MIB

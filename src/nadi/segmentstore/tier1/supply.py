@@ -6,9 +6,9 @@ only prepared. Released files come back through `recycle`, lowest first and each
 crash never leaves a gap in the numbers. The first new files are small, so that a server that is given
 little to store takes little of the disk; each is twice as large as the one before, up to the full size.
 
-A disk that has no room for the next file is looked at again every second, and whenever a file was released. A new file
-never takes the last of the disk: the state and the chunks, through which the log is emptied, need room too. Apart from
-that one small file is kept aside, its blocks allocated: on a full disk it takes the frames of what frees room.
+A disk that has no room for the next file is checked again every second, and whenever a file is released. A new file
+never takes the last of the disk: the state and the chunks, through which the log is emptied, need room too. In
+addition one small file is kept aside, its blocks allocated: on a full disk it takes the frames of what frees room.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import NamedTuple
 from nadi.errors import ClosedError
 from nadi.limits import LOG_FIRST_FILE_BYTES, LOG_KEPT_BYTES
 from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.layout import log_file_name
 
@@ -58,7 +59,7 @@ class FileSupply:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outcome = threading.Condition()  # over the three that follow
         self.ready: PreparedFile | None = None  # the file that was asked for
-        self.failure: Exception | None = None  # why it could not be prepared; the thread tries on if the disk is full
+        self.failure: Exception | None = None  # why it could not be prepared; if the disk is full, the thread retries
         self.is_full = False  # the disk has no room for the next file
         self._closed = False
         self._number = 0  # of the file that was asked for
@@ -66,9 +67,9 @@ class FileSupply:
         self._thread = threading.Thread(target=self._run, name=f"nadi-log-files-{folder.name}", daemon=True)
 
     def start(self, left_over: list[Path], *, reuse: bool) -> None:
-        """Begin, with the files that a former owner had prepared; its spares are found here.
+        """Start, with the files that a former owner had prepared; its spares are found here.
 
-        They are deleted without `reuse`: in a log without files in use the numbers start again, and a
+        Without `reuse` they are deleted: in a log without files in use the numbers start again, and a
         stale frame of the same number could be taken for a live one.
         """
         for temporary in self._folder.glob("new-*.tmp"):
@@ -82,7 +83,7 @@ class FileSupply:
             former, left_over = [], []
         self._has_kept = _has_all(kept, self._kept_bytes)
         if not self._has_kept:
-            kept.unlink(missing_ok=True)  # it would fail when it is needed: another is made
+            kept.unlink(missing_ok=True)  # it would fail when it is needed: another is created
         self._names = itertools.count(max((int(path.stem[6:]) for path in former), default=0) + 1)
         for path in former:
             if _has_all(path, self._file_bytes):
@@ -98,7 +99,7 @@ class FileSupply:
         self._thread.start()
 
     def request(self, number: int) -> None:
-        """Have log file `number` prepared; `take` gets it."""
+        """Have log file `number` prepared; `take` returns it."""
         with self._outcome:
             self._number, self.ready, self.failure, self.is_full = number, None, None, False
         self._jobs.put(self._prepare)
@@ -113,7 +114,7 @@ class FileSupply:
         return self._kept_bytes if self._has_kept else 0
 
     def settle(self) -> None:
-        """Wait until the file last requested is ready, or can't be had; blocking."""
+        """Wait until the file last requested is ready, or unavailable; blocking."""
         self._wanted.set()
         with self._outcome:
             self._outcome.wait_for(lambda: self.ready or self.failure or self._closed)
@@ -123,11 +124,11 @@ class FileSupply:
         """Wait for the file last requested; on a full disk it is the one kept aside.
 
         Raises:
-            OSError: it can't be prepared, also not at a second try.
+            OSError: it can't be prepared, not even at a second try.
             ClosedError: another owner has opened the log.
         """
         self.settle()
-        if isinstance(self.failure, OSError):  # maybe of long ago; the disk may have room by now
+        if isinstance(self.failure, OSError):  # maybe from long ago; the disk may have room by now
             tried = threading.Event()
 
             def try_again() -> None:
@@ -223,7 +224,7 @@ class FileSupply:
         return temporary
 
     def _keep_aside(self) -> None:
-        """Have a small file for a full disk, where there is room for it and none is there."""
+        """Create the small file for a full disk, if there is room for it and it doesn't exist yet."""
         if self._has_kept or disk.room_to_spare(self._folder) < self._kept_bytes:
             return
         path = self._folder / _KEPT_FILE
@@ -248,7 +249,7 @@ class FileSupply:
             self._prepare()
 
     def _keep_or_delete(self, path: Path, *, rename: bool = True) -> None:
-        """Keep it for what it is good for; delete it where the disk is short of room."""
+        """Keep the file for whatever use it has; delete it if the disk is short of room."""
         size_bytes = path.stat().st_size
         if rename and size_bytes == self._kept_bytes and not self._has_kept:
             path.rename(self._folder / _KEPT_FILE)
@@ -266,10 +267,5 @@ class FileSupply:
 
 
 def _has_all(path: Path, size_bytes: int) -> bool:
-    """Whether it is a file of that size that has all of its blocks: it can be written on a full disk."""
+    """Whether it is a file of that size with all its blocks allocated: it can be written on a full disk."""
     return path.is_file() and path.stat().st_size == size_bytes and disk.held_bytes(path) >= size_bytes
-
-
-def is_no_room(error: Exception | None) -> bool:
-    """Whether that is what a full disk says."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -55,7 +55,7 @@ class Window:
         self._buffers.clear()  # they are large, and the log lives on
 
     def _move_to(self, position: int) -> None:
-        """Keep what was read from `position` on, and put the next piece behind it."""
+        """Keep what was read from `position` on, and put the next piece after it."""
         assert self._ahead is not None
         count = self._ahead.result()
         self._current = 1 - self._current

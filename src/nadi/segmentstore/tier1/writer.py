@@ -13,6 +13,7 @@ from crc32c import crc32c
 
 from nadi.limits import MIB
 from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier1.fence import Fence
 from nadi.segmentstore.tier1.latest import note
 from nadi.segmentstore.tier1.layout import (
@@ -27,7 +28,7 @@ from nadi.segmentstore.tier1.layout import (
 )
 from nadi.segmentstore.tier1.log import Appended, LogAddress
 from nadi.segmentstore.tier1.recovery import LogFile
-from nadi.segmentstore.tier1.supply import FileSupply, is_no_room
+from nadi.segmentstore.tier1.supply import FileSupply
 
 _STAGING_BYTES = 5 * MIB  # a full frame (limits.FRAME_MAX_BYTES) and what may be added to it
 _LARGE_BYTES = 64 * MIB  # more than the largest frame
@@ -38,7 +39,7 @@ _SMALL_PART_BYTES = 2048  # below this, one join is faster than a copy each
 class FrameWriter:
     """Writes frame after frame, each durable before `write` returns.
 
-    `on_new_file` is told of each file before its first frame is written.
+    `on_new_file` is called with each file before its first frame is written.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class FrameWriter:
         """Make a frame durable.
 
         Raises:
-            OSError: it may be on disk or not, in part or whole.
+            OSError: the frame may be on disk in full, in part, or not at all.
             ClosedError: another owner has opened the log.
         """
         head, data = (parts[0], parts[1:]) if parts else (b"", parts)
@@ -96,7 +97,7 @@ class FrameWriter:
         return Appended(LogAddress(sequence, file.number, place), checksums)
 
     def begin(self, sequence: int) -> None:
-        """Go on to this owner's first file, whose header is durable then; a frame of that number will be its first.
+        """Move on to this owner's first file, whose header is then durable; a frame of that number will be its first.
 
         Raises: as `write`.
         """
@@ -105,14 +106,14 @@ class FrameWriter:
             self._next_file(sequence)
 
     def has_room(self, payload_bytes: int, parts: int = 0) -> bool:
-        """Whether such a frame goes into the current file: `write` waits for nothing but the disk then."""
+        """Whether such a frame fits the current file: then `write` waits for nothing but the disk."""
         return self._file is not None and self._fits(self._file, frame_bytes(payload_bytes, parts))
 
     def _fits(self, file: LogFile, size: int) -> bool:
         if self._in_kept and self._supply.ready is not None:
             return False  # there is room again
         if file.end == BLOCK_BYTES:
-            return True  # an empty one is made larger where it must be
+            return True  # an empty one is enlarged if needed
         return file.end + size <= self._file_bytes
 
     def is_settled(self, payload_bytes: int) -> bool:
@@ -138,7 +139,7 @@ class FrameWriter:
         return max(self._rest_bytes(of_kept), int(of_kept * supply.kept_bytes) - BLOCK_BYTES) - BLOCK_BYTES
 
     def _rest_bytes(self, of_kept: float) -> int:
-        """What is left of the current file for frames that may have so much of what is kept aside."""
+        """What is left of the current file for frames that may use that much of what is kept aside."""
         if self._file is None:
             return 0
         not_theirs = int((1 - of_kept) * self._file_bytes) if self._in_kept else 0
@@ -155,7 +156,7 @@ class FrameWriter:
             self._fd = -1
 
     def _next_file(self, first_sequence: int) -> LogFile:
-        """Go on to a new file. Its header is durable before any frame: recovery relies on that."""
+        """Move on to a new file. Its header is durable before any frame: recovery relies on that."""
         prepared = self._supply.take()
         self.close()
         assert prepared.number == self._next_number, "files are taken in the order they were requested"

@@ -1,1 +1,1 @@
-"""Tier 2, long-term storage: immutable chunk objects, written behind the log."""
+"""Tier 2, long-term storage: immutable chunk objects, written after the log."""

@@ -1,29 +1,44 @@
-"""Chunk objects in an object store: put once, read by range, deleted.
+"""Chunk objects in an object store: put once, read by range, deleted. `tests/conformance/test_chunk_store.py` says what
+every store does.
 
-`obstore` renames a local object into place but never fsyncs it, so for a local store a chunk counts
-as stored only after its file and the folders that lead to it were synced here.
+`obstore` renames a local object into place but never fsyncs it. So in a local store a chunk counts
+as stored only once its file and the folders that lead to it have been synced here.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import errno
 import logging
 import os
+import stat
 from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import obstore
-from obstore.store import LocalStore, ObjectStore
+from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
-from nadi.errors import NotFoundError, StorageFullError, UnavailableError
+from nadi.errors import InvalidArgumentError, NotFoundError, StorageFullError, UnavailableError
+from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
-from nadi.segmentstore.tier1.disk import sync_folder
+from nadi.segmentstore.tier1.disk import is_no_room, sync_folder
+from nadi.segmentstore.tier2 import localreads
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire.fields import Buffer
 
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
+_REMOTE = ("s3", "gs", "az")
+_RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}  # then the caller gets the error
 
 
 class DiskReadError(UnavailableError):
@@ -31,50 +46,77 @@ class DiskReadError(UnavailableError):
 
 
 class ChunkStore:
-    """Chunks by name. `local` is the folder when the store is one, for fsync."""
+    """Chunks by name. local: the folder when the store is one, for fsync. runtime: its threads wait for the disk, and
+    check what was read."""
 
-    def __init__(self, store: ObjectStore, local: Path | None) -> None:
+    def __init__(self, store: ObjectStore, local: Path | None, runtime: Runtime = REAL) -> None:
+        self.runtime = runtime
         self._store = store
         self._local = local
 
     @classmethod
-    def in_folder(cls, folder: Path) -> ChunkStore:
+    def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(LocalStore(str(folder), mkdir=True), folder)
+        return cls(LocalStore(str(folder), mkdir=True), folder, runtime)
+
+    @classmethod
+    def from_url(cls, url: str, **config: str) -> ChunkStore:
+        """The store at `file:///folder`, `s3://bucket/prefix`, `gs://…`, `az://…`, or `memory:///` for tests.
+
+        config: of the store, such as `endpoint` or `access_key_id`, beside what its environment variables say.
+        InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
+
+        >>> ChunkStore.from_url("memory:///").room_bytes() > 0
+        True
+        """
+        parts = urlsplit(url)
+        if parts.scheme == "file":
+            if parts.netloc or not parts.path or config:
+                raise InvalidArgumentError(f"{url}: a folder is file:///path, and takes no configuration")
+            return cls.in_folder(Path(url2pathname(parts.path)))
+        if parts.scheme == "memory":
+            return cls(MemoryStore(), None)
+        if parts.scheme not in _REMOTE:
+            raise InvalidArgumentError(f"{url}: a store is file://, {', '.join(f'{name}://' for name in _REMOTE)}")
+        client: ClientConfig = {"connect_timeout": "5s", "timeout": "30s"}
+        if config.get("endpoint", "").startswith("http:"):
+            client["allow_http"] = True
+        try:
+            store: ObjectStore = from_url(url, config=config, client_options=client, retry_config=_RETRIES)  # type: ignore[call-overload]
+        except Exception as error:
+            raise InvalidArgumentError(f"{url}: {_in_a_line(error)}") from error
+        return cls(store, None)
 
     def room_bytes(self) -> int:
-        """What may still be stored, as far as is known; the last of a disk is left to others."""
+        """How much may still be stored, as far as known; the last of a disk is left to others."""
         try:
             return _PLENTY_BYTES if self._local is None else free_bytes(self._local) - FULL_BELOW_BYTES
         except OSError:  # `put` says what is wrong
             return _PLENTY_BYTES
 
     def check_room(self, size_bytes: int) -> None:
-        """StorageFullError where a chunk of that size has no room for certain: asked before anything is written."""
+        """Raise StorageFullError if there is certainly no room for a chunk of that size; call before writing it."""
         if self.room_bytes() < size_bytes:
             raise StorageFullError(f"tier 2 has no room for {size_bytes:,} bytes: free space in {self._local}")
 
     async def put(self, name: str, parts: Sequence[Buffer]) -> None:
         """Store a chunk that is `parts` end to end; it is durable when this returns."""
         try:
-            # an iterator: obstore puts them together in a thread of its own, while the loop goes on
+            # an iterator: obstore puts them together in a thread of its own, while the loop continues
             await obstore.put_async(self._store, name, iter(parts), use_multipart=False)
             if self._local is not None:
-                await asyncio.get_running_loop().run_in_executor(None, _sync, self._local, self._local / name)
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
-                raise StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there") from error
-            raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from error
+                await self.runtime.in_thread(_sync, self._local, self._local / name)
         except Exception as error:  # obstore raises its own family, mapped here once
-            if "No space left" in str(error):
+            if is_no_room(error) or "No space left" in str(error):
                 raise StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there") from error
             raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from error
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
-        """Bytes of a chunk, as they came, not copied and not checked; fewer where it is shorter.
+        """Return bytes of a chunk as stored, neither copied nor checked; fewer if it is shorter.
 
         NotFoundError if it is gone; DiskReadError if its disk can't read it.
         """
+        self._check_is_file(name)
         try:
             return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
         except FileNotFoundError as error:
@@ -86,19 +128,43 @@ class ChunkStore:
                 return memoryview(b"")
             raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
 
+    async def read_checked(
+        self, name: str, position: int, length: int, checksums: bytes
+    ) -> tuple[memoryview, list[int]]:
+        """`read` from the start of a block; also return the numbers of the blocks that are not what was stored.
+
+        checksums: of the whole chunk; without any, only missing bytes can be detected.
+        """
+        if self._local is not None:
+            arguments = self._local / name, name, position, length, checksums
+            try:
+                return await self.runtime.in_thread(localreads.read_checked, *arguments)
+            except FileNotFoundError as error:
+                raise NotFoundError(f"chunk {name} is not in tier 2") from error
+            except OSError as error:
+                if error.errno in (errno.EIO, errno.ELOOP):
+                    raise DiskReadError(f"the disk can't read chunk {name}: {error.strerror}") from error
+                raise UnavailableError(f"chunk {name} can't be read: {error}") from error
+        data = await self.read(name, position, length)
+        check = partial(damaged_blocks, name, checksums, position // BLOCK_BYTES, data, length)
+        if length <= BLOCK_BYTES:
+            return data, check()
+        return data, await self.runtime.in_thread(check)  # it takes long enough to hold up others
+
     async def describe(self, name: str, length: int) -> ChunkDescription | None:
-        """What a chunk with so many bytes of data says of itself; None if it doesn't, or can't be read."""
+        """Return the description of a chunk with `length` bytes of data; None if it has none, or can't be read."""
         try:
             return await self.description(name, length)
-        except (NotFoundError, UnavailableError) as error:  # it is told by who reads the data
+        except (NotFoundError, UnavailableError) as error:  # whoever reads the data reports it
             log.debug("chunk %s has no description: %s", name, error)
             return None
 
     async def description(self, name: str, length: int) -> ChunkDescription | None:
-        """What stands behind so many bytes of data in a chunk; None if that is damaged, or nothing.
+        """Return the description after `length` bytes of data in a chunk; None if it is damaged or missing.
 
-        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't tell.
+        NotFoundError if the chunk is gone; UnavailableError if tier 2 can't answer.
         """
+        self._check_is_file(name)
         try:
             tail = await obstore.get_async(self._store, name, options={"range": {"offset": length}})
             return ChunkDescription.decode(name, memoryview(await tail.bytes_async()))
@@ -109,8 +175,17 @@ class ChunkStore:
                 return None
             raise UnavailableError(f"chunk {name} can't be read: {error}") from error
 
+    def _check_is_file(self, name: str) -> None:
+        """A pipe in its place would make whoever opens it wait forever."""
+        if self._local is None:
+            return
+        with contextlib.suppress(OSError):  # reading it will report that
+            if stat.S_ISREG(os.stat(self._local / name).st_mode):
+                return
+            raise DiskReadError(f"the disk can't read chunk {name}: it is no file")
+
     def sizes(self, prefix: str) -> dict[str, int]:
-        """The sizes of all objects whose names begin with a folder; blocking."""
+        """Return the sizes of all objects whose names begin with a folder; blocking."""
         try:
             return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
         except Exception as error:
@@ -125,23 +200,16 @@ class ChunkStore:
             raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
 
     async def listed(self, folder: str) -> dict[str, int]:
-        """The sizes in bytes of all objects in a folder, and below it, by name."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(None, self._listed, folder)
-        except Exception as error:
-            raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from error
-
-    def _listed(self, folder: str) -> dict[str, int]:
-        return {found["path"]: found["size"] for some in obstore.list(self._store, folder) for found in some}
+        """Return the sizes in bytes of all objects in a folder, and below it, by name."""
+        return await self.runtime.in_thread(self.sizes, folder)
 
     async def rename(self, name: str, new: str) -> None:
-        """Give an object another name; that is durable when this returns."""
+        """Rename an object; the new name is durable when this returns."""
         try:
             await obstore.rename_async(self._store, name, new)
             if self._local is not None:
-                loop = asyncio.get_running_loop()
-                await loop.run_in_executor(None, _sync, self._local, self._local / new)
-                await loop.run_in_executor(None, sync_folder, (self._local / name).parent)
+                await self.runtime.in_thread(_sync, self._local, self._local / new)
+                await self.runtime.in_thread(sync_folder, (self._local / name).parent)
         except Exception as error:
             raise UnavailableError(f"chunk {name} can't be renamed: {_in_a_line(error)}") from error
 
@@ -156,7 +224,7 @@ class ChunkStore:
 
 
 def _in_a_line(error: Exception) -> str:
-    """Without the listing of its own parts that `obstore` puts behind what it says."""
+    """The error's message without the listing of its parts that `obstore` appends."""
     return " ".join(str(error).partition("Debug source")[0].split())
 
 

@@ -1,10 +1,10 @@
-"""What a chunk object says of itself, behind its data: whose bytes these are, their checksums, where events may begin.
+"""A chunk object's description of itself, after its data: whose bytes they are, checksums, where events may begin.
 
     object     data · description, msgpack · footer
     footer     size of the description u32 · its crc32c, seeded with the chunk's name, u32 · magic 8 (little-endian)
 
 The data comes first, so that positions in it are those of the extent. Readers don't need the description: the state
-has the checksums too. It tells where to go on behind damage, and whose the bytes are if the state is lost. Chunks of
+has the checksums too. It says where to resume after damage, and whose the bytes are if the state is lost. Chunks of
 earlier versions have none.
 """
 
@@ -26,9 +26,9 @@ _MAGIC = b"nadichnk"
 class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     """segment, offset: whose bytes these were when they were moved here, and from where on; a merge may move them.
 
-    boundaries: for each block of `block_bytes` the first position in the data, at or after the block's begin, where an
-    append begins, but for those that continue an event; the data's length if none does. Earlier versions made no
-    exceptions.
+    boundaries: for each block of `block_bytes`, the first position in the data at or after the block's start where an
+    append begins, not counting appends that continue an event; the data's length if there is none. Earlier versions
+    counted all appends.
     epoch, sequence: of the log's owner, and of the frame that the chunk was planned in; 0: of an earlier version.
     """
 
@@ -45,13 +45,13 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
     sequence: int = 0
 
     def encode(self, name: str) -> bytes:
-        """What stands behind the data in the chunk of that name."""
+        """Return what follows the data in the chunk of that name."""
         body = msgspec.msgpack.encode(self)
         return body + _FOOTER.pack(len(body), crc32c(body, crc32c(name.encode())), _MAGIC)
 
     @classmethod
     def decode(cls, name: str, tail: Buffer) -> ChunkDescription | None:
-        """From the end of an object of that name, or None if no whole one is there.
+        """Return the description at the end of an object of that name, or None if there is no intact one.
 
         >>> described = ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", 0, 4, BLOCK_BYTES, b"....", (0,))
         >>> ChunkDescription.decode("a", b"data" + described.encode("a")) == described
@@ -71,7 +71,7 @@ class ChunkDescription(msgspec.Struct, frozen=True, array_like=True):
             return None
 
     def go_on_at(self, block: int) -> int:
-        """The first position at or after the begin of that block where an event may begin."""
+        """The first position at or after the start of that block where an event may begin."""
         return self.boundaries[block] if block < len(self.boundaries) else self.length
 
     @property

@@ -1,0 +1,42 @@
+"""The controller's background tasks, which no call waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from nadi.errors import ClosedError
+
+log = logging.getLogger(__name__)
+
+BACKGROUND = "controller background"  # their name
+
+
+class Tasks:
+    """Owner of the controller's background tasks: none outlives `close`."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            coroutine.close()
+            raise ClosedError("the controller is being stopped: try again")
+        task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a background task failed", exc_info=task.exception())
+
+    async def close(self) -> None:
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,185 @@
+"""The gRPC server around the controller's services: its limits, and what every call goes through.
+
+A call takes a place among those of its address, its request room while it comes and while it is worked on, and a turn;
+then it is parsed, and its method asked, for callers whom access permits. No exception leaves a handler, for UNKNOWN
+makes the Python client stall for a minute: an error that has no status in the reply becomes a gRPC code on which the
+clients agree. Absent things are NOT_FOUND, bad input INVALID_ARGUMENT (neither is retried), temporary trouble
+UNAVAILABLE, a full disk RESOURCE_EXHAUSTED (both are).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from nadi.access.loop_turns import LoopTurns
+from nadi.access.shares import Shares
+from nadi.controller.access import Answer, ControllerAccess
+from nadi.controller.controller import Controller
+from nadi.controller.grpc.groups import ReaderGroupService
+from nadi.controller.grpc.requests import parsed
+from nadi.controller.grpc.room import Room
+from nadi.controller.grpc.service import Service
+from nadi.controller.grpc.tables import KeyValueTableService
+from nadi.controller.grpc.time import EventTimeService
+from nadi.controller.grpc.transactions import TransactionService
+from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
+from nadi.limits import (
+    RPC_AT_ONCE,
+    RPC_CONNECTIONS_MAX,
+    RPC_IDLE_S,
+    RPC_KEEPALIVE_S,
+    RPC_KEEPALIVE_TIMEOUT_S,
+    RPC_MESSAGE_HURRIED_S,
+    RPC_MESSAGE_MAX_BYTES,
+    RPC_MESSAGE_TIMEOUT_S,
+    RPC_METADATA_MAX_BYTES,
+    RPC_RECEIVING_BYTES,
+    RPC_REFUSED_AT_ONCE,
+    RPC_SENT_AHEAD_BYTES,
+    RPC_SMALL_BYTES,
+    RPC_STARTS_A_TURN,
+    RPC_STREAMS_MAX,
+    RPC_WORK_BYTES,
+    RPC_WORK_TIMES,
+    TLS_HANDSHAKE_S,
+)
+from nadi.wire.rpc.codes import code_of
+from nadi.wire.rpc.service import METHODS, SERVICE
+
+log = logging.getLogger(__name__)
+
+# Java pings an idle channel every 6 minutes; too strict a server would close it. gRPC has no overall memory limit
+# that Python could set, so each part has one: connections, calls on each, and bytes of each call.
+SERVER_OPTIONS: list[tuple[str, int]] = [
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", round(RPC_KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_timeout_ms", round(RPC_KEEPALIVE_TIMEOUT_S * 1000)),
+    ("grpc.max_connection_idle_ms", round(RPC_IDLE_S * 1000)),
+    ("grpc.server_handshake_timeout_ms", round(TLS_HANDSHAKE_S * 1000)),
+    ("grpc.max_allowed_incoming_connections", RPC_CONNECTIONS_MAX),
+    ("grpc.max_concurrent_streams", RPC_STREAMS_MAX),
+    ("grpc.max_receive_message_length", RPC_MESSAGE_MAX_BYTES),
+    ("grpc.max_metadata_size", RPC_METADATA_MAX_BYTES),
+    ("grpc.absolute_max_metadata_size", RPC_METADATA_MAX_BYTES),
+    ("grpc.http2.bdp_probe", 0),  # else it lets each call send megabytes ahead, before anybody reads them
+    ("grpc.http2.lookahead_bytes", RPC_SENT_AHEAD_BYTES),
+    ("grpc.so_reuseport", 0),
+]
+
+
+_CROWDED = "this address has as many calls under way as the controller takes of one: try again when some have ended"
+
+
+def rpc_server(**arguments: Any) -> grpc.aio.Server:
+    """A gRPC server with our limits, for `add_controller`; `arguments` are those of grpc.aio.server."""
+    return grpc.aio.server(
+        options=SERVER_OPTIONS, maximum_concurrent_rpcs=RPC_AT_ONCE + RPC_REFUSED_AT_ONCE, **arguments
+    )
+
+
+def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
+    """Let `server` answer every RPC of the service for `controller`; with `access`, only for permitted callers."""
+    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
+    services = [kind(controller) for kind in kinds]
+    turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
+    handlers = {
+        rpc: grpc.stream_unary_rpc_method_handler(  # for the server to say how long the one request may take to come
+            _guarded(rpc, request, _method(rpc, services), access, turns, rooms),
+            response_serializer=response.SerializeToString,
+        )
+        for rpc, (request, response) in METHODS.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+def _snake(rpc: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
+
+
+def _method(rpc: str, services: Sequence[object]) -> Answer:
+    """The method that answers an RPC, from the one service that has it."""
+    (found,) = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
+    method: Answer = found
+    return method
+
+
+class _Rooms:
+    """For the calls of one server, and their requests: while they come, and while they are worked on."""
+
+    def __init__(self) -> None:
+        self.calls = Shares(RPC_AT_ONCE)
+        self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
+
+
+def _guarded(
+    rpc: str, kind: type[Message], method: Answer, access: ControllerAccess | None, turns: LoopTurns, rooms: _Rooms
+) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
+    """A handler that lets no exception out, and lets in no caller whom `access` refuses.
+
+    It parses the request itself: gRPC answers UNKNOWN to bad ones.
+    """
+
+    async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
+        peer = context.peer()
+        address = peer.rpartition(":")[0]
+        if not rooms.calls.enter(address):
+            return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
+        coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
+        try:
+            await coming.take(RPC_MESSAGE_MAX_BYTES)
+            raw = await _received(requests, rooms.receiving)
+            if len(raw) > RPC_SMALL_BYTES:
+                await worked_on.take(RPC_WORK_TIMES * len(raw))
+            coming.leave()
+            await turns.mine(peer)
+            request = await parsed(kind, raw, lambda: turns.mine(peer))
+            del raw
+            if access is not None:
+                return await access.answer(rpc, method, request, context)
+            return await method(request)
+        except Exception as error:
+            code = grpc.StatusCode[code_of(error)]
+            if code is grpc.StatusCode.INTERNAL:
+                log.exception("%s failed", rpc)
+            text = str(error) if isinstance(error, NadiError) else f"{rpc} failed inside the controller"
+        finally:
+            coming.leave()
+            worked_on.leave()
+            rooms.calls.leave(address)
+        return await context.abort(code, text)
+
+    return handle
+
+
+async def _received(requests: AsyncIterator[bytes], room: Room) -> bytes:
+    """The one request of a call; UnavailableError where it does not come in time, less where others wait for `room`."""
+    loop = asyncio.get_running_loop()
+    look: asyncio.TimerHandle
+
+    def hurry() -> None:
+        nonlocal look
+        if room.is_waited_for:
+            limit.reschedule(loop.time())
+        else:
+            look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
+
+    look = loop.call_later(RPC_MESSAGE_HURRIED_S, hurry)
+    try:
+        async with asyncio.timeout(RPC_MESSAGE_TIMEOUT_S) as limit:
+            raw = await anext(requests, None)
+    except TimeoutError as error:
+        raise UnavailableError("the request did not come in time: try again") from error
+    finally:
+        look.cancel()
+    if raw is None:
+        raise InvalidArgumentError("there is no request")
+    return raw

@@ -1,0 +1,59 @@
+"""Health: a tree of the server's components, each with its state at the time of asking.
+
+Whoever runs the server provides the tree; a component is found by its name, which is unique in the tree.
+A component is ready if it does its work now, and alive if it will do so again without a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+
+class Status(Enum):
+    NEW = "NEW"
+    STARTING = "STARTING"
+    UP = "UP"
+    DOWN = "DOWN"
+    FAILED = "FAILED"
+    UNKNOWN = "UNKNOWN"
+
+
+class Component(msgspec.Struct, frozen=True):
+    """One component; if it has children, its state follows from theirs (`parent`)."""
+
+    name: str
+    status: Status
+    readiness: bool
+    liveness: bool
+    details: dict[str, Any]
+    children: dict[str, Component]
+
+    def find(self, name: str) -> Component | None:
+        if self.name == name:
+            return self
+        found = (child.find(name) for child in self.children.values())
+        return next((component for component in found if component is not None), None)
+
+
+def leaf(name: str, status: Status, details: dict[str, Any] | None = None) -> Component:
+    alive = status in (Status.NEW, Status.STARTING, Status.UP)
+    return Component(name, status, status is Status.UP, alive, details or {}, {})
+
+
+def parent(name: str, children: Iterable[Component]) -> Component:
+    """The component made up of `children`, in the state of the worst of them."""
+    members = {child.name: child for child in children}
+    order = (Status.FAILED, Status.DOWN, Status.UNKNOWN, Status.NEW, Status.STARTING)
+    states = {child.status for child in members.values()}
+    return Component(
+        name,
+        next((status for status in order if status in states), Status.UP),
+        all(child.readiness for child in members.values()),
+        all(child.liveness for child in members.values()),
+        {},
+        members,
+    )

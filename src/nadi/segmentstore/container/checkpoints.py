@@ -1,0 +1,178 @@
+"""A container's state is written after its log, in checkpoints; then the log is released up to what is still needed.
+
+Between two frames everything applied is durable. A checkpoint is taken there, and a task writes it while frames
+continue. Only one runs at a time; if a snapshot in tier 2 is due, it is taken as part of the checkpoint, because no
+commit may run meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import lmdb
+
+from nadi import limits
+from nadi.errors import DamagedStateError, UnavailableError
+from nadi.runtime import Runtime
+from nadi.segmentstore.recovery.parts import ContainerParts, Opened
+from nadi.segmentstore.state.machine import Checkpoint
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """Those of one container. wake: called when there is something to do. recover_from: if it must recover, and why."""
+
+    _opened: Opened
+
+    def __init__(
+        self,
+        parts: ContainerParts,
+        wake: Callable[[], None],
+        recover_from: Callable[[Exception], None],
+        runtime: Runtime,
+    ) -> None:
+        self.sequence = 0  # of the last frame that the state reflects as it is written
+        self.logged_bytes = 0  # since the process began; the container counts them
+        self.waits_for_room = False  # checkpoints fail for lack of room, and are retried
+        self.stopping = False
+        self._parts, self._wake, self._recover_from, self._runtime = parts, wake, recover_from, runtime
+        self._task: asyncio.Task[Any] | None = None  # a checkpoint, or something else that no commit may run beside
+        self._started_at = 0.0
+        self._truncation_due = False
+
+    async def follow(self, opened: Opened) -> None:
+        """Start on the container's parts, once they are open."""
+        self._opened, self.sequence = opened, opened.metadata.state().sequence
+        loop, snapshots = asyncio.get_running_loop(), self._parts.snapshots
+
+        def damaged(error: DamagedStateError) -> None:
+            loop.call_soon_threadsafe(self._recover_from, error)
+
+        opened.metadata.on_damage = snapshots.on_damage = damaged
+        snapshots.on_stored = self._truncate_soon
+        await snapshots.open(self.sequence)
+        # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
+        self._started_at = self._runtime.monotonic() - limits.CHECKPOINT_INTERVAL_S * (self._parts.number % 4) / 4
+
+    def go_on(self) -> None:
+        """Do what is due, between two frames."""
+        if self._truncation_due:
+            self.truncate_log()
+        due = self._runtime.monotonic() - self._started_at >= limits.CHECKPOINT_INTERVAL_S
+        if due or self._opened.state.dirty_count >= limits.CHECKPOINT_DIRTY_RECORDS:
+            self.start()
+
+    def start(self) -> None:
+        """Start writing the state, between two frames, unless a checkpoint is already running."""
+        if self._task is not None and not self._task.done():
+            return
+        self._started_at = self._runtime.monotonic()
+        self._parts.take_room()  # if a full disk had no room for it before
+        state = self._opened.state
+        if state.sequence == self.sequence:
+            self.truncate_log()
+            if self._snapshot_is_due():
+                self._run(self.snapshot())
+        else:
+            self._run(self._write(state.checkpoint()))
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._task = asyncio.create_task(work, name=f"checkpoint-{self._parts.number}")
+
+    async def _write(self, checkpoint: Checkpoint) -> None:
+        state = self._opened.state
+        try:
+            await self._commit(checkpoint)
+        except Exception as error:
+            if self._parts.is_no_room(error):
+                if not self.waits_for_room:
+                    what = "container %d: no room for its state: it stays in the log: %s"
+                    log.warning(what, self._parts.number, error)
+                self.waits_for_room = True
+                state.not_written(checkpoint)
+                return
+            # marks were cleared but nothing was written: only a recovery can find out again what to write
+            self._recover_from(UnavailableError(f"the state could not be written: {error}"))
+            return
+        self.waits_for_room = False
+        state.checkpointed(checkpoint)
+        self.sequence = checkpoint.sequence
+        self._truncate_soon()
+        if self._snapshot_is_due():
+            await self.snapshot()
+
+    async def _commit(self, checkpoint: Checkpoint) -> None:
+        metadata = self._opened.metadata
+        entries = [(record.id, overlay) for record, overlay in checkpoint.entries]
+        moments = [(record.id, entered, start) for record, entered, start in checkpoint.moments]
+        changes = checkpoint.changes, checkpoint.deleted, checkpoint.extents, entries, moments
+        if self._parts.may_be_sealed:
+            await self._parts.unseal()
+        while True:
+            try:
+                await self._runtime.in_thread(metadata.commit, *changes)
+            except lmdb.MapFullError:
+                metadata.grow()  # in the loop, where all reads happen, so that nobody reads meanwhile
+                log.info("container %d: its state has twice the room now", self._parts.number)
+            except lmdb.Error as error:  # nothing was written: once more, with the room kept aside
+                if not self._parts.is_no_room(error) or not self._parts.release_room():
+                    raise
+            else:
+                return
+
+    def _snapshot_is_due(self) -> bool:
+        if self.stopping:
+            return False  # the last one is made when all else has ended
+        metadata, is_full = self._opened.metadata, self._opened.log.is_full
+        return self._parts.snapshots.due(metadata, self.sequence, self.logged_bytes, hurry=is_full)
+
+    async def snapshot(self) -> None:
+        """Take a snapshot; no commit may be running."""
+        await self._parts.snapshots.take(self._opened.metadata, self.sequence, self.logged_bytes)
+
+    async def finish(self) -> None:
+        """Take the last snapshot and release the log up to it, once all frames are written and `ended`."""
+        await self._parts.snapshots.finish(self._opened.metadata, self.sequence, self.logged_bytes)
+        self.truncate_log()
+
+    async def inspect_state(self) -> tuple[str, int]:
+        """Run `ContainerParts.inspect_state` in place of a checkpoint: after `idle`, without an await in between."""
+        walk = self._task = asyncio.create_task(self._parts.inspect_state())
+        return await asyncio.shield(walk)
+
+    async def idle(self) -> None:
+        """Wait until none is running."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    async def ended(self) -> None:
+        """Wait until none is running, once no other will be started."""
+        await self.idle()
+        self._task = None
+
+    def _truncate_soon(self) -> None:
+        self._truncation_due = True
+        self._wake()
+
+    def truncate_log(self) -> None:
+        """Release the log up to what is needed: bytes not in tier 2, and changes not in the checkpoint or its snapshot.
+
+        Damaged bytes stay, so that they can be restored, but don't hold up others: else the log would grow until it is
+        full, and writers would wait forever.
+        If neither log nor snapshot has room, the log is released first: nothing else could make room.
+        Between frames only: a frame in flight may say that bytes are in tier 2, and may yet be lost.
+        """
+        self._truncation_due = False
+        metadata, durable_log, state = self._opened
+        snapshots, known = self._parts.snapshots, self.sequence
+        if metadata.checked and not (durable_log.is_full and snapshots.is_full):
+            known = min(known, snapshots.sequence)
+        oldest, damaged = state.log_needed()
+        before = known + 1
+        if oldest is not None:
+            before = min(before, oldest)
+        durable_log.truncate(before, keep=damaged)

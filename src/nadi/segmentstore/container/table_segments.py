@@ -1,0 +1,199 @@
+"""Table segments: keys with versions, conditional updates, ordered iteration, deltas.
+
+A key's version is the position of its entry in the table's log; an entry takes `17 + key + value` bytes,
+as in Pravega's hash tables. So a position is also where a delta read resumes. All functions run
+in the container's turn, on its current state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from nadi.errors import ConditionFailedError, InvalidArgumentError, StreamSealedError
+from nadi.limits import (
+    KIB,
+    MAX_FRAME_SENT_BYTES,
+    TABLE_BATCH_MAX_BYTES,
+    TABLE_KEY_MAX_BYTES,
+    TABLE_PAGE_MAX_BYTES,
+    TABLE_PAGE_MAX_ENTRIES,
+    TABLE_VALUE_MAX_BYTES,
+)
+from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.state.machine import StateMachine
+from nadi.segmentstore.state.operations import TableUpdate
+from nadi.segmentstore.state.records import SegmentRecord
+from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
+from nadi.wire.errors import KeyNotFoundError, TableLengthError
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
+
+ENTRY_OVERHEAD_BYTES = 17
+_SMALL_BYTES = 64 * KIB  # more may not use the room kept aside
+
+
+def check_key(record: SegmentRecord, key: bytes) -> None:
+    if not 0 < len(key) <= TABLE_KEY_MAX_BYTES:
+        raise InvalidArgumentError(f"a table key has 1 to {TABLE_KEY_MAX_BYTES} bytes, not {len(key)}")
+    if record.key_length and len(key) != record.key_length:
+        raise InvalidArgumentError(f"keys of {record.name} have {record.key_length} bytes, not {len(key)}")
+
+
+def _check_condition(found: int | None, expected: int) -> None:
+    """found: the key's version, None if it is absent."""
+    if expected == NO_VERSION:
+        return
+    if expected == NOT_EXISTS:
+        if found is not None:
+            raise ConditionFailedError(f"the key exists already, at version {found}")
+    elif found is None:
+        raise KeyNotFoundError(f"the key is absent; version {expected} was expected")
+    elif found != expected:
+        raise ConditionFailedError(f"the key is at version {found}; {expected} was expected")
+
+
+def _check_open(record: SegmentRecord) -> None:
+    if record.sealed:
+        raise StreamSealedError(record.name)
+
+
+def _check_length(record: SegmentRecord, expected: int) -> None:
+    if expected != -1 and expected != record.table_length:
+        raise TableLengthError(record.table_length)
+
+
+def update(
+    frame: FrameBuilder,
+    record: SegmentRecord,
+    entries: Sequence[TableEntry],
+    length: int,
+    of_kept: float = NOTHING,
+) -> list[int]:
+    """Put all entries or none; conditions are checked against the state before. Return the versions.
+
+    of_kept: how much of the room kept aside for a full disk they may use. Small values that replace
+    others whose versions they name, as a reader group's state does, may always use half of it.
+    """
+    _check_open(record)
+    _check_length(record, length)
+    size = sum(len(entry.key) + len(entry.value) for entry in entries)
+    if size > TABLE_BATCH_MAX_BYTES:
+        raise InvalidArgumentError(f"a batch of {size:,} bytes exceeds {TABLE_BATCH_MAX_BYTES:,}")
+    for entry in entries:
+        check_key(record, entry.key)
+        if len(entry.value) > TABLE_VALUE_MAX_BYTES:
+            raise InvalidArgumentError(f"a table value has at most {TABLE_VALUE_MAX_BYTES:,} bytes")
+    conditional = [entry for entry in entries if entry.version != NO_VERSION]
+    found = frame.state.table_versions(record, [entry.key for entry in conditional])
+    for entry in conditional:
+        _check_condition(found.get(entry.key), entry.version)
+    position = record.table_length
+    versions: list[int] = []
+    rows: list[tuple[bytes, int, bytes | None]] = []
+    for entry in entries:
+        versions.append(position)
+        rows.append((entry.key, position, entry.value))
+        position += ENTRY_OVERHEAD_BYTES + len(entry.key) + len(entry.value)
+    if rows:
+        if not of_kept and size <= _SMALL_BYTES and all(entry.version >= 0 for entry in entries):
+            of_kept = HALF
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_kept=of_kept)
+    return versions
+
+
+def remove(frame: FrameBuilder, record: SegmentRecord, keys: Sequence[TableKey], length: int) -> None:
+    """Remove all keys or none; removing an absent key without a condition succeeds."""
+    _check_open(record)
+    _check_length(record, length)
+    for key in keys:
+        check_key(record, key.key)
+    found = frame.state.table_versions(record, [key.key for key in keys])
+    for key in keys:
+        _check_condition(found.get(key.key), key.version)
+    position = record.table_length
+    rows: list[tuple[bytes, int, bytes | None]] = []
+    for key in keys:
+        if key.key in found:
+            rows.append((key.key, position, None))
+            position += ENTRY_OVERHEAD_BYTES + len(key.key)
+    if rows:
+        frame.emit(TableUpdate(record.id, rows, frame.now_ms), record, of_kept=ALL)
+
+
+def read(
+    keys: Sequence[TableKey], size: int, state: StateMachine, record: SegmentRecord
+) -> tuple[list[TableEntry], int]:
+    """Return an entry for each key asked for, in order, and the size of the reply with them; absent ones have version
+    NOT_EXISTS and no value. size: of the reply before them, in bytes."""
+    entries = []
+    for key in keys:
+        if not key.key:
+            raise InvalidArgumentError("a table key has at least one byte")  # nor could the reply name it
+        found = state.table_entry(record, key.key)
+        entries.append(TableEntry(key.key, found[0], found[1]) if found else TableEntry(key.key, NOT_EXISTS, b""))
+        size += ENTRY_OVERHEAD_BYTES + len(key.key) + len(entries[-1].value)
+        if size > MAX_FRAME_SENT_BYTES:
+            raise InvalidArgumentError(f"the entries have more than {MAX_FRAME_SENT_BYTES:,} bytes: ask for fewer keys")
+    return entries, size
+
+
+def _ordered(state: StateMachine, record: SegmentRecord, start: bytes) -> Iterator[TableEntry]:
+    """All entries from key `start` on in key order; those in memory override those on disk."""
+    overlay = record.overlay
+    fresh = iter(sorted(key for key, (_, value) in overlay.items() if key >= start and value is not None))
+    pending = next(fresh, None)
+    for key, version, value in state.metadata.entries_from(record.id, start):
+        if key < start:
+            continue  # only where long keys share their head with `start`
+        while pending is not None and pending < key:
+            found = overlay[pending]
+            yield TableEntry(pending, found[0], found[1] or b"")
+            pending = next(fresh, None)
+        if key not in overlay:
+            yield TableEntry(key, version, value)
+    while pending is not None:
+        found = overlay[pending]
+        yield TableEntry(pending, found[0], found[1] or b"")
+        pending = next(fresh, None)
+
+
+def page(
+    state: StateMachine, record: SegmentRecord, count: int, token: bytes, low: bytes, high: bytes
+) -> tuple[list[TableEntry], bytes]:
+    """Return at most `count` entries in key order, after `token` and within [low, high], and the next token."""
+    start = max(low, token + b"\0") if token else low
+    entries: list[TableEntry] = []
+    size = 0
+    for entry in islice(_ordered(state, record, start), min(max(1, count), TABLE_PAGE_MAX_ENTRIES)):
+        if high and entry.key > high:
+            break
+        entries.append(entry)
+        size += len(entry.key) + len(entry.value)
+        if size > TABLE_PAGE_MAX_BYTES:
+            break
+    return entries, entries[-1].key if entries else token
+
+
+def delta(state: StateMachine, record: SegmentRecord, position: int, count: int) -> tuple[list[TableEntry], bool, int]:
+    """Return entries at or after `position` in log order, whether that is all, and where to resume."""
+    limit = min(max(1, count), TABLE_PAGE_MAX_ENTRIES)
+    entries: list[TableEntry] = []
+    size = 0
+
+    def rows() -> Iterator[TableEntry]:
+        for at, key in state.metadata.positions_from(record.id, position):
+            if key not in record.overlay:
+                found = state.metadata.entry(record.id, key)
+                if found is not None and found[0] == at:
+                    yield TableEntry(key, at, found[1])
+        for key, (at, value) in record.overlay.items():
+            if at >= position and value is not None:
+                yield TableEntry(key, at, value)
+
+    for entry in rows():
+        if len(entries) == limit or size > TABLE_PAGE_MAX_BYTES:
+            last = entries[-1]
+            return entries, False, last.version + ENTRY_OVERHEAD_BYTES + len(last.key) + len(last.value)
+        entries.append(entry)
+        size += len(entry.key) + len(entry.value)
+    return entries, True, record.table_length if entries else position

@@ -1,0 +1,230 @@
+"""Commands on segments that one turn in the segment's container answers: a function each, from command to reply.
+
+It finds the segment, checks the command against the state as it is then, and emits what changes; the reply goes out
+once the frame with the change is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from nadi.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    SegmentNotFoundError,
+    StreamSealedError,
+    TruncatedError,
+)
+from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.state import operations as op
+from nadi.segmentstore.state import time_index
+from nadi.segmentstore.state.machine import StateMachine
+from nadi.segmentstore.state.records import Kind, SegmentRecord
+from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
+from nadi.wire import commands as wire
+from nadi.wire.fields import NO_VERSION
+
+Answer = Callable[[Any, FrameBuilder], wire.Command]
+
+
+class WrongKindError(InvalidArgumentError):
+    """A table command on a stream segment, or the reverse."""
+
+
+def find(state: StateMachine, name: str, kind: Kind | None = None) -> SegmentRecord:
+    record = state.find(name)
+    if record is None:
+        raise SegmentNotFoundError(name)
+    if kind is Kind.TABLE and record.kind != Kind.TABLE:
+        raise WrongKindError(f"{name} is not a table segment")
+    if kind is Kind.STREAM and record.kind == Kind.TABLE:
+        raise WrongKindError(f"{name} is a table segment")
+    return record
+
+
+def create(frame: FrameBuilder, name: str, kind: Kind, of_kept: float = NOTHING, **fields: int) -> None:
+    """Create a segment; AlreadyExistsError if there is one of that name."""
+    if not name:
+        raise InvalidArgumentError("a segment needs a name")
+    if frame.state.find(name) is not None:
+        raise AlreadyExistsError("segment", name)
+    frame.emit(op.Create(frame.state.next_segment, name, kind, frame.now_ms, **fields), of_kept=of_kept)
+    record = frame.state.find(name)
+    assert record is not None
+    frame.touched[record.id] = record
+
+
+def delete(frame: FrameBuilder, name: str) -> None:
+    """Delete a segment of any kind."""
+    record = find(frame.state, name)
+    frame.emit(op.Delete(record.id), record, of_kept=ALL)
+
+
+def _info(command: wire.GetStreamSegmentInfo, frame: FrameBuilder) -> wire.Command:
+    r = find(frame.state, command.segment)
+    length = r.table_length if r.kind == Kind.TABLE else r.length
+    return wire.StreamSegmentInfo(
+        command.request_id, r.name, True, r.sealed, False, r.modified_ms, length, r.start_offset
+    )
+
+
+def _create(command: wire.CreateSegment, frame: FrameBuilder) -> wire.Command:
+    create(
+        frame,
+        command.segment,
+        Kind.STREAM,
+        scale_type=command.scale_type,
+        target_rate=command.target_rate,
+        rollover_bytes=command.rollover_size_bytes,
+    )
+    return wire.SegmentCreated(command.request_id, command.segment)
+
+
+def _seal(command: wire.SealSegment, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment)
+    if record.sealed:
+        raise StreamSealedError(command.segment)
+    frame.emit(op.Seal(record.id, frame.now_ms), record, of_kept=ALL)
+    return wire.SegmentSealed(command.request_id, command.segment)
+
+
+def _delete(command: wire.DeleteSegment, frame: FrameBuilder) -> wire.Command:
+    delete(frame, command.segment)
+    return wire.SegmentDeleted(command.request_id, command.segment)
+
+
+def _update_policy(command: wire.UpdateSegmentPolicy, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment)
+    frame.emit(op.Policy(record.id, command.scale_type, command.target_rate), record, of_kept=HALF)
+    return wire.SegmentPolicyUpdated(command.request_id, command.segment)
+
+
+def _get_attribute(command: wire.GetSegmentAttribute, frame: FrameBuilder) -> wire.Command:
+    value = _attribute(frame.state, find(frame.state, command.segment), command.attribute_id)
+    return wire.SegmentAttribute(command.request_id, value)
+
+
+def _update_attribute(command: wire.UpdateSegmentAttribute, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment)
+    if record.sealed:
+        raise StreamSealedError(command.segment)
+    is_met = _attribute(frame.state, record, command.attribute_id) == command.expected_value
+    if is_met:
+        frame.emit(op.Attributes(record.id, {command.attribute_id: command.new_value}), record, of_kept=HALF)
+    return wire.SegmentAttributeUpdated(command.request_id, is_met)
+
+
+def _truncate(command: wire.TruncateSegment, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.STREAM)
+    if not record.start_offset <= command.truncation_offset <= record.length:
+        raise TruncatedError(command.segment, command.truncation_offset, record.start_offset)
+    if command.truncation_offset > record.start_offset:
+        frame.emit(op.Truncate(record.id, command.truncation_offset), record, of_kept=ALL)
+    return wire.SegmentTruncated(command.request_id, command.segment)
+
+
+def _locate_moment(command: wire.LocateMoment, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.STREAM)
+    offset = time_index.locate(frame.state.metadata, record, command.at_ms, frame.now_ms)
+    sealed = time_index.sealed_before(record, command.at_ms)
+    return wire.MomentLocated(command.request_id, command.segment, offset, sealed)
+
+
+# --- merges ------------------------------------------------------------------------------------------
+
+
+def _merge(command: wire.MergeSegments, frame: FrameBuilder) -> wire.Command:
+    source = find(frame.state, command.source, Kind.STREAM)
+    target = frame.state.find(command.target)
+    if target is None:
+        raise SegmentNotFoundError(command.source)
+    _check_merge(target, source)
+    if target.sealed:
+        raise StreamSealedError(command.source)
+    values: dict[bytes, int] = {}
+    for update in command.attribute_updates:
+        found = values.get(update.attribute)
+        if found is None:
+            found = _attribute(frame.state, target, update.attribute)
+        value = _updated(found, update.kind, update.value, update.expected)
+        if value is None:
+            return wire.SegmentAttributeUpdated(command.request_id, False)
+        values[update.attribute] = value
+    changes: list[op.AnyOperation] = [op.Merge(target.id, source.id, frame.now_ms)]
+    if values:
+        changes.append(op.Attributes(target.id, values))
+    frame.emit_all(changes, target, source, of_kept=HALF)
+    return wire.SegmentsMerged(command.request_id, command.target, command.source, target.length)
+
+
+def _merge_batch(command: wire.MergeSegmentsBatch, frame: FrameBuilder) -> wire.Command:
+    target = find(frame.state, command.target, Kind.STREAM)
+    if target.sealed:
+        raise StreamSealedError(command.target)
+    merged: list[tuple[str, int]] = []
+    sources: dict[int, SegmentRecord] = {}
+    length = target.length
+    for name in command.sources:
+        source = frame.state.find(name)
+        if source is not None and source.id not in sources:  # an absent source has already been merged
+            _check_merge(target, source)
+            sources[source.id] = source
+            length += source.length
+        merged.append((name, length))
+    if sources:
+        changes = [op.Merge(target.id, segment, frame.now_ms) for segment in sources]
+        frame.emit_all(changes, target, *sources.values(), of_kept=HALF)
+    return wire.SegmentsBatchMerged(command.request_id, command.target, tuple(merged))
+
+
+def _check_merge(target: SegmentRecord, source: SegmentRecord) -> None:
+    """Raise InvalidArgumentError if the state couldn't take the merge, or would lose data by it."""
+    if Kind.TABLE in (target.kind, source.kind):
+        raise WrongKindError(f"{source.name} can't be merged into {target.name}: one of them is a table segment")
+    if source is target:
+        raise InvalidArgumentError(f"{target.name} can't be merged into itself")
+    if source.start_offset > 0:
+        raise InvalidArgumentError(f"{source.name} was truncated, so it can't be merged into another segment")
+
+
+# --- attributes --------------------------------------------------------------------------------------
+
+
+def _attribute(state: StateMachine, record: SegmentRecord, attribute: bytes) -> int:
+    value = state.attribute(record, attribute)
+    return NO_VERSION if value is None else value
+
+
+def _wrapped(value: int) -> int:
+    """The sum as a 64-bit integer that wraps around, as in Java."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _updated(value: int, kind: int, new: int, expected: int) -> int | None:
+    """The attribute's value after an update of that kind; None if its condition fails."""
+    match kind:
+        case 0 | 1:
+            return new
+        case 2:
+            return new if new > value else None
+        case 3:
+            return new if value == NO_VERSION else _wrapped(value + new)
+        case 4:
+            return new if value == expected else None
+    raise InvalidArgumentError(f"there is no attribute update of kind {kind}")
+
+
+ANSWERS: dict[type[wire.Command], Answer] = {
+    wire.GetStreamSegmentInfo: _info,
+    wire.CreateSegment: _create,
+    wire.SealSegment: _seal,
+    wire.DeleteSegment: _delete,
+    wire.UpdateSegmentPolicy: _update_policy,
+    wire.GetSegmentAttribute: _get_attribute,
+    wire.UpdateSegmentAttribute: _update_attribute,
+    wire.TruncateSegment: _truncate,
+    wire.LocateMoment: _locate_moment,
+    wire.MergeSegments: _merge,
+    wire.MergeSegmentsBatch: _merge_batch,
+}

@@ -1,0 +1,399 @@
+"""The scrub: once a week everything stored is read, so that damage is found while there are copies to repair it from.
+
+One task of the store goes over the containers: first their states, the file and then its records, and the snapshots of
+these; then the bytes of their segments, extent by extent, wherever each lies, past the cache. Whatever reads them
+checks them; what is wrong is counted, described, and logged. A damaged state is rebuilt from its snapshot and the log,
+a damaged snapshot from the state. If what a rebuild needs of the log is damaged, a new snapshot makes it unnecessary,
+for the state in use has what it said. Chunks without checksums, or with a damaged description, are stored again.
+
+It reads at a bounded pace, slower while appends wait, and keeps its place in a file, so that a restart costs seconds of
+it. `begin` starts a pass now, at a quicker pace, for somebody who waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import lmdb
+
+from nadi.errors import DamagedDataError, DataFolderError, NadiError, StorageFullError, UnavailableError
+from nadi.limits import (
+    SCRUB_ASKED_BYTES_PER_S,
+    SCRUB_BYTES_PER_S,
+    SCRUB_DAMAGES_TOLD,
+    SCRUB_EVERY_S,
+    SCRUB_KEEP_S,
+    SCRUB_STATE_RECORDS,
+    SCRUB_YIELD_BYTES,
+    SCRUB_YIELD_S,
+)
+from nadi.model.scrub import ScrubPass, ScrubReport
+from nadi.runtime import Runtime
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.hosted import Hosted
+from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.scrub.kept import Kept, Place, encode, read, write
+from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.state.records import Extent, SegmentRecord
+from nadi.segmentstore.state.stored import extent_length
+from nadi.segmentstore.storage_writer import StorageWriter
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 10.0  # while a container recovers, or the disk fails
+_LOOK_S = 600.0  # how often to check whether a pass is due: the clock may be set
+
+
+class Scrub:
+    """Of one store. file: where it keeps its place. hosted: the containers that it has, which stay the same from
+    `start` to `stop`. writers: theirs, by their numbers."""
+
+    def __init__(
+        self,
+        file: Path,
+        hosted: Hosted,
+        reader: SegmentReader,
+        writers: Mapping[int, StorageWriter],
+        runtime: Runtime,
+    ) -> None:
+        self._file, self._hosted, self._reader = file, hosted, reader
+        self._writers, self._runtime = writers, runtime
+        self._kept, self._is_loaded, self._kept_at = Kept(runtime.now_ms()), False, 0.0
+        self._asked, self._unyielded = asyncio.Event(), 0  # bytes since it last looked whether appends wait
+        self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._free_at = 0.0  # when the pace lets it read again
+
+    # --- what others see ------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> ScrubPass | None:
+        return self._kept.running
+
+    @property
+    def last(self) -> ScrubPass | None:
+        return self._kept.last
+
+    def report(self) -> ScrubReport:
+        return ScrubReport(self.running, self.last)
+
+    @property
+    def started(self) -> bool:
+        return self._task is not None
+
+    @property
+    def ended(self) -> bool:
+        return self._task is not None and self._task.done()
+
+    def begin(self) -> None:
+        """Start a pass now, instead of the weekly one if that is running; a requested one that is running continues."""
+        if self.running is None or not self.running.asked:
+            self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms(), asked=True), Place()
+            self._kept_at = 0.0  # so that a restart resumes it
+            self._asked.set()
+
+    # --- life -----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Go on, after a `stop` too."""
+        if not self._is_loaded:
+            self._load()
+            self._is_loaded = True
+        self._task = asyncio.create_task(self._run(), name="scrub")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
+            self._keep()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._until_due()
+                await self._pass()
+            except NadiError as error:
+                log.warning("the scrub waits: %s", error)
+                await asyncio.sleep(_RETRY_S)
+            except Exception:  # a bug of ours: log it loudly, but don't stop checking
+                log.exception("the scrub failed; it goes on where it was")
+                await asyncio.sleep(_RETRY_S)
+
+    async def _until_due(self) -> None:
+        while self.running is None:
+            self._asked.clear()
+            left_s = SCRUB_EVERY_S - (self._runtime.now_ms() - self._since_ms()) / 1000
+            if left_s <= 0:
+                self._kept.running, self._kept.place = ScrubPass(self._runtime.now_ms()), Place()
+                return
+            try:
+                async with asyncio.timeout(min(left_s, _LOOK_S)):
+                    await self._asked.wait()
+            except TimeoutError:
+                pass
+
+    def _since_ms(self) -> int:
+        """When the last pass ended, or the folder was first served: now, from now on, if the clock was ahead then."""
+        now_ms, last = self._runtime.now_ms(), self.last
+        since_ms = last.ended_ms if last is not None else self._kept.since_ms
+        ahead_ms = since_ms - now_ms
+        if ahead_ms <= 0:
+            return since_ms
+        if last is not None:
+            last.begun_ms, last.ended_ms = last.begun_ms - ahead_ms, now_ms
+        self._kept.since_ms = min(self._kept.since_ms, now_ms)
+        self._keep()  # else each restart would begin a week of its own
+        return now_ms
+
+    async def _pass(self) -> None:
+        """Continue the current pass to its end; one that is started meanwhile replaces it."""
+        found = self.running
+        assert found is not None
+        for step in (self._states, self._segments):
+            await step(found)
+            if self.running is not found:
+                return
+        found.ended_ms = self._runtime.now_ms()
+        found.total_bytes = found.read_bytes
+        self._kept.last, self._kept.running = found, None
+        self._keep()
+        log.log(
+            logging.ERROR if found.damages else logging.INFO,
+            "everything stored was read: %d bytes, %d records, %d bytes of snapshots in %.0f s; damaged places: %d",
+            found.read_bytes,
+            found.records,
+            found.snapshot_bytes,
+            (found.ended_ms - found.begun_ms) / 1000,
+            found.damages,
+        )
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    async def _states(self, found: ScrubPass) -> None:
+        """All containers' states and snapshots; the extents among the records tell how much there is to read."""
+        place = self._kept.place
+        while not place.is_data and (container := self._next(place)) is not None:
+            size = 0
+            if place.table == 0 and not place.key:
+                size = await self._walk(container, place, found)
+            if place.table < len(TABLES):
+                size += self._read_records(self._up(container), place, found)
+            else:
+                await self._snapshot(container, found)
+                await self._log(self._up(container), found)
+                if self.running is not found:
+                    return
+                place.container, place.table, place.key = place.container + 1, 0, b""
+                if self._hosted.following(place.container) is None:
+                    self._kept.place = place = Place(is_data=True)
+            await self._pause(size, found)
+            if self.running is not found:
+                return
+        if not place.is_data:
+            self._kept.place = Place(is_data=True)
+
+    async def _walk(self, container: Container, place: Place, found: ScrubPass) -> int:
+        """Walk the state's file page by page, which also checks what LMDB doesn't; return its size."""
+        damage, size_bytes = await container.inspect_state()
+        if damage:  # the container rebuilds it
+            self._note(found, f"the state of container {container.number}: {damage}")
+            place.table = len(TABLES)
+        found.state_bytes += size_bytes
+        return size_bytes
+
+    async def _snapshot(self, container: Container, found: ScrubPass) -> None:
+        read_bytes = 0
+
+        async def pause(size_bytes: int) -> None:
+            nonlocal read_bytes
+            read_bytes += size_bytes
+            await self._pause(size_bytes, found)
+
+        snapshots = container.parts.snapshots
+        before = snapshots.renewed
+        damage = await snapshots.verify(pause)
+        found.snapshot_bytes += read_bytes
+        if damage:
+            self._note(found, f"the snapshot of container {container.number}, in place of which one is made: {damage}")
+        elif snapshots.renewed != before:
+            text = f"one manifest of the snapshot of container {container.number} was stored again: {snapshots.renewed}"
+            self._note_renewal(found, text)
+
+    async def _log(self, container: Container, found: ScrubPass) -> None:
+        """What a state made of the snapshot needs of the log. Its data is read with the segments."""
+        async for heads in container.log.read_heads(container.parts.snapshots.sequence):
+            for error in heads.damages:
+                text = f"the log of container {container.number}, in place of which a snapshot is made"
+                self._note(found, f"{text}: {error.what}, at byte {error.offset:,} of {error.file}")
+            if heads.damages:
+                container.parts.snapshots.hasten()
+            await self._pause(heads.read_bytes, found)
+            if self.running is not found:
+                return
+
+    def _read_records(self, container: Container, place: Place, found: ScrubPass) -> int:
+        """Some records, or a table's end; their size."""
+        table = TABLES[place.table]
+        try:
+            records = container.metadata.page(table, place.key, SCRUB_STATE_RECORDS)
+            if table == "extents":
+                found.total_bytes += sum(extent_length(value) for _, value in records)
+        except (DataFolderError, lmdb.Error) as error:
+            # the container checks all of it when it recovers from this
+            self._note(found, f"the state of container {container.number}: {error}")
+            place.table = len(TABLES)
+            return 0
+        found.records += len(records)
+        if len(records) < SCRUB_STATE_RECORDS:
+            place.table, place.key = place.table + 1, b""
+        else:
+            place.key = records[-1][0]
+        return sum(len(key) + len(value) for key, value in records)
+
+    async def _segments(self, found: ScrubPass) -> None:
+        """The bytes of all segments that a checkpoint knows of; newer ones were written just now."""
+        while (container := self._next(place := self._kept.place)) is not None:
+            segment = self._next_segment(container, place.segment)
+            if segment is None:
+                place.container, place.segment, place.offset = place.container + 1, 0, 0
+                continue
+            if segment != place.segment:
+                place.segment, place.offset = segment, 0
+            await self._segment(container, segment, found)
+            if self.running is not found:
+                return
+            place.segment, place.offset = segment + 1, 0
+
+    def _next(self, place: Place) -> Container | None:
+        """The container to continue with: the place's own, or the first one after it if another store has that."""
+        container = self._hosted.following(place.container)
+        if container is None:
+            return None
+        if container.number != place.container:
+            place.container, place.table, place.key, place.segment, place.offset = container.number, 0, b"", 0, 0
+        return self._up(container)
+
+    @staticmethod
+    def _next_segment(container: Container, first: int) -> int | None:
+        before = (first - 1).to_bytes(8, "big") if first else b""
+        found = container.metadata.page("segments", before, 1)
+        return int.from_bytes(found[0][0], "big") if found else None
+
+    async def _segment(self, container: Container, segment: int, found: ScrubPass) -> None:
+        state, place = container.state, self._kept.place
+        record = state.by_id(segment)
+        if record is None:
+            return
+        state.record_cache.hold(record)
+        try:
+            end = record.durable_length
+            while (extent := _extent_at(record, place.offset)) is not None and extent.offset < end:
+                if extent.frame is not None and extent.frame.address is None:
+                    return  # under way into the log
+                try:
+                    is_described = await self._reader.verify(container, record, extent)
+                except DamagedDataError as error:
+                    self._note(found, str(error))
+                except OSError as error:
+                    self._note(found, f"bytes {extent.offset:,} to {extent.end:,} of segment {record.name}: {error}")
+                else:
+                    await self._renew(container, record, extent, found, is_described=is_described)
+                found.read_bytes += extent.length
+                if self.running is not found:
+                    return
+                place.offset = extent.end
+                await self._pause(extent.length, found)
+                if self.running is not found:
+                    return
+                self._up(container)
+            if container.state is not state:
+                raise UnavailableError(f"container {container.number} has recovered meanwhile")
+        finally:
+            state.record_cache.release(record)
+            container.make_room()
+
+    async def _renew(
+        self, container: Container, record: SegmentRecord, extent: Extent, found: ScrubPass, *, is_described: bool
+    ) -> None:
+        """Store a chunk again that lacks checksums, or an intact description."""
+        if not extent.chunk or (extent.checksums and is_described):
+            return
+        writer = self._writers[container.number]
+        outcome = "is stored again"
+        try:
+            if await writer.rewrite(record, extent):
+                found.rewritten_bytes += extent.length
+            else:
+                outcome = "is the segment's no more, or waits for the next pass"
+        except StorageFullError as error:
+            outcome = f"stays as it is until the next pass: {error}"
+            if not extent.checksums:
+                log.info("chunk %s without checksums %s", extent.chunk, outcome)
+        if extent.checksums:
+            what = f"the description of chunk {extent.chunk} is damaged or missing, and all its data right"
+            self._note_renewal(found, f"{what}; the chunk {outcome}")
+
+    def _note(self, found: ScrubPass, text: str) -> None:
+        log.error("the scrub found damage: %s", text)
+        found.damages += 1
+        if len(found.damaged) < SCRUB_DAMAGES_TOLD:
+            found.damaged.append(text)
+
+    def _note_renewal(self, found: ScrubPass, text: str) -> None:
+        log.warning("the scrub found damage by which nothing is lost: %s", text)
+        found.renewals += 1
+        if len(found.renewed) < SCRUB_DAMAGES_TOLD:
+            found.renewed.append(text)
+
+    @staticmethod
+    def _up(container: Container) -> Container:
+        if container.failure is not None:
+            raise UnavailableError(f"container {container.number} recovers: {container.failure}")
+        return container
+
+    # --- pace -----------------------------------------------------------------------------------------
+
+    async def _pause(self, size_bytes: int, found: ScrubPass) -> None:
+        """Pause between two reads: long enough to keep the pace, and a little longer while appends wait."""
+        now = self._runtime.monotonic()
+        pace = SCRUB_ASKED_BYTES_PER_S if found.asked else SCRUB_BYTES_PER_S
+        self._free_at = max(self._free_at, now - 0.1) + size_bytes / pace
+        await asyncio.sleep(max(self._free_at - now, 0.0))
+        self._unyielded += size_bytes
+        if self._unyielded >= SCRUB_YIELD_BYTES:
+            self._unyielded = 0
+            if any(container.queue_bytes for container in self._hosted.all()):
+                await asyncio.sleep(SCRUB_YIELD_S)
+        if self._runtime.monotonic() - self._kept_at >= SCRUB_KEEP_S:
+            data = encode(self._kept)
+            self._writing = self._runtime.in_thread(write, self._file, data)
+            await asyncio.shield(self._writing)
+            self._kept_at = self._runtime.monotonic()
+
+    # --- its file -------------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        try:
+            self._kept = read(self._file, self._hosted.count)
+        except FileNotFoundError:
+            self._keep()
+        except (OSError, ValueError) as error:
+            log.warning("where the scrub was can't be read, so it starts over: %s", error)
+            self._kept.running = ScrubPass(self._runtime.now_ms())
+
+    def _keep(self) -> None:
+        write(self._file, encode(self._kept))
+
+
+def _extent_at(record: SegmentRecord, offset: int) -> Extent | None:
+    """The first extent that ends after `offset`."""
+    if record.deleted or not record.extents:
+        return None
+    extent = record.extents[max(record.extent_index(offset), 0)]
+    return extent if extent.end > offset else None

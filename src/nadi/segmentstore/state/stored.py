@@ -1,0 +1,165 @@
+"""What a container's state says of its segments, as keys and values of its tables: encoded and decoded only here."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from nadi.segmentstore.state.checked import STATE_KEY
+from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.tier1.log import LogAddress
+
+_KEY_MAX = 500  # LMDB takes 511
+HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
+ID = struct.Struct(">Q")
+PAIR = struct.Struct(">QQ")
+I64 = struct.Struct(">q")
+EXTENT = struct.Struct(">QQQQQ")  # length, sequence, file, offset, position and whether it continues an event
+CONTINUES = 1 << 63  # in the position; earlier versions never set it
+Change = tuple[str, bytes, bytes | None]  # (table, key, value or None to delete)
+
+
+class ContainerState(msgspec.Struct, array_like=True):
+    """What a container knows beside its segments."""
+
+    sequence: int = 0
+    next_segment: int = 1
+    planned: list[str] = []
+    garbage: list[str] = []
+    transients: list[int] = []
+    logged: bool = False  # whether `logged` lists all segments it should; earlier versions had no such table
+
+
+class StoredSegment(msgspec.Struct, array_like=True, gc=False):
+    name: str
+    kind: int
+    created_ms: int
+    modified_ms: int
+    start_offset: int
+    length: int
+    sealed: bool
+    scale_type: int
+    target_rate: int
+    rollover_bytes: int
+    key_length: int
+    event_count: int
+    entry_count: int
+    table_length: int
+    appended_ms: int = 0  # from here on 0 in records of earlier versions, which had no time index
+    entered_ms: int = 0
+    entered_offset: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+decode_segment = msgspec.msgpack.Decoder(StoredSegment).decode
+decode_state = msgspec.msgpack.Decoder(ContainerState).decode
+
+
+def bounded_key(raw: bytes) -> bytes:
+    """A key that LMDB takes: long ones keep their head, so that order holds but for those that share it."""
+    if len(raw) <= _KEY_MAX:
+        return raw
+    return raw[:HEAD_BYTES] + hashlib.sha256(raw).digest()
+
+
+def state_change(state: ContainerState) -> Change:
+    """What a checkpoint writes of what the container knows beside its segments."""
+    return "state", STATE_KEY, _encode(state)
+
+
+def record_changes(record: SegmentRecord) -> list[Change]:
+    """What changed of the record itself and its attributes; the caller clears its marks."""
+    prefix = ID.pack(record.id)
+    fields = [getattr(record, field) for field in StoredSegment.__struct_fields__]
+    changes: list[Change] = [
+        ("names", bounded_key(record.name.encode()), prefix),
+        ("segments", prefix, _encode(StoredSegment(*fields))),
+        ("logged", prefix, b"" if record.log_bytes else None),
+    ]
+    for attribute in sorted(record.changed_attributes):  # so that the same is stored the same
+        changes.append(("attributes", prefix + attribute, I64.pack(record.attributes[attribute])))
+    return changes
+
+
+def decode_record(
+    segment: int, raw: bytes, extents: Iterable[tuple[bytes, bytes]], frames: dict[int, FrameRef]
+) -> SegmentRecord:
+    """A segment's record of its values; frames in the log are shared through `frames`, by sequence."""
+    stored = decode_segment(raw)
+    record = SegmentRecord(segment, stored.name, stored.kind, stored.created_ms)
+    for field in StoredSegment.__struct_fields__[3:]:
+        setattr(record, field, getattr(stored, field))
+    record.appended_ms = stored.appended_ms or stored.modified_ms
+    record.durable_length, record.durable_sealed, record.exists = stored.length, stored.sealed, True
+    record.attributes_loaded = False
+    for key, value in extents:
+        length, sequence, file, offset, position = EXTENT.unpack_from(value)
+        frame = None
+        if sequence:
+            frame = frames.get(sequence)
+            if frame is None:
+                frame = frames[sequence] = FrameRef(sequence, LogAddress(sequence, file, offset), 0.0)
+        chunk, checksums = unpack_chunk(value)
+        at, continues = position & ~CONTINUES, bool(position & CONTINUES)
+        extent = Extent(PAIR.unpack(key)[1], length, frame, at, chunk, checksums, continues=continues)
+        record.extents.append(extent)
+        if frame is not None:
+            record.log_bytes += length
+    return record
+
+
+def pack_extent(extent: Extent) -> bytes:
+    address = extent.frame.address if extent.frame is not None else LogAddress(0, 0, 0)
+    assert address is not None, "a checkpoint holds durable frames only"
+    checksums = b"\0" + extent.checksums if extent.checksums else b""  # earlier versions had none
+    position = extent.position | CONTINUES if extent.continues else extent.position
+    return EXTENT.pack(extent.length, *address, position) + extent.chunk.encode() + checksums
+
+
+def unpack_chunk(value: bytes) -> tuple[str, bytes]:
+    """What follows the fixed part of an extent: the chunk's name, and the checksums."""
+    chunk, _, checksums = bytes(value[EXTENT.size :]).partition(b"\0")
+    return chunk.decode(), checksums
+
+
+def extent_length(value: bytes) -> int:
+    """How many bytes of its segment an extent has, by its value in the table."""
+    return int(EXTENT.unpack_from(value)[0])
+
+
+def unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
+    size = ID.unpack_from(raw, 8)[0]
+    return raw[16 : 16 + size], int(I64.unpack_from(raw)[0]), raw[16 + size :]
+
+
+def decode_sequence(state: bytes) -> int:
+    """The last frame that a state reflects, of its own record."""
+    return decode_state(state).sequence
+
+
+def encode_state(sequence: int, next_segment: int) -> bytes:
+    """A state's own record, if no more is known."""
+    return _encode(ContainerState(sequence, next_segment))
+
+
+def freed(state: bytes, next_segment: int, in_use: set[str]) -> bytes:
+    """A state's own record, with these chunks neither planned nor garbage, and new segments from that number on."""
+    own = decode_state(state)
+    own.next_segment = max(own.next_segment, next_segment)
+    own.planned = [chunk for chunk in own.planned if chunk not in in_use]
+    own.garbage = [chunk for chunk in own.garbage if chunk not in in_use]
+    return _encode(own)
+
+
+def derived(records: Mapping[str, Mapping[bytes, bytes]]) -> dict[str, dict[bytes, bytes]]:
+    """The tables of a state that follow from the others: names, positions, and which segments are in the log."""
+    names = {bounded_key(decode_segment(raw).name.encode()): key for key, raw in records["segments"].items()}
+    positions = {}
+    for place, raw in records["entries"].items():
+        key, version, _ = unpack_entry(raw)
+        positions[place[: ID.size] + I64.pack(version)] = key
+    in_log = {key[: ID.size]: b"" for key, raw in records["extents"].items() if EXTENT.unpack_from(raw)[1]}
+    return {"names": names, "positions": positions, "logged": in_log}

@@ -1,0 +1,47 @@
+"""nadi's own commands, with codes from 10,001: no Pravega client sends or receives them."""
+
+from __future__ import annotations
+
+from nadi.wire.commands.command import OfSegment, WithToken
+from nadi.wire.fields import I64, Blob, Bool, Entries, Str
+
+
+class LocateMoment(OfSegment, frozen=True):
+    """Where a stream segment stood at a moment, in ms since 1970; see `segmentstore.state.time_index`."""
+
+    code = 10_001
+    at_ms: I64
+    token: Str
+
+
+class MomentLocated(OfSegment, frozen=True):
+    """No event before `offset` was appended at that moment or later. is_sealed: the segment was sealed before it,
+    so that it has no such event at all."""
+
+    code = 10_002
+    offset: I64
+    is_sealed: Bool
+
+
+class UpdateTableToFreeRoom(WithToken, frozen=True):
+    """As UpdateTableEntries, answered alike, of whoever truncates or deletes: taken on a full disk too, for a while.
+    make_table: make the table if it isn't there."""
+
+    code = 10_003
+    entries: Entries
+    make_table: Bool
+
+
+class Scrub(OfSegment, frozen=True):
+    """How far the reading of everything stored is; `start`: begin it now. `segment` is `naming.SCRUB_SEGMENT`."""
+
+    code = 10_004
+    start: Bool
+    token: Str
+
+
+class ScrubReported(OfSegment, frozen=True):
+    """report: a `model.scrub.ScrubReport` as JSON."""
+
+    code = 10_005
+    report: Blob

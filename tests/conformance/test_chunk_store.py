@@ -1,0 +1,98 @@
+"""What every chunk store does, run on each kind that needs no network: see `conftest`."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from nadi.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from nadi.segmentstore.tier2.checksums import checksums_of
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+NAME = "container-0/a chunk"
+
+
+async def test_what_was_put_is_read_in_parts(chunks: ChunkStore) -> None:
+    await chunks.put(NAME, [b"ab", memoryview(b"cd"), b"", b"efgh"])
+    assert bytes(await chunks.read(NAME, 0, 8)) == b"abcdefgh"
+    assert bytes(await chunks.read(NAME, 3, 2)) == b"de"
+    assert bytes(await chunks.read(NAME, 6, 100)) == b"gh"
+    assert bytes(await chunks.read(NAME, 8, 1)) == b""
+    assert bytes(await chunks.read(NAME, 100, 1)) == b""
+    await chunks.put(NAME, [b"another"])
+    assert bytes(await chunks.read(NAME, 0, 100)) == b"another"
+
+
+async def test_one_that_is_not_there(chunks: ChunkStore) -> None:
+    for read in (chunks.read(NAME, 0, 1), chunks.read_checked(NAME, 0, 1, b""), chunks.description(NAME, 0)):
+        with pytest.raises(NotFoundError, match=NAME):
+            await read
+    assert await chunks.describe(NAME, 0) is None
+    await chunks.delete(NAME)
+    with pytest.raises(UnavailableError):
+        await chunks.rename(NAME, NAME + "2")
+
+
+async def test_what_is_deleted_or_renamed_is_gone(chunks: ChunkStore) -> None:
+    for name in (NAME, "container-0/b", "container-1/c"):
+        await chunks.put(name, [name.encode()])
+    assert await chunks.listed("container-0") == {NAME: len(NAME), "container-0/b": 13}
+    assert chunks.sizes("container-1/") == {"container-1/c": 13}
+    await chunks.rename("container-0/b", "container-0/d")
+    await chunks.delete(NAME)
+    await chunks.delete(NAME)
+    assert await chunks.listed("container-0") == {"container-0/d": 13}
+    assert bytes(await chunks.read("container-0/d", 0, 13)) == b"container-0/b"
+    with pytest.raises(NotFoundError):
+        await chunks.read(NAME, 0, 1)
+
+
+async def test_what_is_damaged_is_told(chunks: ChunkStore) -> None:
+    await chunks.put(NAME, [b"its dat!"])
+    checksums = checksums_of(NAME, [b"its data"])
+    for length, known, expected in ((8, checksums, [0]), (9, b"", [0]), (8, b"", [])):
+        data, damaged = await chunks.read_checked(NAME, 0, length, known)
+        assert (bytes(data), damaged) == (b"its dat!", expected)
+
+
+def test_room_is_known_as_far_as_it_can_be(chunks: ChunkStore) -> None:
+    assert chunks.room_bytes() > 0
+    chunks.check_room(1)
+
+
+@pytest.mark.parametrize(
+    ("url", "config", "said"),
+    [
+        ("ftp://host/folder", {}, "a store is file://, s3://, gs://, az://"),
+        ("/a/folder", {}, "a store is file://"),
+        ("file://host/folder", {}, "file:///path"),
+        ("file:///folder", {"endpoint": "x"}, "takes no configuration"),
+        ("s3://bucket/prefix", {"nonsense": "1"}, "'nonsense' is not valid"),
+        ("az://container/prefix", {}, "Account must be specified"),
+    ],
+)
+def test_a_url_that_is_no_store(url: str, config: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=said) as caught:
+        ChunkStore.from_url(url, **config)
+    assert "Debug source" not in str(caught.value)
+
+
+def test_a_store_that_can_not_be_reached_is_told_soon() -> None:
+    keys = {"access_key_id": "a", "secret_access_key": "b", "region": "r"}
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        _is_told(ChunkStore.from_url("s3://bucket/prefix", endpoint=endpoint, **keys))
+
+
+def _is_told(chunks: ChunkStore) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20):
+            with pytest.raises(UnavailableError, match="can't be written"):
+                await chunks.put(NAME, [b"x"])
+            with pytest.raises(UnavailableError, match="can't be read"):
+                await chunks.read(NAME, 0, 1)
+
+    asyncio.run(run())

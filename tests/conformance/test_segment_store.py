@@ -1,0 +1,445 @@
+"""What every segment store does, command by command: the real one, within its process and through its socket, and the
+one in memory that other tests use. A new one adds itself to `STORES`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadi.model.framing import frame_events
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, TableEntry, TableKey
+from tests.segmentstore.harness import WRITER, Peer, connect, open_store
+from tests.support.memory_store import MemoryStore
+
+Exchange = Callable[[wire.Command], Awaitable[Any]]
+
+S, T, TABLE = "scope/stream/0.#epoch.0", "scope/stream/1.#epoch.0", "scope/table_kvtable/0.#epoch.0"
+ABSENT = "scope/none/0.#epoch.0"
+
+
+@asynccontextmanager
+async def inner(folder: Path) -> AsyncIterator[Exchange]:
+    store = SegmentStore(folder, 1)
+    await store.start()
+    yield store.exchange
+    await store.close()
+
+
+@asynccontextmanager
+async def socket(folder: Path) -> AsyncIterator[Exchange]:
+    async with open_store(folder, 1) as (_, peer):
+        yield peer.ask
+
+
+@asynccontextmanager
+async def memory(folder: Path) -> AsyncIterator[Exchange]:
+    yield MemoryStore().exchange
+
+
+@asynccontextmanager
+async def memory_socket(folder: Path) -> AsyncIterator[Exchange]:
+    store = MemoryStore()
+    server = await asyncio.get_running_loop().create_server(store.connection, "127.0.0.1", 0)
+    peer = await connect(server.sockets[0].getsockname()[:2])
+    yield peer.ask
+    peer.close()
+    server.close()
+    assert not store.refused
+
+
+STORES: dict[str, Callable[[Path], AbstractAsyncContextManager[Exchange]]] = {
+    "inner": inner,
+    "socket": socket,
+    "memory": memory,
+    "memory-socket": memory_socket,
+}
+SOCKETS = ("socket", "memory-socket")  # alone take appends without a condition
+
+
+@pytest.fixture(params=list(STORES))
+async def ask(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Exchange]:
+    async with STORES[request.param](tmp_path) as exchange:
+        yield exchange
+
+
+@pytest.fixture(params=SOCKETS)
+async def wired(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Exchange]:
+    async with STORES[request.param](tmp_path) as exchange:
+        yield exchange
+
+
+async def made(ask: Exchange, name: str = S, *events: bytes) -> int:
+    """A segment with these events; its length."""
+    assert await ask(wire.CreateSegment(1, name, 0, 0, "")) == wire.SegmentCreated(1, name)
+    assert await ask(wire.SetupAppend(2, WRITER, name, "")) == wire.AppendSetup(2, name, WRITER, NO_VERSION)
+    length = 0
+    for number, event in enumerate(events):
+        reply = await ask(wire.ConditionalAppend(WRITER, number, length, 0, event, 3))
+        length += 8 + len(event)
+        previous = number - 1 if number else NO_VERSION
+        assert reply == wire.DataAppended(WRITER, number, previous, 3, length)
+    return length
+
+
+async def info(ask: Exchange, name: str = S) -> tuple[bool, int, int]:
+    """Whether it is sealed, where it starts, and where it ends."""
+    reply = await ask(wire.GetStreamSegmentInfo(9, name, ""))
+    assert isinstance(reply, wire.StreamSegmentInfo), reply
+    assert (reply.request_id, reply.segment, reply.exists, reply.is_deleted) == (9, name, True, False)
+    return reply.is_sealed, reply.start_offset, reply.write_offset
+
+
+async def read(ask: Exchange, name: str = S, offset: int = 0) -> bytes:
+    """From there to the end, in as many replies as it takes."""
+    _, _, end = await info(ask, name)
+    data = b""
+    while offset + len(data) < end:
+        reply = await ask(wire.ReadSegment(name, offset + len(data), 1 << 20, "", 4))
+        assert isinstance(reply, wire.SegmentRead), reply
+        assert (reply.segment, reply.offset, reply.request_id) == (name, offset + len(data), 4)
+        data += bytes(reply.data)
+    return data
+
+
+async def test_a_segment_is_created_once(ask: Exchange) -> None:
+    await made(ask)
+    assert await info(ask) == (False, 0, 0)
+    assert await ask(wire.CreateSegment(5, S, 0, 0, "")) == wire.SegmentAlreadyExists(5, S)
+    assert await ask(wire.UpdateSegmentPolicy(6, S, 1, 10, "")) == wire.SegmentPolicyUpdated(6, S)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        wire.GetStreamSegmentInfo(7, ABSENT, ""),
+        wire.SealSegment(7, ABSENT, ""),
+        wire.TruncateSegment(7, ABSENT, 0, ""),
+        wire.DeleteSegment(7, ABSENT, ""),
+        wire.UpdateSegmentPolicy(7, ABSENT, 1, 10, ""),
+        wire.GetSegmentAttribute(7, ABSENT, WRITER, ""),
+        wire.UpdateSegmentAttribute(7, ABSENT, WRITER, 1, NO_VERSION, ""),
+        wire.SetupAppend(7, WRITER, ABSENT, ""),
+        wire.LocateOffset(7, ABSENT, 1, ""),
+        wire.LocateMoment(7, ABSENT, 1, ""),
+        wire.MergeSegments(7, S, ABSENT, ""),
+        wire.MergeSegmentsBatch(7, ABSENT, (S,), ""),
+        wire.DeleteTableSegment(7, ABSENT, False, ""),
+        wire.GetTableSegmentInfo(7, ABSENT, ""),
+        wire.ReadTable(7, ABSENT, "", (TableKey(b"k"),)),
+        wire.ReadTableEntries(7, ABSENT, "", 10, (b"", b"", b"")),
+        wire.UpdateTableEntries(7, ABSENT, "", (TableEntry(b"k", NO_VERSION, b"v"),)),
+        wire.RemoveTableKeys(7, ABSENT, "", (TableKey(b"k"),)),
+    ],
+    ids=lambda command: type(command).__name__,
+)
+async def test_a_segment_that_is_not_there(ask: Exchange, command: wire.Command) -> None:
+    await made(ask)
+    assert await ask(command) == wire.NoSuchSegment(7, ABSENT)
+
+
+async def test_where_a_read_of_none_was_to_begin_is_said(ask: Exchange) -> None:
+    assert await ask(wire.ReadSegment(ABSENT, 5, 10, "", 7)) == wire.NoSuchSegment(7, ABSENT, "", 5)
+
+
+async def test_what_was_appended_is_read_in_parts(ask: Exchange) -> None:
+    await made(ask, S, b"one", b"", b"three")
+    stored = frame_events([b"one", b"", b"three"])
+    assert await read(ask) == stored
+    for offset in range(len(stored)):
+        reply = await ask(wire.ReadSegment(S, offset, 8, "", 4))
+        assert 0 < len(reply.data) <= 8
+        assert bytes(reply.data) == stored[offset : offset + len(reply.data)]
+        assert not reply.end_of_segment
+
+
+async def test_an_append_behind_a_condition_that_does_not_hold_changes_nothing(ask: Exchange) -> None:
+    length = await made(ask, S, b"one")
+    for wrong in (0, length - 1, length + 1):
+        reply = await ask(wire.ConditionalAppend(WRITER, 1, wrong, 0, b"two", 5))
+        assert reply == wire.ConditionalCheckFailed(WRITER, 1, 5)
+    assert await read(ask) == frame_events([b"one"])
+    assert await ask(wire.SetupAppend(6, WRITER, S, "")) == wire.AppendSetup(6, S, WRITER, 0)
+
+
+async def test_an_event_number_is_taken_once(ask: Exchange) -> None:
+    length = await made(ask, S, b"one", b"two")
+    assert await ask(wire.SetupAppend(6, WRITER, S, "")) == wire.AppendSetup(6, S, WRITER, 1)
+    reply = await ask(wire.ConditionalAppend(WRITER, 0, length, 0, b"two", 5))
+    assert isinstance(reply, wire.InvalidEventNumber)
+    assert (reply.writer_id, reply.request_id) == (WRITER, 5)
+
+
+async def test_a_sealed_segment_takes_nothing_and_ends(ask: Exchange) -> None:
+    length = await made(ask, S, b"one")
+    await made(ask, T, b"two")
+    assert await ask(wire.SetupAppend(6, WRITER, S, "")) == wire.AppendSetup(6, S, WRITER, 0)
+    assert await ask(wire.SealSegment(1, S, "")) == wire.SegmentSealed(1, S)
+    assert await info(ask) == (True, 0, length)
+    assert await ask(wire.SealSegment(2, S, "")) == wire.SegmentIsSealed(2, S)
+    assert await ask(wire.UpdateSegmentAttribute(3, S, WRITER, 1, 0, "")) == wire.SegmentIsSealed(3, S)
+    assert await ask(wire.MergeSegmentsBatch(4, S, (T,), "")) == wire.SegmentIsSealed(4, S)
+    assert isinstance(await ask(wire.MergeSegments(4, S, T, "")), wire.SegmentIsSealed)
+    refused = await ask(wire.ConditionalAppend(WRITER, 1, length, 0, b"two", 5))
+    assert isinstance(refused, wire.SegmentIsSealed)
+    assert (refused.request_id, refused.segment) == (5, S)
+    assert await read(ask) == frame_events([b"one"])
+    end = await ask(wire.ReadSegment(S, length, 10, "", 6))
+    assert (end.end_of_segment, bytes(end.data)) == (True, b"")
+    assert await read(ask, T) == frame_events([b"two"])
+
+
+async def test_what_was_truncated_is_gone_and_nothing_else(ask: Exchange) -> None:
+    length = await made(ask, S, b"one", b"two")
+    assert await ask(wire.TruncateSegment(1, S, 11, "")) == wire.SegmentTruncated(1, S)
+    assert await ask(wire.TruncateSegment(2, S, 11, "")) == wire.SegmentTruncated(2, S)
+    assert await info(ask) == (False, 11, length)
+    assert await ask(wire.ReadSegment(S, 10, 10, "", 3)) == wire.SegmentIsTruncated(3, S, 11, "", 10)
+    assert await read(ask, S, 11) == frame_events([b"two"])
+    for outside in (10, length + 1):
+        assert await ask(wire.TruncateSegment(4, S, outside, "")) == wire.SegmentIsTruncated(4, S, 11)
+    assert await info(ask) == (False, 11, length)
+
+
+async def test_a_deleted_segment_can_be_made_again_empty(ask: Exchange) -> None:
+    await made(ask, S, b"one")
+    assert await ask(wire.DeleteSegment(1, S, "")) == wire.SegmentDeleted(1, S)
+    assert await ask(wire.GetStreamSegmentInfo(2, S, "")) == wire.NoSuchSegment(2, S)
+    await made(ask)
+    assert await info(ask) == (False, 0, 0)
+
+
+async def test_an_attribute_is_compared_and_set(ask: Exchange) -> None:
+    key = bytes(15) + b"\7"
+    await made(ask)
+
+    async def value() -> Any:
+        return await ask(wire.GetSegmentAttribute(1, S, key, ""))
+
+    assert await value() == wire.SegmentAttribute(1, NO_VERSION)
+    for new, expected, done in ((5, 4, False), (5, NO_VERSION, True), (6, NO_VERSION, False), (6, 5, True)):
+        reply = await ask(wire.UpdateSegmentAttribute(2, S, key, new, expected, ""))
+        assert reply == wire.SegmentAttributeUpdated(2, done)
+    assert await value() == wire.SegmentAttribute(1, 6)
+
+
+async def test_a_merge_moves_all_of_one_segment_behind_another(ask: Exchange) -> None:
+    await made(ask, S, b"one")
+    await made(ask, T, b"two", b"three")
+    key = bytes(15) + b"\7"
+    update = AttributeUpdate(key, 1, 42, 0)
+    assert await ask(wire.MergeSegments(1, S, T, "", (update,))) == wire.SegmentsMerged(1, S, T, 35)
+    assert await read(ask) == frame_events([b"one", b"two", b"three"])
+    assert await ask(wire.GetStreamSegmentInfo(2, T, "")) == wire.NoSuchSegment(2, T)
+    assert await ask(wire.GetSegmentAttribute(3, S, key, "")) == wire.SegmentAttribute(3, 42)
+    assert await ask(wire.MergeSegments(4, S, T, "")) == wire.NoSuchSegment(4, T)
+
+
+async def test_a_merge_whose_condition_does_not_hold_leaves_both(ask: Exchange) -> None:
+    await made(ask, S, b"one")
+    await made(ask, T, b"two")
+    update = AttributeUpdate(bytes(15) + b"\7", 4, 42, 41)
+    assert await ask(wire.MergeSegments(1, S, T, "", (update,))) == wire.SegmentAttributeUpdated(1, False)
+    assert await read(ask) == frame_events([b"one"])
+    assert await read(ask, T) == frame_events([b"two"])
+
+
+async def test_several_are_merged_in_order_and_those_that_are_gone_are_passed_over(ask: Exchange) -> None:
+    await made(ask, S, b"one")
+    others = ["scope/stream/5.#epoch.0", "scope/stream/6.#epoch.0"]
+    for name in others:
+        await made(ask, name, name.encode())
+    size = 8 + len(others[0])
+    asked = (others[1], ABSENT, others[0])
+    expected = ((others[1], 11 + size), (ABSENT, 11 + size), (others[0], 11 + 2 * size))
+    assert await ask(wire.MergeSegmentsBatch(1, S, asked, "")) == wire.SegmentsBatchMerged(1, S, expected)
+    assert await read(ask) == frame_events([b"one", others[1].encode(), others[0].encode()])
+
+
+async def test_what_cannot_be_merged_is_refused(ask: Exchange) -> None:
+    await made(ask, S, b"one")
+    await made(ask, T, b"two")
+    await ask(wire.TruncateSegment(1, T, 11, ""))
+    await ask(wire.CreateTableSegment(2, TABLE, ""))
+    for source in (S, T, TABLE):
+        reply = await ask(wire.MergeSegments(3, S, source, ""))
+        assert isinstance(reply, wire.ErrorMessage)
+        assert reply.error_code == wire.ILLEGAL_ARGUMENT
+    assert await read(ask) == frame_events([b"one"])
+
+
+async def test_an_offset_within_an_event_is_located_behind_it(ask: Exchange) -> None:
+    await made(ask, S, b"one", b"two")
+    for target, found in ((0, 0), (1, 11), (11, 11), (12, 22), (99, 22)):
+        assert await ask(wire.LocateOffset(1, S, target, "")) == wire.OffsetLocated(1, S, found)
+
+
+# --- appends as writers send them, which come through sockets alone ------------------------------------------
+
+
+async def test_an_append_is_acknowledged_with_its_number_and_the_one_before(wired: Exchange) -> None:
+    await made(wired)
+    blocks = [(frame_events([b"a", b"bb"]), 2, 2), (frame_events([b"ccc"]), 1, 3)]
+    end, last = 0, NO_VERSION
+    for data, events, number in blocks:
+        end += len(data)
+        reply = await wired(wire.AppendBlockEnd(WRITER, len(data), data, events, number, 5))
+        assert reply == wire.DataAppended(WRITER, number, last, 5, end)
+        last = number
+    assert await read(wired) == b"".join(data for data, _, _ in blocks)
+
+
+@pytest.mark.parametrize(
+    ("command", "ends", "data"),
+    [
+        (wire.ConditionalAppend(WRITER, 1, 11, 0, b"two", 3), False, frame_events([b"two"])),
+        (wire.SealSegment(3, S, ""), True, b""),
+    ],
+    ids=["an append", "a seal"],
+)
+async def test_a_read_at_the_end_waits(wired: Any, command: wire.Command, ends: bool, data: bytes) -> None:
+    peer: Peer = wired.__self__
+    length = await made(wired, S, b"one")
+    peer.send(wire.ReadSegment(S, length, 100, "", 7))
+    replies = [await peer.ask(command), await peer.receive()]
+    (read,) = [reply for reply in replies if isinstance(reply, wire.SegmentRead)]
+    assert (read.offset, read.end_of_segment, bytes(read.data)) == (length, ends, data)
+
+
+async def test_a_transient_segment_is_made_and_merged(wired: Exchange) -> None:
+    await made(wired, S, b"one")
+    created = await wired(wire.CreateTransientSegment(1, WRITER, S, ""))
+    assert isinstance(created, wire.SegmentCreated)
+    assert created.segment.startswith(f"{S}#transient.")
+    other = bytes(15) + b"\1"
+    assert isinstance(await wired(wire.SetupAppend(2, other, created.segment, "")), wire.AppendSetup)
+    data = frame_events([b"large"])
+    appended = await wired(wire.ConditionalBlockEnd(other, 0, 0, data, 3))
+    assert appended == wire.DataAppended(other, 0, NO_VERSION, 3, len(data))
+    assert await wired(wire.MergeSegments(4, S, created.segment, "")) == wire.SegmentsMerged(4, S, created.segment, 24)
+    assert await read(wired) == frame_events([b"one", b"large"])
+
+
+async def test_an_append_to_a_sealed_segment_is_refused_with_its_number(wired: Exchange) -> None:
+    await made(wired)
+    await wired(wire.SealSegment(1, S, ""))
+    data = frame_events([b"a"])
+    reply = await wired(wire.AppendBlockEnd(WRITER, len(data), data, 1, 7, 5))
+    assert reply == wire.SegmentIsSealed(5, S, "", 7)
+
+
+# --- tables --------------------------------------------------------------------------------------------------
+
+
+async def table(ask: Exchange, **values: bytes) -> dict[str, int]:
+    """A table with these; the versions of its keys."""
+    assert await ask(wire.CreateTableSegment(1, TABLE, "")) == wire.SegmentCreated(1, TABLE)
+    entries = tuple(TableEntry(key.encode(), NOT_EXISTS, value) for key, value in values.items())
+    reply = await ask(wire.UpdateTableEntries(2, TABLE, "", entries))
+    assert isinstance(reply, wire.TableEntriesUpdated)
+    return dict(zip(values, reply.versions, strict=True))
+
+
+async def held(ask: Exchange, *keys: bytes) -> tuple[TableEntry, ...]:
+    reply = await ask(wire.ReadTable(3, TABLE, "", tuple(map(TableKey, keys))))
+    assert isinstance(reply, wire.TableRead), reply
+    return tuple(TableEntry(bytes(key), version, bytes(value)) for key, version, value in reply.entries)
+
+
+async def test_a_table_is_made_once_and_says_how_much_it_has(ask: Exchange) -> None:
+    await table(ask, a=b"1", b=b"22")
+    assert await ask(wire.CreateTableSegment(4, TABLE, "")) == wire.SegmentAlreadyExists(4, TABLE)
+    found = await ask(wire.GetTableSegmentInfo(5, TABLE, ""))
+    assert (found.entry_count, found.length, found.key_length) == (2, 17 + 2 + 17 + 3, 0)
+
+
+async def test_keys_are_read_in_the_order_they_are_asked_for(ask: Exchange) -> None:
+    versions = await table(ask, a=b"1", b=b"22")
+    expected = (TableEntry(b"b", versions["b"], b"22"), TableEntry(b"z", NOT_EXISTS, b""), (b"a", versions["a"], b"1"))
+    assert await held(ask, b"b", b"z", b"a") == expected
+
+
+async def test_each_update_gives_a_later_version(ask: Exchange) -> None:
+    versions = await table(ask, a=b"1", b=b"2")
+    assert versions["a"] < versions["b"]
+    reply = await ask(wire.UpdateTableEntries(4, TABLE, "", (TableEntry(b"a", versions["a"], b"new"),)))
+    assert reply.versions[0] > versions["b"]
+    assert await held(ask, b"a") == (TableEntry(b"a", reply.versions[0], b"new"),)
+    reply = await ask(wire.UpdateTableEntries(5, TABLE, "", (TableEntry(b"a", NO_VERSION, b"newer"),)))
+    assert await held(ask, b"a") == (TableEntry(b"a", reply.versions[0], b"newer"),)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "said"),
+    [
+        (b"a", NOT_EXISTS, wire.TableKeyBadVersion),
+        (b"a", 1_000_000, wire.TableKeyBadVersion),
+        (b"z", 0, wire.TableKeyDoesNotExist),
+    ],
+    ids=["there already", "another version", "not there"],
+)
+async def test_a_condition_that_does_not_hold_changes_nothing(
+    ask: Exchange, key: bytes, version: int, said: type[wire.Command]
+) -> None:
+    versions = await table(ask, a=b"1")
+    before = (TableEntry(b"a", versions["a"], b"1"), TableEntry(b"y", NOT_EXISTS, b""))
+    both = (TableEntry(b"y", NO_VERSION, b"other"), TableEntry(key, version, b"new"))
+    assert await ask(wire.UpdateTableEntries(4, TABLE, "", both)) == said(4, TABLE)
+    assert await held(ask, b"a", b"y") == before
+    if version != NOT_EXISTS:
+        assert await ask(wire.RemoveTableKeys(5, TABLE, "", (TableKey(key, version),))) == said(5, TABLE)
+        assert await held(ask, b"a", b"y") == before
+
+
+async def test_keys_are_removed(ask: Exchange) -> None:
+    versions = await table(ask, a=b"1", b=b"2")
+    keys = (TableKey(b"a", versions["a"]), TableKey(b"z", NO_VERSION))
+    assert await ask(wire.RemoveTableKeys(4, TABLE, "", keys)) == wire.TableKeysRemoved(4, TABLE)
+    assert await held(ask, b"a") == (TableEntry(b"a", NOT_EXISTS, b""),)
+    again = await ask(wire.UpdateTableEntries(5, TABLE, "", (TableEntry(b"a", NOT_EXISTS, b"again"),)))
+    assert again.versions[0] > versions["b"]
+
+
+@pytest.mark.parametrize("count", [1, 3, 100])
+async def test_all_keys_are_listed_page_by_page_in_order(ask: Exchange, count: int) -> None:
+    names = ["d", "a", "c", "b", "e"]
+    await table(ask, **{name: name.encode() for name in names})
+    token, found = b"", []
+    while True:
+        page = await ask(wire.ReadTableEntries(4, TABLE, "", count, (token, b"", b"")))
+        assert len(page.entries) <= count
+        if not page.entries:
+            break
+        found += [(bytes(entry[0]), bytes(entry[2])) for entry in page.entries]
+        token = bytes(page.continuation_token)
+    assert found == [(name.encode(), name.encode()) for name in sorted(names)]
+    page = await ask(wire.ReadTableEntries(5, TABLE, "", 100, (b"", b"b", b"d")))
+    assert [bytes(entry[0]) for entry in page.entries] == [b"b", b"c", b"d"]
+
+
+async def test_a_table_that_must_be_empty_to_go(ask: Exchange) -> None:
+    await table(ask, a=b"1")
+    assert await ask(wire.DeleteTableSegment(4, TABLE, True, "")) == wire.TableSegmentNotEmpty(4, TABLE)
+    assert await ask(wire.RemoveTableKeys(5, TABLE, "", (TableKey(b"a"),))) == wire.TableKeysRemoved(5, TABLE)
+    assert await ask(wire.DeleteTableSegment(6, TABLE, True, "")) == wire.SegmentDeleted(6, TABLE)
+    await table(ask, b=b"1")
+    assert await ask(wire.DeleteTableSegment(7, TABLE, False, "")) == wire.SegmentDeleted(7, TABLE)
+
+
+async def test_a_table_is_no_stream_and_a_stream_no_table(ask: Exchange) -> None:
+    await table(ask)
+    await made(ask)
+    for command in (
+        wire.TruncateSegment(4, TABLE, 0, ""),
+        wire.ReadTable(4, S, "", (TableKey(b"k"),)),
+        wire.UpdateTableEntries(4, S, "", (TableEntry(b"k", NO_VERSION, b"v"),)),
+    ):
+        reply = await ask(command)
+        assert isinstance(reply, wire.ErrorMessage)
+        assert reply.error_code == wire.ILLEGAL_ARGUMENT

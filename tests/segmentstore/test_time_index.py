@@ -1,0 +1,355 @@
+"""The time index of segments, against a plain list of what was appended when."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lmdb
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
+from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.state import metadata as metadata_module
+from nadi.segmentstore.state import operations as op
+from nadi.segmentstore.state import record_cache, time_index
+from nadi.segmentstore.state.machine import Checkpoint, StateMachine
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.tier1.log import LogAddress
+from nadi.wire import commands as wire
+from tests.segmentstore.harness import WallClock, open_store
+
+pytestmark = pytest.mark.uvloop
+
+S = "scope/stream/0.#epoch.0"
+BEGIN_MS = 1_000_000
+SEGMENT, SOURCE = 1, 2
+
+
+class World:
+    """A container's state without its log, which is the list of its frames."""
+
+    def __init__(self, folder: Path) -> None:
+        self.metadata = Metadata(folder)
+        self.state = StateMachine(self.metadata, 0.0)
+        self.frames: list[bytes] = []
+        self._checkpointed = 0
+        self._under_way: Checkpoint | None = None
+
+    @contextmanager
+    def frame(self, now_ms: int) -> Iterator[FrameBuilder]:
+        """What is done with it is one durable frame."""
+        ref = FrameRef(self.state.sequence + 1, None, 0.0)
+        frame = FrameBuilder(ref, now_ms, self.state, lambda _: 1 << 40)
+        yield frame
+        parts, _ = frame.finish()
+        self.frames.append(b"".join(parts))
+        ref.address = LogAddress(ref.sequence, 1, 0)
+        self.state.sequence = ref.sequence
+        if ref.live_bytes:
+            self.state.frames[ref.sequence] = ref
+        self.state.durable(frame.touched.values())
+
+    def replay(self, frames: list[bytes]) -> None:
+        for payload in frames:
+            operations, head = op.decode_frame(payload)
+            address = LogAddress(self.state.sequence + 1, 1, 0)
+            ref = FrameRef(address.sequence, address, 0.0)
+            for operation in operations:
+                self.state.apply(operation, ref, head)
+            if ref.live_bytes:
+                self.state.frames[ref.sequence] = ref
+            self.state.sequence = ref.sequence
+        self.state.durable(self.state.record_cache.all())
+
+    def begin_checkpoint(self) -> None:
+        self._under_way = self.state.checkpoint()
+
+    def checkpoint(self) -> None:
+        """The one under way, or one of now."""
+        checkpoint = self._under_way or self.state.checkpoint()
+        self._under_way = None
+        pending = [(record.id, added, start) for record, added, start in checkpoint.moments]
+        self.metadata.commit(checkpoint.changes, checkpoint.deleted, checkpoint.extents, (), pending)
+        self.state.checkpointed(checkpoint)
+        self._checkpointed = checkpoint.sequence
+        self.state.make_room()
+
+    def crash(self) -> None:
+        """Only what checkpoints wrote, and the frames, are left."""
+        self._under_way = None
+        after = self.frames[self._checkpointed :]
+        self.state = StateMachine(self.metadata, 0.0)
+        assert self.state.sequence == self._checkpointed
+        self.replay(after)
+
+    def index(self, segment: int) -> dict[int, int]:
+        return dict(self.metadata.moments(segment)) | self.state.must(segment).moments
+
+    def locate(self, at_ms: int, now_ms: int) -> int:
+        return time_index.locate(self.metadata, self.state.must(SEGMENT), at_ms, now_ms)
+
+    def close(self) -> None:
+        self.metadata.close()
+
+
+@contextmanager
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory() as folder:
+        opened = World(Path(folder))
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@dataclass
+class Model:
+    """What was appended: (moment, offset, size), in order."""
+
+    pieces: list[tuple[int, int, int]] = field(default_factory=list)
+    length: int = 0
+    start: int = 0
+    last_ms: int = BEGIN_MS
+    sealed_ms: int | None = None
+
+    def append(self, size: int, at_ms: int) -> None:
+        self.last_ms = max(self.last_ms, at_ms)
+        if size:
+            self.pieces.append((self.last_ms, self.length, size))
+        self.length += size
+
+    def check(self, at_ms: int, found: int) -> None:
+        """The answer for a moment that has come loses nothing, is near, and is a boundary."""
+        assert self.start <= found <= self.length
+        assert found in {self.start, self.length, *(offset for _, offset, _ in self.pieces)}
+        assert all(offset >= found for moment, offset, _ in self.pieces if moment >= at_ms and offset >= self.start)
+        early = [p for p in self.pieces if p[0] < at_ms and p[1] >= found and p[1] >= self.start]
+        far = [p for p in early if p[0] <= at_ms - TIME_INDEX_MS]
+        assert all(p[0] > at_ms - TIME_INDEX_MOST_MS for p in far)
+        assert not far or sum(p[2] for p in early) < TIME_INDEX_BYTES
+        if self.sealed_ms is not None and at_ms > max(self.sealed_ms, self.last_ms):
+            assert found == self.length
+
+
+step = st.one_of(
+    st.tuples(st.just("append"), st.sampled_from([0, 1, 100, 4_095, 4_096, 50_000])),
+    st.tuples(st.just("append"), st.sampled_from([1, 100])),
+    st.tuples(st.just("wait"), st.sampled_from([1, 400, 999, 1_000, 1_001, 9_999, 10_000, 60_000, 86_400_000])),
+    st.tuples(st.just("wait"), st.sampled_from([-86_400_000, -50_000, -1])),
+    st.tuples(st.just("merge"), st.sampled_from([0, 10, 5_000])),
+    st.tuples(st.just("truncate"), st.integers(0, 20)),
+    st.tuples(st.sampled_from(["begin", "checkpoint", "tier2", "crash", "seal"]), st.just(0)),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(step, max_size=40))
+def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int]]) -> None:
+    now_ms, model, went_back = BEGIN_MS, Model(), False
+    answers: dict[int, int] = {}  # what was told of a moment
+    with pytest.MonkeyPatch.context() as patch, world() as live, world() as replayed:
+        patch.setattr(record_cache, "RECORDS_IN_MEMORY", 0)
+        with live.frame(now_ms) as frame:
+            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, now_ms))
+        sources = SOURCE
+        for what, value in steps:
+            match what:
+                case "append" if model.sealed_ms is None:
+                    with live.frame(now_ms) as frame:
+                        frame.append(live.state.must(SEGMENT), [bytes(value)], value, 1, None, 0)
+                        frame.emit(op.Attributes(SEGMENT, {bytes(16): 1}), live.state.must(SEGMENT))
+                        frame.append(live.state.must(SEGMENT), [bytes(value)], value, 1, None, 0)
+                    model.append(value, now_ms)
+                    model.append(value, now_ms)
+                case "wait":
+                    now_ms, went_back = now_ms + value, went_back or value < 0
+                case "merge" if model.sealed_ms is None:
+                    with live.frame(now_ms) as frame:
+                        frame.emit(op.Create(sources, f"{S}#transaction.{sources}", Kind.STREAM, now_ms))
+                        frame.append(live.state.must(sources), [bytes(value)], value, 1, None, 0)
+                        source, target = live.state.must(sources), live.state.must(SEGMENT)
+                        frame.emit(op.Merge(SEGMENT, sources, now_ms), target, source)
+                    model.append(value, now_ms)
+                    sources += 1
+                case "truncate" if model.pieces:
+                    offset = model.pieces[value % len(model.pieces)][1]
+                    if offset > model.start:
+                        with live.frame(now_ms) as frame:
+                            frame.emit(op.Truncate(SEGMENT, offset), live.state.must(SEGMENT))
+                        model.start = offset
+                case "tier2":  # with its bytes there, the record may leave memory
+                    extents = live.state.must(SEGMENT).extents
+                    if extents:
+                        first, end = extents[0].offset, extents[-1].end
+                        with live.frame(now_ms) as frame:
+                            chunk = op.ChunkStored(SEGMENT, first, end - first, f"chunk-{live.state.sequence}")
+                            frame.emit(chunk, live.state.must(SEGMENT))
+                    live.checkpoint()
+                case "checkpoint":
+                    live.checkpoint()
+                case "crash":
+                    live.crash()
+                case "seal" if model.sealed_ms is None:
+                    with live.frame(now_ms) as frame:
+                        frame.emit(op.Seal(SEGMENT, now_ms), live.state.must(SEGMENT))
+                    model.sealed_ms = now_ms
+                case "begin":
+                    live.checkpoint()
+                    live.begin_checkpoint()
+            edges = {moment + d for moment, _, _ in model.pieces[-8:] for d in (-1, 0, 1, 999, 1_000, 9_999, 10_000)}
+            for at_ms in {*edges, now_ms, BEGIN_MS, 1, 0, -5}:
+                if at_ms <= now_ms:
+                    found = live.locate(at_ms, now_ms)
+                    answers.setdefault(at_ms, found)
+                    model.check(at_ms, found)
+            if not went_back:
+                for at_ms, told in answers.items():
+                    found = live.locate(at_ms, now_ms)
+                    assert found == max(told, model.start), "what was told of a moment stays"
+            in_order = [live.locate(at_ms, now_ms) for at_ms in sorted(answers) if at_ms <= now_ms]
+            assert in_order == sorted(in_order)
+            assert live.locate(max(now_ms, model.last_ms) + 1, now_ms) == model.length
+        assert live.locate((1 << 63) - 1, now_ms) == model.length
+
+        replayed.replay(live.frames)
+        one, other = live.state.must(SEGMENT), replayed.state.must(SEGMENT)
+        assert (one.appended_ms, one.entered_ms, one.entered_offset) == (
+            other.appended_ms,
+            other.entered_ms,
+            other.entered_offset,
+        )
+        kept = {moment: offset for moment, offset in live.index(SEGMENT).items() if offset > model.start}
+        assert kept == {m: offset for m, offset in replayed.index(SEGMENT).items() if offset > model.start}
+        live.checkpoint()
+        live.checkpoint()
+        assert not model.start or all(offset > model.start for _, offset in live.metadata.moments(SEGMENT))
+        assert all(not list(live.metadata.moments(gone)) for gone in range(SOURCE, sources))
+
+
+def test_the_index_is_sparse() -> None:
+    """A quick writer gets an entry a second, a slow one an entry every ten seconds, one that rests none."""
+    with world() as live:
+        with live.frame(BEGIN_MS) as frame:
+            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, BEGIN_MS))
+        now_ms = BEGIN_MS
+        for size, every_ms, seconds, at_most in ((1_000_000, 10, 20, 21), (10, 100, 100, 11), (1, 60_000, 600, 11)):
+            before = len(live.index(SEGMENT))
+            for _ in range(seconds * 1000 // every_ms):
+                now_ms += every_ms
+                with live.frame(now_ms) as frame:
+                    frame.append(live.state.must(SEGMENT), [b""], size, 1, None, 0)
+                    frame.append(live.state.must(SEGMENT), [b""], size, 1, None, 0)
+            assert at_most - 3 <= len(live.index(SEGMENT)) - before <= at_most
+
+
+def test_a_large_truncation_is_cleared_up_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata_module, "TIME_INDEX_TRIM_ENTRIES", 10)
+    with world() as live:
+        with live.frame(BEGIN_MS) as frame:
+            frame.emit(op.Create(SEGMENT, S, Kind.STREAM, BEGIN_MS))
+        for number in range(36):
+            with live.frame(BEGIN_MS + number * 20_000) as frame:
+                frame.append(live.state.must(SEGMENT), [b"12345678"], 8, 1, None, 0)
+        live.checkpoint()
+        assert len(list(live.metadata.moments(SEGMENT))) == 35
+        with live.frame(BEGIN_MS + 800_000) as frame:
+            frame.emit(op.Truncate(SEGMENT, 8 * 30), live.state.must(SEGMENT))
+        left = []
+        for _ in range(4):
+            live.checkpoint()
+            left.append(len(list(live.metadata.moments(SEGMENT))))
+            live.state.mark(live.state.must(SEGMENT))
+            assert live.locate(BEGIN_MS + 1, BEGIN_MS + 800_000) == 8 * 30
+            assert live.locate(BEGIN_MS + 32 * 20_000, BEGIN_MS + 800_000) == 8 * 32
+        assert left == [25, 15, 5, 5]
+
+
+def test_tables_have_no_time_index() -> None:
+    record = SegmentRecord(1, "t", Kind.TABLE, 0)
+    record.length = 1 << 20
+    time_index.note(record, 1 << 40)
+    assert not record.moments
+
+
+class _Former(msgspec.Struct, array_like=True):
+    """A segment's record as it was stored before there was a time index."""
+
+    name: str
+    kind: int
+    created_ms: int
+    modified_ms: int
+    start_offset: int
+    length: int
+    sealed: bool = False
+    scale_type: int = 0
+    target_rate: int = 0
+    rollover_bytes: int = 0
+    key_length: int = 0
+    event_count: int = 0
+    entry_count: int = 0
+    table_length: int = 0
+
+
+def test_a_folder_of_before_opens_and_is_indexed_from_then_on(tmp_path: Path) -> None:
+    Metadata(tmp_path).close()
+    environment = lmdb.open(str(tmp_path), max_dbs=20)
+    with environment.begin(write=True) as transaction:
+        transaction.drop(environment.open_db(b"moments", transaction))
+        former = _Former(S, Kind.STREAM, BEGIN_MS, BEGIN_MS + 5, 10, 500)
+        own = environment.open_db(b"state", transaction)
+        transaction.put(b"state", msgspec.msgpack.encode([0, SEGMENT + 1, [], [], [], True]), db=own)
+        table = environment.open_db(b"segments", transaction)
+        transaction.put((SEGMENT).to_bytes(8, "big"), msgspec.msgpack.encode(former), db=table)
+    environment.close()
+    live = World(tmp_path)
+    now_ms = BEGIN_MS + 100_000
+    assert live.locate(BEGIN_MS + 5, now_ms) == 10, "of old bytes nothing is known but that they came before"
+    assert live.locate(BEGIN_MS + 20_000, now_ms) == 500
+    with live.frame(now_ms) as frame:
+        frame.append(live.state.must(SEGMENT), [b"123"], 3, 1, None, 0)
+    live.checkpoint()
+    live.crash()
+    assert live.locate(BEGIN_MS + 6, now_ms) == live.locate(now_ms, now_ms) == 500
+    assert live.locate(now_ms + 1, now_ms) == 503
+    live.close()
+
+
+async def test_a_day_ago_over_the_wire(tmp_path: Path) -> None:
+    day_ms, now = 24 * 3600 * 1000, [BEGIN_MS]
+
+    async def located(at_ms: int, segment: str = S) -> tuple[int, bool]:
+        reply = await peer.ask(wire.LocateMoment(7, segment, at_ms, ""))
+        assert isinstance(reply, wire.MomentLocated), reply
+        assert (reply.request_id, reply.segment) == (7, segment)
+        return reply.offset, reply.is_sealed
+
+    async with open_store(tmp_path, 1, runtime=WallClock(lambda: now[0])) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"first"], 1)
+        now[0] += day_ms
+        await peer.append([b"second"], 2)
+        now[0] += day_ms
+        assert await located(BEGIN_MS) == (0, False)
+        assert await located(now[0] - day_ms) == (13, False)
+        assert await located(now[0]) == (27, False)
+        await peer.ask(wire.SealSegment(1, S, ""))
+        now[0] += day_ms
+    async with open_store(tmp_path, 1, runtime=WallClock(lambda: now[0])) as (_, peer):
+        assert await located(BEGIN_MS) == (0, False)
+        assert await located(BEGIN_MS + TIME_INDEX_MOST_MS - 1) == (0, False), "so little came that it is near enough"
+        assert await located(BEGIN_MS + TIME_INDEX_MOST_MS) == (13, False)
+        assert await located(BEGIN_MS + day_ms) == (13, False)
+        assert await located(BEGIN_MS + 2 * day_ms) == (27, False), "it was sealed in this very millisecond"
+        assert await located(BEGIN_MS + 2 * day_ms + 1) == (27, True)
+        await peer.ask(wire.TruncateSegment(1, S, 27, ""))
+        assert await located(BEGIN_MS) == (27, False)
+        assert isinstance(await peer.ask(wire.LocateMoment(7, S + "none", 1, "")), wire.NoSuchSegment)

@@ -1,0 +1,235 @@
+"""What a simulated server stores, in memory: each container's log and tier 2, which outlive the server; and its state,
+an LMDB file in a temporary folder.
+
+A frame is durable once the disk has synced it; a kill takes what isn't. Disk and tier 2 take their time, and fail when
+the seed says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crc32c import crc32c
+from obstore.store import MemoryStore
+
+from nadi.errors import NotFoundError, UnavailableError
+from nadi.runtime import Runtime
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.parts import Opened
+from nadi.segmentstore.recovery.replay import recovered
+from nadi.segmentstore.recovery.snapshotter import Snapshotter
+from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.tier1.log import Appended
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.segmentstore.tier2.description import ChunkDescription
+from nadi.wire.fields import Buffer
+from tests.support.memory_durable_log import MemoryLog, MemoryStorage
+
+
+@dataclass(slots=True)
+class Faults:
+    """How often what goes wrong. All of it is decided by the seed."""
+
+    chance: random.Random
+    kill: Callable[[], None]  # the server, and at once
+    note: Callable[..., None]  # for the trace
+    frame_fails: float = 0.0  # of each frame: the disk says no, and may have it all the same
+    put_fails: float = 0.0  # of each object, likewise
+    slow: float = 0.02  # of each step of a disk: it takes up to 0.5 s instead of 2 ms
+    state_lost: float = 0.0  # of each kill: the folder of the state is gone, and is made anew of snapshot and log
+    kill_due: int = -1  # after so many steps of disks the server is killed
+
+    async def step(self) -> None:
+        """A disk does something: before or after it everything may end."""
+        if self.kill_due >= 0:
+            self.kill_due -= 1
+            if self.kill_due < 0:
+                self.kill()
+                await asyncio.get_running_loop().create_future()  # for ever
+        await asyncio.sleep(self.chance.random() * (0.5 if self.happens(self.slow) else 0.002))
+
+    def rest(self) -> None:
+        """Nothing goes wrong any more."""
+        self.frame_fails = self.put_fails = self.slow = self.state_lost = 0.0
+        self.kill_due = -1
+
+    def happens(self, part: float) -> bool:
+        return self.chance.random() < part
+
+
+@dataclass(slots=True)
+class Disk(MemoryStorage):
+    """`unsynced`: frames that a kill may take."""
+
+    unsynced: list[int] = field(default_factory=list)
+
+    def killed(self, faults: Faults) -> None:
+        for sequence in self.unsynced[faults.chance.randrange(len(self.unsynced) + 1) :]:
+            self.frames.pop(sequence, None)
+        self.unsynced.clear()
+
+
+class SimulatedLog(MemoryLog):
+    _storage: Disk
+    faults: Faults
+
+    async def append(self, parts: Sequence[bytes]) -> Appended:
+        await self.faults.step()
+        fails = self.faults.happens(self.faults.frame_fails)
+        if fails and self.faults.happens(0.5):
+            self._failed = True
+            raise OSError("the disk fails before it has the frame")
+        appended = await super().append(parts)
+        self.faults.note("frame", appended.address.sequence, crc32c(b"".join(parts)))
+        await self._sync(appended.address.sequence)
+        if fails:
+            self._failed = True
+            raise OSError("the disk fails after it has the frame")
+        return appended
+
+    async def _sync(self, sequence: int) -> None:
+        self._storage.unsynced.append(sequence)
+        await self.faults.step()
+        self._storage.unsynced.remove(sequence)
+
+
+class HastyLog(SimulatedLog):
+    """It breaks the rule of rules: a frame is acknowledged before it is durable."""
+
+    async def _sync(self, sequence: int) -> None:
+        self._storage.unsynced.append(sequence)
+        asyncio.get_running_loop().call_later(0.05, self._storage.unsynced.clear)
+
+
+class SimulatedChunks(ChunkStore):
+    """Objects in a dict. They are there as a whole once they were put, or not at all."""
+
+    def __init__(self, objects: dict[str, bytes], faults: Faults, runtime: Runtime) -> None:
+        super().__init__(MemoryStore(), None, runtime)
+        self._objects, self._faults = objects, faults
+
+    async def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        data = b"".join(bytes(part) for part in parts)
+        await self._step(name)
+        self._faults.note("object", name, len(data), crc32c(data))
+        self._objects[name] = data
+        await self._step(name)
+
+    async def _step(self, name: str) -> None:
+        await self._faults.step()
+        if self._faults.happens(self._faults.put_fails):
+            raise UnavailableError(f"tier 2 is away, says who has put {name}")
+
+    def _object(self, name: str) -> bytes:
+        try:
+            return self._objects[name]
+        except KeyError:
+            raise NotFoundError(f"chunk {name} is not in tier 2") from None
+
+    async def read(self, name: str, position: int, length: int) -> memoryview:
+        await self._faults.step()
+        return memoryview(self._object(name))[position : position + length]
+
+    async def description(self, name: str, length: int) -> ChunkDescription | None:
+        await self._faults.step()
+        return ChunkDescription.decode(name, memoryview(self._object(name))[length:])
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        folder = f"{prefix.rstrip('/')}/"
+        return {name: len(data) for name, data in sorted(self._objects.items()) if name.startswith(folder)}
+
+    async def rename(self, name: str, new: str) -> None:
+        raise NotImplementedError("only a repair renames")
+
+    async def delete(self, name: str) -> None:
+        await self._faults.step()
+        self._objects.pop(name, None)
+
+
+class MemoryParts:
+    """`ContainerParts` over a log in memory, and a state in a folder that no power fails."""
+
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        open_log: Callable[[], MemoryLog],
+        chunks: ChunkStore,
+        runtime: Runtime,
+    ) -> None:
+        self.number = number
+        self.snapshots = Snapshotter(number, folder, chunks, runtime)
+        self.rebuilt = ""
+        self.may_be_sealed = False
+        self._folder, self._open_log, self._chunks, self._runtime = folder, open_log, chunks, runtime
+        self._metadata: Metadata | None = None
+
+    def is_owned(self) -> bool:
+        return True
+
+    async def open(self) -> Opened:
+        state = self._folder / "state"
+        if not (state / statecheck.STATE_FILE).exists():
+            await self._made_anew(state)
+        metadata = await self._runtime.in_thread(self._opened, state)
+        log = self._open_log()
+        try:
+            return Opened(
+                metadata, log, await self._runtime.in_thread(recovered, metadata, log, self._runtime.monotonic())
+            )
+        except BaseException:
+            metadata.close()
+            raise
+
+    def _opened(self, state: Path) -> Metadata:
+        self._metadata = Metadata(state, self.number)
+        return self._metadata
+
+    async def _made_anew(self, state: Path) -> None:
+        """Of the newest snapshot; without one the log has all."""
+        new = state.with_name("state.new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        manifest, damaged = await snapshots.newest(self._chunks, self.number)
+        assert not damaged, damaged
+        if manifest is not None:
+            await snapshots.restore(self._chunks, manifest, new)
+            self.rebuilt = f"the snapshot of frame {manifest.sequence:,}"
+        shutil.rmtree(state, ignore_errors=True)
+        new.rename(state)
+
+    def killed(self, *, state_lost: bool) -> None:
+        """Its server was: what the system would take back is taken back."""
+        if self._metadata is not None:
+            self._metadata.close()
+        if state_lost:
+            shutil.rmtree(self._folder / "state", ignore_errors=True)
+
+    def distrust_state(self) -> None:
+        raise AssertionError("nothing damages a state here")
+
+    async def unseal(self) -> None:
+        raise AssertionError("it is never sealed")
+
+    async def seal(self, log_epoch: int, *, has_all: bool) -> None:
+        pass  # then the next one opens it as after a kill
+
+    async def inspect_state(self) -> tuple[str, int]:
+        file = self._folder / "state" / statecheck.STATE_FILE
+        inspected = await self._runtime.in_thread(statecheck.inspect_file, file, self.number)
+        return inspected.damage, file.stat().st_size
+
+    def is_no_room(self, error: Exception) -> bool:
+        return False
+
+    def take_room(self) -> None:
+        pass
+
+    def release_room(self) -> bool:
+        return False

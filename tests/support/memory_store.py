@@ -1,0 +1,238 @@
+"""A segment store in memory, for tests: the real one's rules, state, reader and doors over a container without a log.
+
+Each request is taken and answered at once, within the call that brings it: nothing waits for a disk, so a test says by
+itself in which order things happen. `tests/conformance/test_segment_store.py` holds it to what the real store does.
+Faults are for whoever wraps it: the store itself has none but a full disk.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from nadi.access.budget import Budget
+from nadi.errors import NadiError, SegmentNotFoundError
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.container import Container
+from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.container.requests import Request
+from nadi.segmentstore.doors.connection import Connection
+from nadi.segmentstore.doors.local import InnerDoor
+from nadi.segmentstore.doors.service import SegmentService
+from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.reading.reads import SegmentReader
+from nadi.segmentstore.recovery.parts import ContainerParts
+from nadi.segmentstore.rota import Rota
+from nadi.segmentstore.state.machine import StateMachine
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.wire import commands as wire
+
+_PLENTY_BYTES = 1 << 62
+
+
+@functools.cache
+def _nothing_stored() -> Metadata:
+    """The state as it was stored: nothing ever is, so one serves all stores of the process."""
+    folder = tempfile.TemporaryDirectory(prefix="nadi-tests-")
+    metadata = Metadata(Path(folder.name) / "state", 0)
+    atexit.register(folder.cleanup)
+    atexit.register(metadata.close)  # called before it
+    return metadata
+
+
+class _NoParts:
+    number = 0
+
+
+class MemoryContainer(Container):
+    """Takes each request at once, and keeps all in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(cast("ContainerParts", _NoParts()), BlockCache(_PLENTY_BYTES))
+        self.metadata = _nothing_stored()
+        self.state = StateMachine(self.metadata, 0.0)
+        self.disk_full = False
+
+    def _room_bytes(self, of_kept: float) -> int:
+        return 0 if self.disk_full and not of_kept else _PLENTY_BYTES
+
+    def submit(self, request: Request) -> None:
+        state, sequence = self.state, self.state.sequence + 1
+        ref = FrameRef(sequence, LogAddress(sequence, 0, 0), self._runtime.monotonic())
+        frame = FrameBuilder(ref, self._runtime.now_ms(), state, self._room_bytes)
+        try:
+            result = request.prepare(frame)
+        except NadiError as error:
+            request.failed(error)
+            return
+        parts, extents = frame.finish()
+        state.sequence = sequence
+        if ref.live_bytes:
+            state.frames[sequence] = ref
+        for extent, block in zip(extents, parts[1:], strict=True):
+            self.cache.put((f"{self.number}", sequence, extent.position), block)
+        state.durable(frame.touched.values())
+        request.done(result)
+        for record in frame.touched.values():
+            record.waiters.wake()
+
+
+class MemoryStore:
+    """What is `exchange` for a store is `answer` here, without waiting; `connection` is a client's door."""
+
+    def __init__(self) -> None:
+        self.container = MemoryContainer()
+        self.connections: set[Connection] = set()
+        self.refused: list[object] = []  # why connections were ended
+        self._rota = Rota()
+        self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._rota)
+        self._service = SegmentService(self._container_of, self._reader, TokenCheck(None), self.container._runtime)
+        self._door = InnerDoor(self._container_of, self._reader, self._service)
+        self._budget = Budget()
+
+    def _container_of(self, segment: str) -> Container:
+        return self.container
+
+    async def exchange(self, command: wire.Command) -> wire.Command:
+        """A command's reply."""
+        return await self._door.exchange(command)
+
+    def answer(self, command: wire.Command) -> Any:
+        """The reply to a command that waits for nothing, from within a running loop."""
+        coroutine = self._door.exchange(command)
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            return end.value
+        coroutine.close()
+        raise AssertionError(f"it would wait: {command}")
+
+    def connection(self, kind: type[Connection] = Connection) -> Connection:
+        """A new client's; it wants a transport."""
+        return kind(
+            self._container_of,
+            self._service,
+            self._reader,
+            self.connections,
+            lambda _, reason: self.refused.append(reason),
+            self._budget,
+            self._rota,
+        )
+
+    # --- for tests: what it holds, and changes by somebody else ---------------------------------------
+
+    @property
+    def segments(self) -> Mapping[str, Held]:
+        """The stream segments, transient ones too; what they hold now."""
+        return {r.name: Held(self, r) for r in self._records() if r.kind != Kind.TABLE}
+
+    @property
+    def tables(self) -> Mapping[str, HeldTable]:
+        return {r.name: HeldTable(r) for r in self._records() if r.kind == Kind.TABLE}
+
+    def _records(self) -> Iterator[SegmentRecord]:
+        return iter(self.container.state.record_cache.all())
+
+    def create(self, name: str) -> None:
+        self._done(wire.CreateSegment(0, name, 0, 0, ""))
+
+    def seal(self, name: str) -> None:
+        self._done(wire.SealSegment(0, name, ""))
+
+    def truncate(self, name: str, offset: int) -> None:
+        self._done(wire.TruncateSegment(0, name, offset, ""))
+
+    def delete(self, name: str) -> None:
+        self._done(wire.DeleteSegment(0, name, ""))
+
+    def merge(self, target: str, source: str) -> None:
+        self._done(wire.MergeSegments(0, target, source, ""))
+
+    def append(self, name: str, data: bytes) -> None:
+        """Bytes that no writer is known to have written."""
+
+        def add(frame: FrameBuilder) -> int:
+            record = self.container.state.find(name)
+            if record is None:
+                raise SegmentNotFoundError(name)
+            assert not record.sealed, f"{name} is sealed"
+            return frame.append(record, [data], len(data), 1, None, 0)
+
+        self.container.submit(_Now(add))
+
+    def data(self, name: str) -> bytes:
+        return self.segments[name].data
+
+    def _done(self, command: wire.Command) -> None:
+        reply = self.answer(command)
+        assert type(reply).__name__.startswith("Segment"), reply
+        assert not isinstance(reply, wire.SegmentIsSealed | wire.SegmentIsTruncated | wire.SegmentAlreadyExists), reply
+
+
+class Held:
+    """A stream segment's, as it is now."""
+
+    def __init__(self, store: MemoryStore, record: SegmentRecord) -> None:
+        self._store, self._record = store, record
+
+    @property
+    def data(self) -> bytes:
+        """From its start of old; zeros for what was truncated."""
+        record, parts = self._record, [bytes(self.start)]
+        offset = self.start
+        while offset < record.length:
+            _, block = self._store._reader.at_hand(self._store.container, record.name, offset, record.length)
+            assert block is not None, "it is all in memory"
+            parts.append(bytes(block))
+            offset += len(block)
+        return b"".join(parts)
+
+    @property
+    def start(self) -> int:
+        return self._record.start_offset
+
+    @property
+    def sealed(self) -> bool:
+        return self._record.sealed
+
+    @property
+    def target_rate(self) -> int:
+        return self._record.target_rate
+
+    @property
+    def attributes(self) -> dict[bytes, int]:
+        """Live: a change is one of the store."""
+        return self._record.attributes
+
+
+class HeldTable:
+    """A table's, as it is now."""
+
+    def __init__(self, record: SegmentRecord) -> None:
+        self._record = record
+
+    @property
+    def entries(self) -> dict[bytes, tuple[int, bytes]]:
+        return {key: (version, value) for key, (version, value) in self._record.overlay.items() if value is not None}
+
+
+class _Now:
+    """A request whose error is raised where it is made."""
+
+    size_bytes = 0
+
+    def __init__(self, prepare: Any) -> None:
+        self.prepare = prepare
+
+    def done(self, result: object) -> None:
+        pass
+
+    def failed(self, error: Exception) -> None:
+        raise error

@@ -1,0 +1,151 @@
+"""Errors over the wire: each of nadi's comes back as itself, or as what it is a kind of, or is never sent.
+
+The three lists hold every public error and every command: one that is added must be put into one of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from nadi import errors as e
+from nadi.wire import commands as wire
+from nadi.wire.codec import encode
+from nadi.wire.decoder import Decoder
+from nadi.wire.errors import KeyNotFoundError, TableLengthError, error_of, error_reply
+
+S = "scope/stream/0.#epoch.0"
+W = bytes(16)
+AT = 12
+
+SAME: list[e.NadiError] = [  # with the same attributes
+    e.SegmentNotFoundError(S),
+    e.StreamSealedError(S),
+    e.TruncatedError(S, AT, 40),
+    e.DamagedDataError(S, AT, 40, "its chunk\nis missing"),
+    e.AlreadyExistsError("segment", S),
+    e.NotEmptyError("the table has 3 entries"),
+    e.ConditionFailedError("the key is at version 3"),
+    e.PermissionDeniedError("the token is for another segment"),
+    e.TokenExpiredError("it ended a minute ago"),
+    e.NotOwnerError(S, "other:12345"),
+    e.StorageFullError("the disk is full"),
+    e.InvalidArgumentError("a key has 1 to 8,192 bytes, not 0"),
+]
+BECOMES: list[tuple[e.NadiError, type[e.NadiError]]] = [  # Pravega's protocol can't say them more precisely
+    (e.InvalidNameError("stream", "a b", "letters and digits"), e.InvalidArgumentError),
+    (e.InvalidStreamCutError("a cut of another stream"), e.InvalidArgumentError),
+    (e.PastEndError(S, 40, AT), e.InvalidArgumentError),
+    (e.EventTooLargeError(9_000_000, 8_388_608), e.InvalidArgumentError),
+    (e.SegmentGoneError(S), e.TruncatedError),
+    (e.QueryTruncatedError("scope/stream", e.TruncatedError(S, AT, 40)), e.TruncatedError),
+]
+NEVER: list[type[e.NadiError]] = [
+    # families
+    e.NadiError, e.NotFoundError, e.ConflictError, e.AccessDeniedError,
+    # of what a controller and its clients speak of
+    e.ScopeNotFoundError, e.StreamNotFoundError, e.ReaderGroupNotFoundError, e.SubscriberNotFoundError,
+    e.KeyValueTableNotFoundError, e.WriterNotFoundError, e.TransactionNotFoundError, e.StreamNotSealedError,
+    e.StreamRemadeError, e.GenerationMismatchError, e.TransactionFailedError, e.NotAuthenticatedError,
+    # a client's own
+    e.BookmarkNotFoundError, e.SliceNotFoundError, e.UnknownSchemaError, e.SchemaIncompatibleError,
+    e.SerializationError, e.ContentionError, e.ReaderOfflineError, e.RequestTimeoutError,
+    # the connection ends without a word
+    e.UnavailableError, e.ClosedError, e.ProtocolError,
+]  # fmt: skip
+OF_SERVER = [  # it says no more than that it can't say, by ending the connection
+    e.DataFolderError, e.DataFolderLockedError, e.DataFolderTakenError, e.DataFolderVersionError, e.CorruptLogError,
+    e.DamagedStateError,
+]  # fmt: skip
+
+REFUSALS: list[tuple[wire.Command, type[e.NadiError]]] = [
+    (wire.NoSuchSegment(1, S), e.SegmentNotFoundError),
+    (wire.SegmentIsSealed(1, S), e.StreamSealedError),
+    (wire.SegmentIsTruncated(1, S, 40), e.TruncatedError),
+    (wire.SegmentAlreadyExists(1, S), e.AlreadyExistsError),
+    (wire.WrongHost(1, S, "other:12345"), e.NotOwnerError),
+    (wire.TableSegmentNotEmpty(1, S), e.NotEmptyError),
+    (wire.TableKeyBadVersion(1, S), e.ConditionFailedError),
+    (wire.TableKeyDoesNotExist(1, S), e.ConditionFailedError),
+    (wire.ConditionalCheckFailed(W, 3, 1), e.ConditionFailedError),
+    (wire.InvalidEventNumber(W, 1, "", 3), e.UnavailableError),
+    (wire.OperationUnsupported(1, "mergeSegments"), e.InvalidArgumentError),
+    (wire.AuthTokenCheckFailed(1), e.PermissionDeniedError),  # unspecified, as of an old server
+    (wire.AuthTokenCheckFailed(1, "", 0), e.PermissionDeniedError),
+    (wire.AuthTokenCheckFailed(1, "", 1), e.TokenExpiredError),
+    (wire.ErrorMessage(1, S, "unspecified", -1), e.UnavailableError),
+    (wire.ErrorMessage(1, S, "an illegal argument", 0), e.InvalidArgumentError),
+    (wire.ErrorMessage(1, S, "no room", wire.STORAGE_FULL), e.StorageFullError),
+    (wire.ErrorMessage(1, S, "damage without a range", wire.DAMAGED_DATA), e.ProtocolError),
+]
+ANSWERS: list[type[wire.Command]] = [
+    wire.Hello, wire.KeepAlive, wire.AppendSetup, wire.DataAppended, wire.SegmentRead, wire.StreamSegmentInfo,
+    wire.SegmentCreated, wire.SegmentSealed, wire.SegmentDeleted, wire.SegmentPolicyUpdated, wire.SegmentAttribute,
+    wire.SegmentAttributeUpdated, wire.SegmentTruncated, wire.OffsetLocated, wire.SegmentsMerged,
+    wire.SegmentsBatchMerged, wire.TableSegmentInfo, wire.TableEntriesUpdated, wire.TableKeysRemoved, wire.TableRead,
+    wire.TableKeysRead, wire.TableEntriesRead, wire.TableEntriesDeltaRead, wire.MomentLocated, wire.ScrubReported,
+    wire.StorageFlushed,
+]  # fmt: skip
+APPENDS = {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd}
+
+
+def over_the_wire(error: Exception) -> e.NadiError | None:
+    """What a client raises where the server of segment S met `error` at offset AT."""
+    decoder = Decoder(1 << 16)
+    frame = encode(error_reply(error, 7, S, AT))
+    decoder.get_buffer(len(frame))[: len(frame)] = frame
+    (reply,) = decoder.buffer_updated(len(frame))
+    return error_of(reply)
+
+
+@pytest.mark.parametrize("error", SAME, ids=lambda error: type(error).__name__)
+def test_an_error_comes_back_as_it_was(error: e.NadiError) -> None:
+    found = over_the_wire(error)
+    assert type(found) is type(error)
+    assert vars(found) == vars(error)
+
+
+@pytest.mark.parametrize(("error", "kind"), BECOMES, ids=lambda part: getattr(part, "__name__", type(part).__name__))
+def test_an_error_comes_back_as_one_of_its_family(error: e.NadiError, kind: type[e.NadiError]) -> None:
+    found = over_the_wire(error)
+    assert type(found) is kind
+    assert isinstance(error, kind)
+    if kind is e.InvalidArgumentError:
+        assert str(error) in str(found), "the reason is told"
+
+
+@pytest.mark.parametrize("kind", NEVER + OF_SERVER, ids=lambda kind: kind.__name__)
+def test_the_protocol_has_no_word_for_it(kind: type[e.NadiError]) -> None:
+    error = kind.__new__(kind, "for the server's log alone")
+    with pytest.raises(e.UnavailableError if kind in OF_SERVER else kind):
+        error_reply(error, 7, S)
+
+
+def test_every_error_is_in_one_list() -> None:
+    public = [kind for kind in vars(e).values() if isinstance(kind, type) and issubclass(kind, e.NadiError)]
+    listed = [type(error) for error in SAME] + [type(error) for error, _ in BECOMES] + NEVER + OF_SERVER
+    assert sorted(kind.__name__ for kind in listed) == sorted(kind.__name__ for kind in public)
+
+
+def test_errors_of_a_tables_server() -> None:
+    """They tell official clients more than they tell ours, which never ask for a table's length."""
+    assert type(over_the_wire(KeyNotFoundError("the key is absent"))) is e.ConditionFailedError
+    assert error_reply(KeyNotFoundError("the key is absent"), 7, S) == wire.TableKeyDoesNotExist(7, S)
+    assert error_reply(TableLengthError(40), 7, S) == wire.SegmentIsTruncated(7, S, 40)
+
+
+@pytest.mark.parametrize(("reply", "kind"), REFUSALS, ids=str)
+def test_a_refusal_is_an_error(reply: wire.Command, kind: type[e.NadiError]) -> None:
+    assert type(error_of(reply)) is kind
+
+
+def test_every_reply_is_an_answer_or_a_refusal() -> None:
+    requests = {kind for kind in wire.CODES.values() if "token" in kind.__struct_fields__} | APPENDS
+    refusals = {type(reply) for reply, _ in REFUSALS}
+    assert len(requests) + len(ANSWERS) + len(refusals) == len(wire.CODES), "none is in two lists"
+    assert {*requests, *ANSWERS, *refusals} == {*wire.CODES.values()}
+
+
+@pytest.mark.parametrize("kind", ANSWERS, ids=lambda kind: kind.__name__)
+def test_an_answer_is_no_error(kind: type[wire.Command]) -> None:
+    fields = [None] * len(kind.__struct_fields__)
+    assert error_of(kind(*fields)) is None
