@@ -69,7 +69,7 @@ class EventTimeTest {
         Stream stream = Stream.of(scope.name, "noted");
         StreamConfiguration patient = StreamConfiguration.builder()
                 .scalingPolicy(ScalingPolicy.fixed(1))
-                .timestampAggregationTimeout(60_000) // else a watermark between two calls forgets a writer behind it
+                .timestampAggregationTimeout(600_000) // else a watermark between two calls forgets a writer behind it
                 .build();
         assertTrue(scope.streams.createStream(scope.name, "noted", patient));
         scope.write("noted", Event.numbered(1, 0, 10));
@@ -78,6 +78,8 @@ class EventTimeTest {
         var earlier = scope.controller.noteTimestampFromWriter("writer", stream, 1_000, position);
         assertThrows(CompletionException.class, earlier::join);
         scope.controller.noteTimestampFromWriter("other", stream, 1_000, position).join();
+        // ahead of the stalled writer, so that it isn't forgotten between the client's tries to remove it
+        scope.controller.noteTimestampFromWriter("other", stream, 3_000, position).join();
         scope.controller.removeWriter("other", stream).join();
     }
 
