@@ -38,7 +38,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(StorageWriter, "start", lambda _: None)  # one chunk, moved at one moment: below
-        with nadi.embedded(folder, containers=1) as server, StreamManager(server.controller_uri) as manager:
+        later = {"NADI_LIMITS": "storage_writer_tick_s=600"}
+        with (
+            nadi.embedded(folder, containers=1, environment=later) as server,
+            StreamManager(server.controller_uri) as manager,
+        ):
             manager.create_scope("s")
             manager.create_stream("s", "t", 1)
             with manager.create_writer("s", "t") as writer:
