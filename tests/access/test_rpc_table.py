@@ -16,12 +16,12 @@ import pytest
 from nadi.access.gate import Gate
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
-from nadi.controller.access import RULES, ControllerAccess
+from nadi.controller.access import OWN_RULES, RULES, ControllerAccess
 from nadi.controller.engine.tasks import BACKGROUND
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
-from nadi.wire.rpc.service import METHODS, path
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import new_controller
 
@@ -31,6 +31,7 @@ READ, UPDATE = "READ", "READ_UPDATE"
 KEY = TokenKey(b"k" * 64)
 
 # what Pravega's controller asks for: on which kind of resource, which permission, whose token is in the reply
+EVERY = METHODS | OWN_METHODS
 EXPECTED: dict[str, tuple[str, str, str | None]] = {
     "getControllerServerList": ("none", "", None),
     "getControllerToBucketMapping": ("cluster", UPDATE, None),
@@ -56,6 +57,7 @@ EXPECTED: dict[str, tuple[str, str, str | None]] = {
     "checkScale": ("stream", READ, None),
     "checkStreamExists": ("stream", READ, None),
     "getStreamConfiguration": ("stream", READ, None),
+    "report": ("stream", READ, None),
     "getCurrentSegments": ("stream", UPDATE, UPDATE),
     "getSegments": ("stream", UPDATE, UPDATE),
     "getEpochSegments": ("stream", UPDATE, UPDATE),
@@ -111,7 +113,7 @@ class Asker:
         return await self.send(rpc, request, header if user is not None else None)
 
     async def send(self, rpc: str, request: Any, header: str | None) -> Any:
-        kind, reply = METHODS[rpc]
+        kind, reply = EVERY[rpc]
         call = self.channel.unary_unary(
             path(rpc), request_serializer=kind.SerializeToString, response_deserializer=reply.FromString
         )
@@ -147,7 +149,7 @@ async def asking(folder: Path, grants: dict[str, str] | None = None) -> AsyncIte
 
 def request_for(rpc: str, stream: str) -> Any:
     """A request of that RPC about `stream` (or a scope, group or table of that name) in the scope home."""
-    request: Any = METHODS[rpc][0]()
+    request: Any = EVERY[rpc][0]()
     fill(request, "missing" if rpc in ("createScope", "deleteScope", "deleteScopeRecursive") else "home", stream)
     return request
 
@@ -182,7 +184,8 @@ def over_grpc(folder: Path, test: Callable[[Asker], Awaitable[None]], grants: di
 
 def test_every_rpc_has_a_rule_and_an_expectation() -> None:
     assert set(RULES) == set(METHODS)
-    assert set(EXPECTED) == set(METHODS)
+    assert set(OWN_RULES) == set(OWN_METHODS)
+    assert set(EXPECTED) == set(EVERY)
 
 
 def test_every_rpc_by_everybody(tmp_path: Path) -> None:
@@ -232,7 +235,7 @@ def test_tokens_in_replies(tmp_path: Path) -> None:
     async def test(asker: Asker) -> None:
         await prepare(asker)
         for rpc, (_, _, token) in EXPECTED.items():
-            if "delegationToken" not in METHODS[rpc][1].DESCRIPTOR.fields_by_name or rpc.endswith("KeyValueTable"):
+            if "delegationToken" not in EVERY[rpc][1].DESCRIPTOR.fields_by_name or rpc.endswith("KeyValueTable"):
                 continue
             request = request_for(rpc, "meters")
             if rpc == "createTransaction":

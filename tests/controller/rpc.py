@@ -13,7 +13,7 @@ import pytest
 
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.standalone.server import Server
-from nadi.wire.rpc.service import METHODS, path
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
 from .fake_store import FakeStore
 from .support import new_controller
@@ -26,7 +26,7 @@ async def calls(address: str) -> AsyncIterator[Call]:
     async with grpc.aio.insecure_channel(address) as channel:
 
         async def call(rpc: str, request: Any) -> Any:
-            kind, reply = METHODS[rpc]
+            kind, reply = (METHODS | OWN_METHODS)[rpc]
             assert isinstance(request, kind)
             method = channel.unary_unary(
                 path(rpc), request_serializer=kind.SerializeToString, response_deserializer=reply.FromString

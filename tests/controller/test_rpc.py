@@ -11,14 +11,17 @@ from typing import Any
 from uuid import UUID
 
 import grpc
+import msgspec
 import pytest
 from google.protobuf import descriptor_pb2
 
 import nadi.wire.rpc
 from nadi.controller.engine import workflows
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
+from nadi.model.reports import SEGMENTS, SegmentReport
 from nadi.wire.commands import Command, CreateSegment
 from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc import reports_pb2
 from nadi.wire.rpc.service import METHODS, path
 
 from .fake_store import FakeStore
@@ -373,16 +376,17 @@ def test_a_full_disk_is_told_as_exhausted() -> None:
     over_grpc(test)
 
 
-def test_the_generated_messages_agree_with_the_proto_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("proto", "module"), [("controller", pb), ("reports", reports_pb2)])
+def test_the_generated_messages_agree_with_the_proto_file(tmp_path: Path, proto: str, module: Any) -> None:
     source = Path(nadi.wire.rpc.__file__).parents[3]
     made = tmp_path / "set.bin"
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{source}", f"--descriptor_set_out={made}"]
-    subprocess.run([*command, "nadi/wire/rpc/controller.proto"], check=True)
+    subprocess.run([*command, f"nadi/wire/rpc/{proto}.proto"], check=True)
     regenerated = descriptor_pb2.FileDescriptorSet.FromString(made.read_bytes()).file[0]
     committed = descriptor_pb2.FileDescriptorProto()
-    pb.DESCRIPTOR.CopyToProto(committed)
-    for proto in (regenerated, committed):
-        _drop_json_names(proto)
+    module.DESCRIPTOR.CopyToProto(committed)
+    for description in (regenerated, committed):
+        _drop_json_names(description)
     assert committed == regenerated
     assert len(METHODS) == 47
 
@@ -415,3 +419,40 @@ async def test_a_request_that_is_no_message_is_invalid_and_not_unknown() -> None
             assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNIMPLEMENTED), rpc
     await server.stop(None)
     await controller.stop()
+
+
+def test_a_report_comes_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.controller.reports.segments.LIST_PAGE", 2)
+
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call, 5)
+        request, ids = reports_pb2.ReportRequest(scope="home", stream="meters", kind=SEGMENTS), []
+        while True:
+            page = await call("report", request)
+            ids += [record.segment_id for record in msgspec.json.decode(page.records, type=list[SegmentReport])]
+            if not page.token:
+                break
+            request.token = page.token
+        assert ids == [0, 1, 2, 3, 4]
+
+    over_grpc(test)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "told"),
+    [
+        ({"kind": "size"}, "INVALID_ARGUMENT", "no reports of the kind 'size'"),
+        ({"token": "first"}, "INVALID_ARGUMENT", "not the token of a page"),
+        ({"stream": "missing"}, "NOT_FOUND", "missing"),
+    ],
+)
+def test_a_report_that_can_not_be_given_says_why(changed: dict[str, str], code: str, told: str) -> None:
+    async def test(call: Call, store: FakeStore) -> None:
+        await prepare(call)
+        asked = {"scope": "home", "stream": "meters", "kind": SEGMENTS} | changed
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call("report", reports_pb2.ReportRequest(**asked))
+        assert caught.value.code().name == code
+        assert told in str(caught.value.details())
+
+    over_grpc(test)

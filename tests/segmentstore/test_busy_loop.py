@@ -59,6 +59,7 @@ async def test_a_server_lets_its_threads_have_the_interpreter_soon(tmp_path: Pat
     assert found[0] < TURN_S
 
 
+@pytest.mark.slow  # it measures: on a machine where more than its own processes run, in vain
 async def test_appends_do_not_wait_for_the_loop_to_rest(
     tmp_path: Path, switching: None, busy_machine: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

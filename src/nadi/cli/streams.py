@@ -8,6 +8,7 @@ import typer
 
 from nadi.cli.bookmarks import PLACE, Scope, Stream
 from nadi.cli.printing import say, show
+from nadi.cli.segments import show_segments
 from nadi.cli.session import AsJson, Yes, connected
 
 if TYPE_CHECKING:
@@ -93,6 +94,9 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: A
     row["head"], row["tail"] = info.head.as_text(), info.tail.as_text()
     columns = ["stream", "segments", "sealed", "tags", "bytes"]
     show([row], columns, as_json=as_json, empty="")
+
+
+stream_app.command("segments")(show_segments)
 
 
 @stream_app.command("seal")

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 
 from nadi.controller.engine import comparisons
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds
+from nadi.controller.reports.kinds import Page, report
 from nadi.controller.state.history import Cut, History
-from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName, first_change
+from nadi.controller.state.metadata import Metadata, StreamName, first_change
 from nadi.controller.state.records import (
     Config,
     CreateGroupWork,
@@ -29,23 +28,20 @@ from nadi.controller.state.records import (
     DeleteTableWork,
     DeleteWork,
     EpochSegment,
-    GroupConfig,
-    KeyValueTable,
-    ReaderGroup,
     RollWork,
     ScaleType,
     ScaleWork,
     SealWork,
     Stream,
     StreamState,
-    TableConfig,
     TruncateWork,
     TxnState,
     UpdateGroupWork,
     UpdateWork,
 )
 from nadi.controller.state.segments import Exchange, Segments
-from nadi.controller.state.store import RecordTable, Store, T, Versioned
+from nadi.controller.state.store import Store
+from nadi.controller.structures import StructureCalls, page_of, position_of
 from nadi.controller.time import marks, moment_cut
 from nadi.controller.workflows import (
     commit,
@@ -55,7 +51,6 @@ from nadi.controller.workflows import (
     scale,
     scopes,
     seal,
-    subscribers,
     tables,
     tags,
     truncate,
@@ -64,9 +59,7 @@ from nadi.controller.workflows import (
 from nadi.controller.workflows.making import check_all
 from nadi.controller.workflows.transactions import Begun, Transactions
 from nadi.errors import (
-    AlreadyExistsError,
     ConflictError,
-    InvalidArgumentError,
     NotFoundError,
     StreamNotFoundError,
     UnavailableError,
@@ -79,7 +72,7 @@ from nadi.runtime import Runtime
 _I64_MAX = (1 << 63) - 1
 
 
-class Controller:
+class Controller(StructureCalls):
     """One controller over the segment stores.
 
     exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
@@ -99,8 +92,9 @@ class Controller:
         self.clock = clock or Runtime()
         self._tasks = Tasks()
         segments = Segments(exchange, self.clock)
-        self.metadata = Metadata(Store(segments))
-        self._flow = flow = Workflows(self.metadata, segments, self.clock, self._tasks)
+        metadata = Metadata(Store(segments))
+        flow = Workflows(metadata, segments, self.clock, self._tasks)
+        super().__init__(flow)
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.watermarks = WatermarkRounds(flow)
         flow.steps = {
@@ -160,14 +154,14 @@ class Controller:
 
     async def list_scopes(self, token: str) -> tuple[list[str], str]:
         """A page of names and the token to continue from; an empty page is the end."""
-        found, token = await _page(self.metadata.scopes, token, LIST_PAGE)
+        found, token = await page_of(self.metadata.scopes, token, LIST_PAGE)
         return [scope for scope, _ in found], token
 
     async def list_streams(self, scope: str, token: str, *, tag: str | None = None) -> tuple[list[str], str]:
         """A page of stream names (those with `tag`), mark streams included; an empty page is the end."""
         if tag is not None:
             await self.metadata.scope(scope)
-            names, position = await tags.page(self._flow, scope, tag, _token(token), LIST_PAGE)
+            names, position = await tags.page(self._flow, scope, tag, position_of(token), LIST_PAGE)
             return names, position.hex() if names else token
         found, token = await self.list_stream_records(scope, token)
         return [name for name, _ in found], token
@@ -177,7 +171,7 @@ class Controller:
     ) -> tuple[list[tuple[str, Stream]], str]:
         """A page of streams, mark streams included, and the token to continue from; an empty page is the end."""
         await self.metadata.scope(scope)
-        found, token = await _page(self.metadata.streams(scope), token, count)
+        found, token = await page_of(self.metadata.streams(scope), token, count)
         return [(name, stream.value) for name, stream in found], token
 
     # --- streams ---------------------------------------------------------------------------------
@@ -214,6 +208,10 @@ class Controller:
         """All epochs of the stream; shared, so don't change it."""
         await self.metadata.stream(name)
         return await self.metadata.history(name)
+
+    async def report(self, name: StreamName, kind: str, token: str = "") -> Page:
+        """A page of what there is to know of that kind: `nadi.model.reports`."""
+        return await report(self._flow, name, kind, token)
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None
@@ -303,79 +301,6 @@ class Controller:
 
     async def transaction_state(self, name: StreamName, txn_id: int) -> TxnState:
         return await self.transactions.state(name, txn_id)
-
-    # --- reader groups ---------------------------------------------------------------------------
-
-    async def create_reader_group(self, name: GroupName, config: GroupConfig, group_id: str) -> ReaderGroup:
-        """The group as stored: an existing one of that name, else a new one with this UUID."""
-        with suppress(AlreadyExistsError):
-            await self._flow.run(name.stream, lambda: groups.begin_create(self._flow, name, config, group_id))
-        return await self.reader_group(name)
-
-    async def reader_group(self, name: GroupName) -> ReaderGroup:
-        return (await self.metadata.group(name)).value
-
-    async def list_reader_groups(self, scope: str, token: str, count: int = LIST_PAGE) -> tuple[list[str], str]:
-        """A page of names, and the token to continue from; an empty page is the end."""
-        await self.metadata.scope(scope)
-        found, token = await _page(self.metadata.groups(scope), token, count)
-        return [group for group, _ in found], token
-
-    async def update_reader_group(self, name: GroupName, config: GroupConfig, group_id: str, generation: int) -> int:
-        """The new generation; GenerationMismatchError if the group is no longer as the caller read it."""
-        begin = partial(groups.begin_update, self._flow, name, config, group_id, generation)
-        work = await self._flow.run(name.stream, begin)
-        assert isinstance(work, UpdateGroupWork)
-        return work.group.generation
-
-    async def delete_reader_group(self, name: GroupName, group_id: str) -> None:
-        await self._flow.run(name.stream, lambda: groups.begin_delete(self._flow, name, group_id))
-
-    async def subscribers(self, name: StreamName) -> list[str]:
-        return await subscribers.names(self._flow, name)
-
-    async def publish_cut(self, name: StreamName, subscriber: str, group_id: str, generation: int, cut: Cut) -> None:
-        """Let retention truncate before this cut as far as the subscriber is concerned."""
-        await subscribers.publish(self._flow, name, subscriber, group_id, generation, cut)
-
-    # --- event time ------------------------------------------------------------------------------
-
-    async def note_time(self, name: StreamName, writer: str, time: int, position: Cut) -> None:
-        """Record that all the writer's events up to `time` lie before `position`."""
-        await marks.note(self._flow, name, writer, time, position)
-
-    async def remove_writer(self, name: StreamName, writer: str) -> None:
-        await marks.remove_writer(self._flow, name, writer)
-
-    # --- key-value tables ------------------------------------------------------------------------
-
-    async def create_table(self, name: TableName, config: TableConfig) -> None:
-        """Create a key-value table: when this returns, all its segments exist."""
-        await self._flow.run(name.stream, lambda: tables.begin_create(self._flow, name, config))
-
-    async def delete_table(self, name: TableName) -> None:
-        await self._flow.run(name.stream, lambda: tables.begin_delete(self._flow, name))
-
-    async def table(self, name: TableName) -> KeyValueTable:
-        return (await self.metadata.table(name)).value
-
-    async def list_tables(self, scope: str, token: str) -> tuple[list[str], str]:
-        """A page of names of key-value tables; an empty page is the end."""
-        await self.metadata.scope(scope)
-        found, token = await _page(self.metadata.tables(scope), token, LIST_PAGE)
-        return [table for table, _ in found], token
-
-
-async def _page(table: RecordTable[T], token: str, count: int) -> tuple[list[tuple[str, Versioned[T]]], str]:
-    found, following = await table.page(_token(token), count)
-    return found, following.hex() if found else token
-
-
-def _token(token: str) -> bytes:
-    try:
-        return bytes.fromhex(token)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{token[:40]!r} is not a continuation token of this controller") from error
 
 
 def _check_config(config: Config) -> None:

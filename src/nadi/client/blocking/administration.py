@@ -23,5 +23,6 @@ class Administration(Face[aio.StreamManager]):
     stream_info = waits(aio.StreamManager.stream_info)
     segment_info = waits(aio.StreamManager.segment_info)
     current_segments = waits(aio.StreamManager.current_segments)
+    segment_history = waits(aio.StreamManager.segment_history)
     segments_between = waits(aio.StreamManager.segments_between)
     scale_stream = waits(aio.StreamManager.scale_stream)

@@ -31,7 +31,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.wire.rpc.codes import kind_of
-from nadi.wire.rpc.service import METHODS, path
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
 
 DEFAULT_TIMEOUT_S = 30.0
 _Reply = TypeVar("_Reply")
@@ -115,7 +115,7 @@ class ControllerCalls:
         metadata = (("authorization", credentials.header()),) if credentials is not None else None
         call = self._calls.get(rpc)
         if call is None:
-            request_kind, reply_kind = METHODS[rpc]
+            request_kind, reply_kind = OWN_METHODS.get(rpc) or METHODS[rpc]
             call = self._channel.unary_unary(
                 path(rpc),
                 request_serializer=request_kind.SerializeToString,

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from nadi.client.control.calls import ControllerCalls
 from nadi.client.control.messages import (
@@ -47,8 +49,10 @@ from nadi.model.segments import SegmentRange, Successor
 from nadi.model.streamcut import StreamCut
 from nadi.naming import container_key, parse_segment_name
 from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc import reports_pb2 as own
 
 WORKFLOW_TIMEOUT_S = 130.0  # the controller answers a workflow's caller within 120 s
+_Record = TypeVar("_Record")
 _NAME_RULE = "letters, digits, '.' and '-', at most 255 characters"
 
 
@@ -135,6 +139,17 @@ class ControllerClient(ControllerCalls):
             reply.timestampAggregationTimeout,
             reply.rolloverSizeBytes,
         )
+
+    async def report(self, scope: str, stream: str, kind: str, record: type[_Record]) -> list[_Record]:
+        """All records of the stream's report of that kind (`nadi.model.reports`)."""
+        records: list[_Record] = []
+        request = own.ReportRequest(scope=scope, stream=stream, kind=kind)
+        while True:
+            page = await self.stream_call("report", scope, stream, request, own.ReportPage)
+            records += msgspec.json.decode(page.records, type=list[record])  # type: ignore[valid-type]
+            if not page.token:
+                return records
+            request.token = page.token
 
     async def list_streams(self, scope: str, tag: str | None = None) -> list[str]:
         where = pb.ScopeInfo(scope=scope)

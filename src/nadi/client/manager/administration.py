@@ -16,6 +16,7 @@ from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamCon
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.info import SegmentInfo, StreamInfo, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
+from nadi.model.reports import SEGMENTS, SegmentReport
 from nadi.model.scrub import ScrubReport
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -138,6 +139,10 @@ class Administration:
     async def current_segments(self, scope: str, stream: str) -> list[SegmentRange]:
         """Return the segments that currently take events, by key range; none if the stream is sealed."""
         return await self._controller.current_segments(scope, stream)
+
+    async def segment_history(self, scope: str, stream: str) -> list[SegmentReport]:
+        """Return all segments that the stream ever had, in the order of their ids, those of older epochs first."""
+        return await self._controller.report(scope, stream, SEGMENTS, SegmentReport)
 
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None

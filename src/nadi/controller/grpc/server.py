@@ -23,6 +23,7 @@ from nadi.access.shares import Shares
 from nadi.controller.access import Answer, ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.groups import ReaderGroupService
+from nadi.controller.grpc.reports import ReportService
 from nadi.controller.grpc.requests import parsed
 from nadi.controller.grpc.room import Room
 from nadi.controller.grpc.service import Service
@@ -51,7 +52,7 @@ from nadi.limits import (
     TLS_HANDSHAKE_S,
 )
 from nadi.wire.rpc.codes import code_of
-from nadi.wire.rpc.service import METHODS, SERVICE
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, OWN_SERVICE, SERVICE
 
 log = logging.getLogger(__name__)
 
@@ -87,18 +88,19 @@ def rpc_server(**arguments: Any) -> grpc.aio.Server:
 
 
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
-    """Let `server` answer every RPC of the service for `controller`; with `access`, only for permitted callers."""
-    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService)
+    """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers."""
+    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService, ReportService)
     services = [kind(controller) for kind in kinds]
     turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
-    handlers = {
-        rpc: grpc.stream_unary_rpc_method_handler(  # for the server to say how long the one request may take to come
-            _guarded(rpc, request, _method(rpc, services), access, turns, rooms),
-            response_serializer=response.SerializeToString,
-        )
-        for rpc, (request, response) in METHODS.items()
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    for name, methods in ((SERVICE, METHODS), (OWN_SERVICE, OWN_METHODS)):
+        handlers = {
+            rpc: grpc.stream_unary_rpc_method_handler(  # for us to say how long the one request may take to come
+                _guarded(rpc, request, _method(rpc, services), access, turns, rooms),
+                response_serializer=response.SerializeToString,
+            )
+            for rpc, (request, response) in methods.items()
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
 
 def _snake(rpc: str) -> str:

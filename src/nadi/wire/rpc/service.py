@@ -1,6 +1,6 @@
-"""The RPCs of ControllerService: the service's name, and for each RPC its request and response class.
+"""The RPCs of ControllerService, and nadi's own: the services' names, and for each RPC its request and response class.
 
-Server and client build their gRPC handlers and calls from `METHODS`; there is no generated stub.
+Server and client build their gRPC handlers and calls from `METHODS` and `OWN_METHODS`; there is no generated stub.
 
 >>> request, response = METHODS["createScope"]
 >>> response.DESCRIPTOR.name
@@ -11,19 +11,29 @@ Server and client build their gRPC handlers and calls from `METHODS`; there is n
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.wire.rpc import controller_pb2
+from nadi.wire.rpc import controller_pb2, reports_pb2
 
-SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
+SERVICE, OWN_SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService", "nadi.v1.Reports"
 
-METHODS: dict[str, tuple[type[Message], type[Message]]] = {
-    method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
-    for method in controller_pb2.DESCRIPTOR.services_by_name["ControllerService"].methods
-}
+Methods = dict[str, tuple[type[Message], type[Message]]]
+
+
+def _methods(service: Any) -> Methods:
+    return {
+        method.name: (GetMessageClass(method.input_type), GetMessageClass(method.output_type))
+        for method in service.methods
+    }
+
+
+METHODS = _methods(controller_pb2.DESCRIPTOR.services_by_name["ControllerService"])
+OWN_METHODS = _methods(reports_pb2.DESCRIPTOR.services_by_name["Reports"])
 
 
 def path(rpc: str) -> str:
     """The full name of an RPC on the wire."""
-    return f"/{SERVICE}/{rpc}"
+    return f"/{OWN_SERVICE if rpc in OWN_METHODS else SERVICE}/{rpc}"

@@ -1,0 +1,28 @@
+"""The kinds of reports, each with the function that makes a page of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.reports.segments import segments
+from nadi.controller.state.metadata import StreamName
+from nadi.errors import InvalidArgumentError
+from nadi.model.reports import SEGMENTS
+
+Page = tuple[Sequence[Any], str]  # records, and the token of the next page: empty at the end
+Kind = Callable[[Workflows, StreamName, str], Awaitable[Page]]
+
+KINDS: Mapping[str, Kind] = {SEGMENTS: segments}
+
+
+async def report(flow: Workflows, name: StreamName, kind: str, token: str) -> Page:
+    """A page of the stream's report of that kind. StreamNotFoundError, or InvalidArgumentError if it isn't one."""
+    make = KINDS.get(kind)
+    if make is None:
+        raise InvalidArgumentError(
+            f"there are no reports of the kind {kind[:40]!r}: ask for {', '.join(sorted(KINDS))}"
+        )
+    await flow.metadata.stream(name)
+    return await make(flow, name, token)

@@ -1,0 +1,60 @@
+"""All segments that a stream ever had, oldest first: when each took events, for which keys, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import re
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state.history import History
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Stream
+from nadi.errors import InvalidArgumentError, SegmentNotFoundError
+from nadi.limits import LIST_PAGE
+from nadi.model.reports import SegmentReport
+from nadi.naming import segment_epoch
+
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+
+
+async def segments(flow: Workflows, name: StreamName, token: str) -> tuple[list[SegmentReport], str]:
+    """A page in the order of ids. token: the last id of the page before."""
+    if token and not _NUMBER.fullmatch(token):
+        raise InvalidArgumentError(f"{token[:40]!r} is not the token of a page: give back the one that you got")
+    history, stream = await flow.metadata.history(name), (await flow.metadata.stream(name)).value
+    ids = sorted(history.segments)
+    first = bisect.bisect_right(ids, int(token)) if token else 0
+    page = ids[first : first + LIST_PAGE]
+    asked = [i for i in page if i not in history.sizes]
+    lengths = history.sizes | dict(zip(asked, await _lengths(flow, name, asked), strict=True))
+    is_passed = history.passed(stream.head) if stream.head else lambda _: False
+    records = [_report(history, stream, i, lengths[i], gone=is_passed(i)) for i in page]
+    return records, str(page[-1]) if first + LIST_PAGE < len(ids) else ""
+
+
+async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[int]:
+    """Of segments whose end isn't on record; 0 for those that are gone."""
+
+    async def one(segment: int) -> int:
+        try:
+            return await flow.segments.length(name.segment(segment))
+        except SegmentNotFoundError:
+            return 0
+
+    return await asyncio.gather(*map(one, ids))
+
+
+def _report(history: History, stream: Stream, segment: int, length: int, *, gone: bool) -> SegmentReport:
+    piece, sealed_in = history.segments[segment], history.sealed_in.get(segment)
+    born = history.changes[segment_epoch(segment)]
+    return SegmentReport(
+        segment,
+        piece.low,
+        piece.high,
+        born.created_ms,
+        None if sealed_in is None else history.changes[sealed_in].created_ms,
+        length if gone else min(max(stream.head.get(segment, 0), 0), length),
+        length,
+        rolled=born.reference != born.epoch,
+    )
