@@ -1,0 +1,317 @@
+"""What to do about a stream: which of its segments to split and where, which to merge, and why.
+
+`Judge.look` gets the stream as it is, the loads of its segments and the time, and returns what should change, as one
+change of the stream (an epoch) with a `Step` for each split and merge. It remembers what it needs from one look to the
+next: when a segment was first seen, since when it is quiet, which keys were found hot. Nothing else is kept, so a
+restart sees everything anew, and never acts sooner because of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nadi.controller.scaling.cutting import HotKey, Sampled, around, cut, sampled
+from nadi.controller.scaling.profile import Profile, Rule, mean
+from nadi.controller.state.records import Config, EpochSegment, ScaleType
+from nadi.limits import STREAM_MAX_SEGMENTS
+from nadi.model.load import SegmentLoad
+from nadi.model.segments import KeyRange
+
+OTHERS_SHARE = 0.5  # of the target: a hot key's neighbours with less aren't worth a segment of their own
+NARROWEST = 2.0**-40  # of the key space: what is narrower isn't cut without knowing its keys
+RISING_LOOKS = 5  # so often a split waits for a rate that still grows
+VAIN_GENERATIONS = 3  # so often a range is cut blindly while all its load stays in one piece
+VAIN_SHARE = 0.9  # of the load of all pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing decided: `kind` is split, merge or hot-key. into: the new key ranges. rate, target: in `unit`."""
+
+    kind: str
+    segments: tuple[int, ...]
+    into: tuple[KeyRange, ...]
+    rate: float
+    target: int
+    unit: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """steps: in the order of keys. Those that are splits and merges make up one change of the stream."""
+
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def sealed(self) -> tuple[int, ...]:
+        return tuple(segment for step in self.steps if step.into for segment in step.segments)
+
+    @property
+    def ranges(self) -> tuple[KeyRange, ...]:
+        return tuple(piece for step in self.steps for piece in step.into)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A segment since it was first seen. blind: how often in a row its keys were cut without knowing where they are;
+    siblings: the other pieces of that cut."""
+
+    seen_s: float
+    by_change: bool
+    rate: float = 0.0
+    rising: int = 0
+    quiet_s: float | None = None
+    absent_s: float | None = None
+    blind: int = 0
+    siblings: tuple[KeyRange, ...] = ()
+
+
+@dataclass(slots=True)
+class Judge:
+    """For one stream, under one profile."""
+
+    profile: Profile
+    hot_keys: dict[int, HotKey | None] = field(default_factory=dict)  # by segment; None: suspected, not sampled
+    _known: dict[int, _Known] = field(default_factory=dict)
+    _blind: dict[KeyRange, _Known] = field(default_factory=dict)  # what will be known of pieces that are being made
+    _is_new: bool = True
+
+    def look(
+        self, segments: Sequence[EpochSegment], config: Config, loads: Mapping[int, SegmentLoad], now_s: float
+    ) -> Decision:
+        """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
+        have any. now_s: monotonic. Called at most once per profile.period_s or so."""
+        self._meet(segments, loads, now_s)
+        if config.scale_type is ScaleType.FIXED or config.target_rate <= 0:
+            self.hot_keys.clear()
+            return Decision()
+        stream = _Stream(segments, config, loads, self.profile)
+        splits = self._splits(stream, now_s)
+        return Decision(tuple(_by_key([*splits, *self._merges(stream, splits, now_s)], segments)))
+
+    def _meet(self, segments: Sequence[EpochSegment], loads: Mapping[int, SegmentLoad], now_s: float) -> None:
+        current = {segment.id for segment in segments}
+        for gone in self._known.keys() - current:
+            del self._known[gone]
+            self.hot_keys.pop(gone, None)
+        for segment in segments:
+            if segment.id not in self._known:
+                made = self._blind.pop((segment.low, segment.high), None)
+                known = self._known[segment.id] = made or _Known(now_s, by_change=not self._is_new)
+                known.seen_s, known.by_change = now_s, not self._is_new
+            known = self._known[segment.id]
+            if segment.id in loads:
+                known.absent_s = None
+            elif known.absent_s is None:
+                known.absent_s = now_s
+        self._is_new = False
+
+    # --- splits ----------------------------------------------------------------------------------
+
+    def _splits(self, stream: _Stream, now_s: float) -> list[Step]:
+        room = STREAM_MAX_SEGMENTS - len(stream.segments)
+        steps = []
+        for segment in stream.segments:
+            step = self._split(stream, segment, now_s, room)
+            if step is not None:
+                steps.append(step)
+                room -= max(len(step.into) - 1, 0)
+        return steps
+
+    def _split(self, stream: _Stream, segment: EpochSegment, now_s: float, room: int) -> Step | None:
+        profile, load, known = self.profile, stream.loads.get(segment.id), self._known[segment.id]
+        rule = stream.hot_by(load)
+        if load is None or rule is None:
+            if stream.rate(load, profile.hot[0].window_s) < stream.target:
+                self.hot_keys.pop(segment.id, None)
+            return None
+        newest = stream.rate(load, profile.wanted_s[0])
+        before, known.rate = known.rate, newest
+        if newest > profile.rising * before and known.rising < RISING_LOOKS:
+            known.rising += 1
+            return None
+        known.rising = 0
+        rests = known.by_change and now_s - known.seen_s < profile.rest_s
+        if rests and newest <= profile.urgent * stream.target:
+            return None
+        rate = max(stream.rate(load, window_s) for window_s in profile.wanted_s)
+        sample = sampled(load.keys, segment.low, segment.high)
+        told = stream.told(load, rule)
+        key = sample.heaviest()
+        if key is not None and key.share * rate > stream.target:
+            return self._split_around(stream, segment, sample, key, rate, told, room)
+        if key is None and (segment.id in self.hot_keys or self._is_vain(stream, segment, rate)):
+            return self._found(stream, segment, None, rate, f"{told}, and cutting it left all its load in one piece")
+        pieces = min(stream.pieces(rate), room + 1)
+        ranges = cut(sample, pieces)
+        if len(ranges) < 2 or (key is None and segment.high - segment.low < NARROWEST):
+            return None
+        self.hot_keys.pop(segment.id, None)
+        if key is None:
+            self._expect(segment, ranges)
+        where = "where its sampled keys divide its load" if key is not None else "evenly: no writer reports its keys"
+        return stream.step("split", [segment], ranges, rate, f"{told}: cut into {len(ranges)}, {where}")
+
+    def _split_around(
+        self, stream: _Stream, segment: EpochSegment, sample: Sampled, key: HotKey, rate: float, told: str, room: int
+    ) -> Step | None:
+        """What to do about a segment of which one key alone is over the target."""
+        others = (1 - key.share) * rate
+        if others > OTHERS_SHARE * stream.target:
+            pieces = min(1 + max(1, math.ceil(others / (self.profile.share * stream.target))), stream.most, room + 1)
+            ranges = around(sample, key, pieces)
+            if len(ranges) > 1:
+                why = f"{told}: one key has {key.share:.0%}, so the others are given segments of their own"
+                return stream.step("split", [segment], ranges, rate, why)
+        return self._found(stream, segment, key, rate, f"{told}: one key has {key.share:.0%}, and a key isn't divided")
+
+    def _found(self, stream: _Stream, segment: EpochSegment, key: HotKey | None, rate: float, why: str) -> Step | None:
+        """A hot key: told once for a segment."""
+        is_known = segment.id in self.hot_keys
+        self.hot_keys[segment.id] = key
+        return None if is_known else stream.step("hot-key", [segment], (), rate, why)
+
+    def _expect(self, segment: EpochSegment, ranges: Sequence[KeyRange]) -> None:
+        """Remember that the range was cut blindly, for when its pieces are seen."""
+        if len(self._blind) > STREAM_MAX_SEGMENTS:
+            self._blind.clear()  # of changes that were refused
+        for piece in ranges:
+            siblings = tuple(other for other in ranges if other != piece)
+            self._blind[piece] = _Known(0.0, True, blind=self._known[segment.id].blind + 1, siblings=siblings)
+
+    def _is_vain(self, stream: _Stream, segment: EpochSegment, rate: float) -> bool:
+        """Whether the segment came of blind cuts that left nearly all load in one piece, time and again."""
+        known = self._known[segment.id]
+        beside = sum(
+            stream.rate(stream.loads.get(other.id), self.profile.wanted_s[-1])
+            for other in stream.segments
+            if any(other.low < high and low < other.high for low, high in known.siblings) and other is not segment
+        )
+        if rate < VAIN_SHARE * (rate + beside):
+            known.blind, known.siblings = 0, ()
+        return known.blind >= VAIN_GENERATIONS
+
+    # --- merges ----------------------------------------------------------------------------------
+
+    def _merges(self, stream: _Stream, splits: Sequence[Step], now_s: float) -> list[Step]:
+        busy = {segment for step in splits for segment in step.segments if step.into}
+        added = sum(len(step.into) - 1 for step in splits if step.into)
+        spare = len(stream.segments) + added - max(stream.config.min_segments, 1)
+        steps: list[Step] = []
+        run: list[EpochSegment] = []
+        for segment in [*stream.segments, None]:
+            is_cold = segment is not None and segment.id not in busy and self._is_cold(stream, segment, now_s)
+            if segment is not None and is_cold and self._may_join(stream, run, segment, spare):
+                run.append(segment)
+                continue
+            if len(run) > 1:
+                steps.append(self._merge(stream, run))
+                spare -= len(run) - 1
+            run = [segment] if segment is not None and is_cold else []
+        return steps
+
+    def _may_join(self, stream: _Stream, run: Sequence[EpochSegment], segment: EpochSegment, spare: int) -> bool:
+        if not run:
+            return True
+        joint = self.profile.joint
+        together = sum(stream.calm_rate(s) for s in [*run, segment])
+        return (
+            len(run) < min(self.profile.merge_at_once, spare + 1)
+            and run[-1].high == segment.low
+            and (joint is None or together <= joint * stream.target)
+        )
+
+    def _is_cold(self, stream: _Stream, segment: EpochSegment, now_s: float) -> bool:
+        profile, known, load = self.profile, self._known[segment.id], stream.loads.get(segment.id)
+        if known.absent_s is not None:
+            is_quiet = now_s - max(known.absent_s, known.seen_s) >= profile.idle_s
+        else:
+            assert load is not None
+            is_quiet = all(
+                stream.rate(load, rule.window_s) < rule.times * stream.target and load.age_s >= rule.age_s
+                for rule in profile.cold
+            )
+        if not is_quiet:
+            known.quiet_s = None
+            return False
+        if known.quiet_s is None:
+            known.quiet_s = now_s
+        rests = known.by_change and now_s - known.seen_s < profile.rest_s
+        return not rests and now_s - known.quiet_s >= profile.quiet_s
+
+    def _merge(self, stream: _Stream, run: Sequence[EpochSegment]) -> Step:
+        rate = sum(stream.calm_rate(segment) for segment in run)
+        target = stream.amount(stream.target)
+        why = f"{len(run)} neighbours have been quiet: {stream.amount(rate)} together, the target is {target}"
+        return stream.step("merge", run, [(run[0].low, run[-1].high)], rate, why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """A stream with the loads of its segments, measured in the unit of its target."""
+
+    segments: Sequence[EpochSegment]
+    config: Config
+    loads: Mapping[int, SegmentLoad]
+    profile: Profile
+
+    @property
+    def target(self) -> int:
+        return self.config.target_rate
+
+    @property
+    def in_bytes(self) -> bool:
+        return self.config.scale_type is ScaleType.KIB_PER_SECOND
+
+    @property
+    def unit(self) -> str:
+        return "KiB/s" if self.in_bytes else "events/s"
+
+    @property
+    def most(self) -> int:
+        """Pieces that one split may make."""
+        return max(2, self.config.scale_factor)
+
+    def amount(self, rate: float) -> str:
+        return f"{rate:,.0f} {self.unit}"
+
+    def rate(self, load: SegmentLoad | None, window_s: float) -> float:
+        return mean(load, window_s, in_bytes=self.in_bytes) if load is not None else 0.0
+
+    def calm_rate(self, segment: EpochSegment) -> float:
+        """The rate by which a merge is judged: over the longest window that all quiet must have lasted."""
+        return self.rate(self.loads.get(segment.id), self.profile.cold[-1].window_s)
+
+    def hot_by(self, load: SegmentLoad | None) -> Rule | None:
+        """The rule by which the segment is too hot, if any."""
+        if load is None or load.age_s < self.profile.fresh_s:
+            return None
+        still = self.profile.still
+        if still is not None and self.rate(load, still.window_s) <= still.times * self.target:
+            return None
+        for rule in self.profile.hot:
+            if load.age_s >= rule.age_s and self.rate(load, rule.window_s) > rule.times * self.target:
+                return rule
+        return None
+
+    def pieces(self, rate: float) -> int:
+        wanted = rate / (self.profile.share * self.target)
+        return min(max(2, math.ceil(wanted) if self.profile.round_up else int(wanted)), self.most)
+
+    def told(self, load: SegmentLoad, rule: Rule) -> str:
+        rate = self.rate(load, rule.window_s)
+        times = f"{rate / self.target:,.1f} times its target of {self.amount(self.target)}"
+        return f"{self.amount(rate)} over {rule.window_s:.0f} s, {times}"
+
+    def step(
+        self, kind: str, segments: Sequence[EpochSegment], into: Sequence[KeyRange], rate: float, why: str
+    ) -> Step:
+        return Step(kind, tuple(s.id for s in segments), tuple(into), rate, self.target, self.unit, why)
+
+
+def _by_key(steps: Sequence[Step], segments: Sequence[EpochSegment]) -> Iterator[Step]:
+    order = {segment.id: index for index, segment in enumerate(segments)}
+    yield from sorted(steps, key=lambda step: order[step.segments[0]])

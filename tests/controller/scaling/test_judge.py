@@ -1,0 +1,196 @@
+"""Hours of load in milliseconds: when segments are split and merged, and that they aren't otherwise."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nadi.controller.scaling.profile import CLASSIC, FAST, Profile
+from nadi.controller.state.records import Config, ScaleType
+
+from .world import Keys, World, even, policy
+
+
+def test_a_fresh_hot_segment_is_split_within_10_s_and_is_in_16_pieces_within_a_minute() -> None:
+    world = World([even(500, lambda _: 16_000)], FAST, policy(1_000, 32), noise=0.2)
+    world.run(10)
+    assert world.times("split")[0] <= 10
+    world.run(50)
+    assert len(world.segments) >= 16
+    assert all(world.rate(segment) < 1_200 for segment in world.segments)
+    count = len(world.segments)
+    world.run(600)
+    assert len(world.segments) <= count + 1, "a steady load changes next to nothing more"
+
+
+@pytest.mark.parametrize("factor", [0, 2, 3])
+def test_a_split_makes_no_more_pieces_than_the_factor(factor: int) -> None:
+    world = World([even(500, lambda _: 16_000)], FAST, policy(1_000, factor))
+    world.run(120)
+    splits = [step for _, decision in world.history for step in decision.steps]
+    assert {len(step.into) for step in splits} <= set(range(2, max(2, factor) + 1))
+    assert all(world.rate(segment) <= 1_200 for segment in world.segments)
+
+
+def test_a_load_ten_times_as_high_for_a_while_and_back() -> None:
+    world = World([even(400, lambda at: 8_000 if 600 <= at < 1_500 else 800)], FAST, policy(1_000), noise=0.1)
+    world.run(599)
+    assert len(world.segments) == 1
+    world.run(61)
+    assert len(world.segments) >= 8
+    world.run(800)
+    peak = len(world.segments)
+    assert not world.kinds(since_s=700)
+    world.run(600)
+    assert len(world.segments) <= 2 < peak
+    assert min(world.times("merge")) >= 1_500 + 60, "quiet means a minute"
+
+
+@pytest.mark.parametrize("profile", [FAST, CLASSIC])
+@pytest.mark.parametrize("times", [0.5, 0.9, 1.0, 1.1, 1.2, 1.3, 2.0])
+def test_a_load_at_a_threshold_does_not_flap(profile: Profile, times: float) -> None:
+    world = World([even(300, lambda _: times * 1_000)], profile, policy(1_000), noise=0.15)
+    world.run(1_800 if profile is FAST else 14_400)
+    assert len(world.kinds()) <= 4, world.history
+    for one, other in pairwise(at for at, _ in world.history):
+        assert other - one >= 60
+
+
+def test_a_curve_is_followed_up_and_down() -> None:
+    def curve(at: float) -> float:
+        return 5_000 * (1 - math.cos(2 * math.pi * at / 5_400)) / 2
+
+    world = World([even(200, curve)], FAST, policy(500), noise=0.1)
+    world.run(2_700)
+    noon = len(world.segments)
+    assert noon >= 10
+    world.run(2_700)
+    assert len(world.segments) <= 2
+    assert len(world.history) <= 40, "it needs few changes"
+
+
+def test_pieces_have_like_load_however_the_keys_lie() -> None:
+    keys = Keys([0.5 + 0.001 * i / 400 for i in range(400)], lambda _: 4_000)  # in a thousandth of the key space
+    world = World([keys], FAST, policy(1_000))
+    world.run(30)
+    rates = [world.rate(segment) for segment in world.segments]
+    assert len(rates) >= 4
+    assert max(rates) < 1_200
+
+
+def test_a_hot_key_is_told_once_and_not_split_in_vain() -> None:
+    keys = [even(40, lambda _: 80), Keys([0.3], lambda _: 9_200.0)]
+    world = World(keys, FAST, policy(1_000))
+    world.run(900)
+    assert world.kinds() == ["hot-key"]
+    (hot,) = world.judge.hot_keys.values()
+    assert hot is not None
+    assert hot.position == 0.3
+    assert hot.share > 0.95
+
+
+def test_the_neighbours_of_a_hot_key_get_segments_of_their_own() -> None:
+    world = World([even(400, lambda _: 6_000), Keys([0.3], lambda _: 4_000.0)], FAST, policy(1_000))
+    world.run(300)
+    (hot,) = (segment for segment in world.segments if segment.low <= 0.3 < segment.high)
+    assert world.rate(hot) < 4_300
+    assert all(world.rate(segment) < 1_200 for segment in world.segments if segment is not hot)
+    assert list(world.judge.hot_keys) == [hot.id]
+    changes = len(world.history)
+    world.run(600)
+    assert len(world.history) == changes
+
+
+def test_a_hot_key_that_nobody_reports_is_suspected_after_a_few_cuts() -> None:
+    world = World([Keys([0.3], lambda _: 9_200.0)], FAST, policy(1_000, 2), sampled=False)
+    world.run(1_200)
+    assert world.kinds().count("split") == 3
+    assert world.kinds().count("hot-key") == 1
+    assert list(world.judge.hot_keys.values()) == [None]
+
+
+def test_without_samples_ranges_are_cut_evenly() -> None:
+    world = World([even(2_000, lambda _: 8_000)], FAST, policy(1_000, 4), sampled=False)
+    world.run(120)
+    assert all(world.rate(segment) <= 1_200 for segment in world.segments)
+    first = world.history[0][1].steps[0]
+    assert first.into == ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
+
+
+def test_never_fewer_segments_than_the_minimum() -> None:
+    world = World([even(100, lambda at: 9_000 if at < 100 else 0)], FAST, policy(1_000, least=3))
+    world.run(2_000)
+    assert len(world.segments) == 3
+
+
+def test_classic_takes_its_time() -> None:
+    world = World([even(300, lambda at: 6_000 if at < 7_200 else 0)], CLASSIC, policy(1_000))
+    world.run(590)
+    assert not world.history
+    world.run(7_200)
+    assert len(world.segments) == 6
+    world.run(6 * 3600)
+    assert len(world.segments) == 1
+    assert min(world.times("merge")) > 7_200
+    assert all(len(step.segments) <= 3 for _, d in world.history for step in d.steps if step.kind == "merge")
+
+
+def test_a_fixed_stream_and_one_without_a_target_are_left_alone() -> None:
+    for config in (Config(ScaleType.FIXED, 0, 0, 1), Config(ScaleType.EVENTS_PER_SECOND, 0, 2, 1)):
+        world = World([even(100, lambda _: 90_000)], FAST, config)
+        world.run(300)
+        assert not world.history
+
+
+def test_rates_in_bytes_are_weighed_in_kib() -> None:
+    world = World([even(200, lambda _: 40_960)], FAST, Config(ScaleType.KIB_PER_SECOND, 1_000, 16, 1))  # 100 B each
+    world.run(60)
+    assert 4 <= len(world.segments) <= 6
+
+
+def test_a_policy_changed_meanwhile_counts_from_then_on() -> None:
+    world = World([even(300, lambda _: 4_000)], FAST, policy(10_000))
+    world.run(300)
+    assert not world.history
+    world.config = policy(500)
+    world.run(60)
+    assert len(world.segments) >= 8
+    world.config = policy(10_000)
+    world.run(300)
+    assert len(world.segments) == 1
+
+
+def test_a_judge_that_forgot_everything_does_nothing_new_at_a_steady_load() -> None:
+    world = World([even(300, lambda _: 7_000)], FAST, policy(1_000), noise=0.1)
+    world.run(200)
+    segments = list(world.segments)
+    world.judge = type(world.judge)(FAST)
+    world.run(600)
+    assert world.segments == segments
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    keys=st.integers(1, 300),
+    loads=st.lists(st.integers(0, 20_000), min_size=1, max_size=6),
+    factor=st.integers(0, 20),
+    least=st.integers(1, 5),
+    sampled=st.booleans(),
+)
+def test_whatever_the_load_the_key_space_stays_tiled_and_the_limits_hold(
+    seed: int, keys: int, loads: list[int], factor: int, least: int, sampled: bool
+) -> None:
+    """World checks the tiling at every change."""
+    world = World(
+        [even(keys, lambda at: loads[int(at / 150) % len(loads)], seed)], FAST, policy(1_000, factor, least), sampled
+    )
+    for _ in loads:
+        world.run(150)
+        assert len(world.segments) >= least
+    for _, decision in world.history:
+        assert all(len(step.into) <= max(2, factor) for step in decision.steps)
