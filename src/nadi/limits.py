@@ -113,6 +113,13 @@ TIME_INDEX_BYTES = 4 * KIB  # and one entry, of about 40 bytes on disk, for this
 TIME_INDEX_MOST_MS = 10_000  # or one entry in this time, if fewer bytes arrive
 TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment, deleted with one checkpoint
 
+LOAD_SEGMENTS = 10_000  # measured in one container; 200 bytes and 0.3 us a second each
+LOAD_PAGE_SEGMENTS = 250  # in one reply: 2 MiB if all have their samples of keys
+LOAD_REPORT_POSITIONS = 64  # of keys, in one report of a writer
+LOAD_KEY_POSITIONS = 512  # known of a segment
+LOAD_KEYS_SEGMENTS = 2_000  # of one container that samples of keys are kept for: up to 20 KiB each
+LOAD_KEYS_WINDOW_S = 10.0  # reports of keys count for this long
+
 SCRUB_EVERY_S = 7 * 24 * 3600.0  # all that is stored is read, to find damage while copies still exist
 SCRUB_BYTES_PER_S = 32 * MIB  # read by it: a tenth of what an ordinary disk delivers
 SCRUB_ASKED_BYTES_PER_S = 256 * MIB  # while somebody waits for it

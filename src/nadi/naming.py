@@ -36,6 +36,7 @@ BOOKMARKS_TABLE = "_bookmarks"  # of a scope; no user's table name starts like t
 SCHEMAS_TABLE = "_schemas"  # likewise
 SCRUB = "scrub"
 SCRUB_SEGMENT = f"{CLUSTER_SCOPE}/{SCRUB}/0{EPOCH_DELIMITER}0"
+LOAD_SEGMENT = f"{CLUSTER_SCOPE}/load/0{EPOCH_DELIMITER}0"  # only the server itself has a token for it
 
 _NAME = re.compile(r"_?[A-Za-z0-9.\-]+")
 _USER_NAME = re.compile(r"[A-Za-z0-9.\-]+")

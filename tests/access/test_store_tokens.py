@@ -90,6 +90,7 @@ def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any
         wire.CreateTableSegment(7, table, token),
         wire.DeleteTableSegment(7, table, False, token),
         wire.Scrub(7, segment, False, token),
+        wire.GetSegmentLoads(7, segment, token, ""),
         wire.SealSegment(7, segment, token),
         wire.DeleteSegment(7, segment, token),
     ]

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from nadi.model.framing import frame_events
+from nadi.naming import LOAD_SEGMENT
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, AttributeUpdate, TableEntry, TableKey
+from nadi.wire.loads import unpacked_loads
 from tests.segmentstore.harness import WRITER, Peer, connect, open_store
 from tests.support.memory_store import MemoryStore
 
@@ -443,3 +445,21 @@ async def test_a_table_is_no_stream_and_a_stream_no_table(ask: Exchange) -> None
         reply = await ask(command)
         assert isinstance(reply, wire.ErrorMessage)
         assert reply.error_code == wire.ILLEGAL_ARGUMENT
+
+
+async def test_the_load_of_a_segment_is_told(ask: Exchange) -> None:
+    await made(ask, S, b"one", b"two")
+    async with asyncio.timeout(30):
+        while True:
+            reply = await ask(wire.GetSegmentLoads(9, LOAD_SEGMENT, "", ""))
+            if loads := unpacked_loads(reply.loads):
+                break  # it is half a second old
+            await asyncio.sleep(0.05)
+    assert (reply.request_id, reply.segment, reply.is_last) == (9, LOAD_SEGMENT, True)
+    (load,) = loads
+    assert load.segment == S
+    assert load.events_per_s[0] * load.age_s == pytest.approx(2)
+    assert load.bytes_per_s[0] * load.age_s == pytest.approx(22)
+    assert load.keys is None
+    assert unpacked_loads((await ask(wire.GetSegmentLoads(9, LOAD_SEGMENT, "", S))).loads) == []
+    assert await ask(wire.GetSegmentLoads(9, S, "", "")) == wire.NoSuchSegment(9, S, "", -1)

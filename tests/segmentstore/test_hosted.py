@@ -34,7 +34,7 @@ HERE, THERE = (
 )
 ID = 7
 NAMING = ("segment", "target", "source", "parent_segment")
-OF_THE_STORE = {wire.Scrub}  # whatever it has: the name is that of a permission
+OF_THE_STORE = {wire.Scrub, wire.GetSegmentLoads}  # whatever it has: the name is that of a permission
 INNER = {wire.UpdateTableToFreeRoom}  # not over the wire
 
 

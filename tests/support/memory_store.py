@@ -79,6 +79,7 @@ class MemoryContainer(Container):
         for extent, block in zip(extents, parts[1:], strict=True):
             self.cache.put((f"{self.number}", sequence, extent.position), block)
         state.durable(frame.touched.values())
+        self.load.count(frame.appended, ref.at)
         request.done(result)
         for record in frame.touched.values():
             record.waiters.wake()
@@ -93,7 +94,9 @@ class MemoryStore:
         self.refused: list[object] = []  # why connections were ended
         self._rota = Rota()
         self._reader = SegmentReader(ChunkStore.from_url("memory:///"), self.container.cache, self._rota)
-        self._service = SegmentService(self._container_of, self._reader, TokenCheck(None), self.container._runtime)
+        self._service = SegmentService(
+            self._container_of, self._reader, TokenCheck(None), self.container._runtime, lambda: [self.container.load]
+        )
         self._door = InnerDoor(self._container_of, self._reader, self._service)
         self._budget = Budget()
 

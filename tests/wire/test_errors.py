@@ -83,9 +83,9 @@ ANSWERS: list[type[wire.Command]] = [
     wire.SegmentAttributeUpdated, wire.SegmentTruncated, wire.OffsetLocated, wire.SegmentsMerged,
     wire.SegmentsBatchMerged, wire.TableSegmentInfo, wire.TableEntriesUpdated, wire.TableKeysRemoved, wire.TableRead,
     wire.TableKeysRead, wire.TableEntriesRead, wire.TableEntriesDeltaRead, wire.MomentLocated, wire.ScrubReported,
-    wire.StorageFlushed,
+    wire.SegmentLoads, wire.StorageFlushed,
 ]  # fmt: skip
-APPENDS = {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd}
+APPENDS = {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd, wire.ReportKeys}
 
 
 def over_the_wire(error: Exception) -> e.NadiError | None:

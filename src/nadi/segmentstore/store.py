@@ -89,7 +89,13 @@ class SegmentStore:
         self._reader = SegmentReader(chunks, self._cache, self._rota)
         self._at_once = asyncio.Semaphore(STORAGE_WRITER_RUNS)
         self._writers = {container.number: self._storage_writer(container) for container in self.containers}
-        self._service = SegmentService(self.container_of, self._reader, TokenCheck(tokens), runtime)
+        self._service = SegmentService(
+            self.container_of,
+            self._reader,
+            TokenCheck(tokens),
+            runtime,
+            lambda: [each.load for each in self.containers],
+        )
         self.scrub = self._service.scrub = Scrub(folder / "scrub", self._hosted, self._reader, self._writers, runtime)
         self._door = InnerDoor(self.container_of, self._reader, self._service)
         self._moves = asyncio.Lock()

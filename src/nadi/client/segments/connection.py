@@ -75,6 +75,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._asked: dict[int, _Asked] = {}
         self._sessions: dict[int, AppendSession] = {}
         self._error: NadiError | None = None
+        self.takes_reports = False  # of its writers' keys
         self._quiet = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -107,7 +108,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
         self._outgoing = Outgoing(self._transport)
-        self.send(wire.HELLO)
+        self.send(wire.OWN_HELLO)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -206,6 +207,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
                 )
             )
         elif not self._hello.done():
+            self.takes_reports = wire.takes_reports(hello)
             self._hello.set_result(None)
 
     def _tick(self) -> None:

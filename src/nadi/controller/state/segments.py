@@ -26,10 +26,13 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import SEGMENT_CALL_ATTEMPTS, TABLE_PAGE_MAX_ENTRIES
+from nadi.model.load import SegmentLoad
+from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import Runtime
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 from nadi.wire.errors import error_of, is_whole
+from nadi.wire.loads import unpacked_loads
 
 Exchange = Callable[[Command], Awaitable[Command]]
 
@@ -162,6 +165,21 @@ class Segments:
         """The segment's offset at that point in time, and whether it was sealed before it."""
         reply = await self.ask(wire.LocateMoment(self.request_id(), name, at_ms, ""), wire.MomentLocated)
         return reply.offset, reply.is_sealed
+
+    async def loads(self) -> list[SegmentLoad]:
+        """The loads of all stream segments that the store has measured in the last 20 minutes, in order of their names,
+        not counting those that began in the last half second. Some may have been sealed or deleted meanwhile; a
+        segment without load is absent."""
+        found: list[SegmentLoad] = []
+        is_last = False
+        while not is_last:
+            after = found[-1].segment if found else ""
+            command = wire.GetSegmentLoads(self.request_id(), LOAD_SEGMENT, "", after)
+            reply = await self.ask(command, wire.SegmentLoads)
+            page = unpacked_loads(reply.loads)
+            found += page
+            is_last = reply.is_last or not page
+        return found
 
     async def merge(self, target: str, sources: Sequence[str], *, sealed_is_done: bool = False) -> list[int]:
         """Append the sources to the target in order; absent ones were merged before. Return the target's

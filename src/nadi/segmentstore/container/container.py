@@ -19,14 +19,7 @@ from typing import Any, TypeVar
 import lmdb
 
 from nadi import limits
-from nadi.errors import (
-    ClosedError,
-    DamagedStateError,
-    NadiError,
-    NotOwnerError,
-    StorageFullError,
-    UnavailableError,
-)
+from nadi.errors import ClosedError, DamagedStateError, NadiError, NotOwnerError, StorageFullError, UnavailableError
 from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES, QUEUE_MAX_BYTES
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
@@ -34,6 +27,7 @@ from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.requests import Call, Request, again
+from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
@@ -65,6 +59,7 @@ class Container:
         self.parts = parts
         self.cache = cache
         self.damage = KnownDamage(parts.number)
+        self.load = LoadMeter(runtime.monotonic)
         self._runtime = runtime
         self.queue_bytes = 0
         self._told_full = False
@@ -264,6 +259,7 @@ class Container:
                 extent.checksums = checksums[number * CHECKSUM_BYTES :][:CHECKSUM_BYTES]
                 self.cache.put((f"{self.number}", sequence, extent.position), parts[number + 1])
             self.state.durable(frame.touched.values())
+            self.load.count(frame.appended, ref.at)
         self._in_flight = []
         for request, result, error in answers:
             if error is None:

@@ -54,6 +54,7 @@ class FrameBuilder:
         self._room = sure_bytes
         self.state = state
         self._operations: list[AnyOperation | _Run] = []
+        self.appended: list[tuple[str, int, int]] = []  # once finished, of each run: the segment, events and bytes
         self._open: dict[int, _Run] = {}
 
     def append(
@@ -144,6 +145,7 @@ class FrameBuilder:
             operations.append(
                 Append(item.record.id, item.offset, item.size, position, item.events, item.writers, self.now_ms)
             )
+            self.appended.append((item.record.name, item.events, item.size))
             if item.extent is not None:
                 block = b"".join(item.parts)
                 item.parts = []

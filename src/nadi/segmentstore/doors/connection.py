@@ -41,6 +41,7 @@ from nadi.wire import commands as wire
 from nadi.wire.append import append_parts, event_parts
 from nadi.wire.errors import error_reply
 from nadi.wire.fields import NO_VERSION, Buffer
+from nadi.wire.loads import positions_of
 from nadi.wire.outgoing import Outgoing
 from nadi.wire.unsent import Unsent
 
@@ -282,6 +283,8 @@ class Connection(asyncio.BufferedProtocol):
             self._append_if(command, [command.data], command.after_event_number)
         elif isinstance(command, wire.KeepAlive):
             self.send(command)
+        elif isinstance(command, wire.ReportKeys):
+            self._report_keys(command)
         elif isinstance(command, wire.Hello):
             self._hello(command)
         elif self._service.handles(command):
@@ -290,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(f"a client can't send {kind.__name__}")
 
     def _hello(self, command: wire.Hello) -> None:
-        self.send(wire.HELLO)
+        self.send(wire.OWN_HELLO if wire.takes_reports(command) else wire.HELLO)
         if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
             self.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
 
@@ -369,6 +372,15 @@ class Connection(asyncio.BufferedProtocol):
         container.submit(Append(self, session, writer, parts, events, last, request_id, expected, after))
         if container.full and self._throttle is None and self._transport is not None:
             self._throttle = asyncio.create_task(self._resume_when_room(container))
+
+    def _report_keys(self, command: wire.ReportKeys) -> None:
+        positions = positions_of(command)
+        session = self._sessions.get(command.writer_id)
+        if session is not None:
+            if session.error is None and not self._access.has_ended(session.ends_at):
+                session.container.load.report(session.segment, positions, command.events)
+        elif command.writer_id not in self._moved:
+            raise ProtocolError("a report of keys without SetupAppend")
 
     async def _resume_when_room(self, container: Container) -> None:
         await container.room()

@@ -7,7 +7,7 @@ are answered in one turn (`segments`, `tables`); here are those that take severa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,9 +22,10 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.doors import segments, tables
+from nadi.segmentstore.doors import loads, segments, tables
 from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.doors.token_check import TokenCheck
+from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.reading.boundaries import edges_around
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub.scrub import Scrub
@@ -61,16 +62,23 @@ class SegmentService:
     """Handles commands.
 
     `container_of` returns the container of a segment's name, `reader` its bytes; `access` checks tokens.
+    meters: returns those of the containers it has now.
     """
 
     def __init__(
-        self, container_of: Callable[[str], Container], reader: SegmentReader, access: TokenCheck, runtime: Runtime
+        self,
+        container_of: Callable[[str], Container],
+        reader: SegmentReader,
+        access: TokenCheck,
+        runtime: Runtime,
+        meters: Callable[[], Iterable[LoadMeter]] = tuple,
     ) -> None:
         self.scrub: Scrub | None = None  # it reads everything stored
         self.access = access
         self._container_of = container_of
         self._reader = reader
         self._runtime = runtime
+        self._meters = meters
         answers = segments.ANSWERS | tables.ANSWERS
         self._handlers: dict[type[wire.Command], Callable[[Any], Awaitable[wire.Command]]] = {
             **{kind: partial(self._in_one_turn, answer) for kind, answer in answers.items()},
@@ -78,6 +86,7 @@ class SegmentService:
             wire.LocateOffset: self._locate,
             wire.ReadTable: self._read_table,
             wire.Scrub: self._scrub,
+            wire.GetSegmentLoads: self._loads,
         }
 
     def handles(self, command: wire.Command) -> bool:
@@ -162,3 +171,6 @@ class SegmentService:
             self.scrub.begin()
         report = msgspec.json.encode(self.scrub.report())
         return wire.ScrubReported(command.request_id, command.segment, report)
+
+    async def _loads(self, command: wire.GetSegmentLoads) -> wire.Command:
+        return loads.answer(command, self._meters())

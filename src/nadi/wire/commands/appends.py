@@ -96,3 +96,13 @@ class KeepAlive(Command, frozen=True):
 
 
 HELLO = Hello(17, 5)  # what this nadi speaks, at either end
+OWN_HELLO = Hello(10_001, 5)  # said by nadi's clients, and to them by servers that take a `ReportKeys`
+
+
+def takes_reports(hello: Hello) -> bool:
+    """Whether whoever said this knows `ReportKeys`; others end the connection when one comes.
+
+    Any server that speaks versions 5 to 17 accepts a client that speaks more; official ones answer with their own
+    versions, and nadi's answer official clients with those that they know.
+    """
+    return hello.high_version >= OWN_HELLO.high_version

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nadi.wire.commands.command import OfSegment, WithToken
-from nadi.wire.fields import I64, Blob, Bool, Entries, Str
+from nadi.wire.commands.command import Command, OfSegment, WithToken
+from nadi.wire.fields import I64, Blob, Bool, Entries, Str, Uuid
 
 
 class LocateMoment(OfSegment, frozen=True):
@@ -45,3 +45,32 @@ class ScrubReported(OfSegment, frozen=True):
 
     code = 10_005
     report: Blob
+
+
+class ReportKeys(Command, frozen=True):
+    """A writer's keys, over its append session and without a reply: where some of the keys of its last `events` events
+    are in the key space. positions: big-endian doubles in [0, 1), at most `limits.LOAD_REPORT_POSITIONS`.
+
+    Only for a peer whose Hello says so: `appends.takes_reports`.
+    """
+
+    code = 10_006
+    writer_id: Uuid
+    events: I64
+    positions: Blob
+
+
+class GetSegmentLoads(WithToken, frozen=True):
+    """The loads that a store measures, a page of them: of segments whose names come after `after`. `segment` is
+    `naming.LOAD_SEGMENT`."""
+
+    code = 10_007
+    after: Str
+
+
+class SegmentLoads(OfSegment, frozen=True):
+    """loads: as in `wire.loads`, in the order of their segments. is_last: there are no more."""
+
+    code = 10_008
+    loads: Blob
+    is_last: Bool

@@ -1,0 +1,150 @@
+"""What passes into the segments of one container.
+
+`count` gets what a durable frame appended: two additions for each run of appends to a segment. About once a second
+this is folded into rates, for all segments at once, by whichever call comes next; there is no task and no timer. If
+none comes for long, what was counted still belongs to the second after the last fold, since a later `count` would have
+folded it: so a burst before a pause isn't spread over the pause.
+
+Only segments of users' streams are measured. What goes into a transaction's segment, or a large event's, counts for
+its parent as it passes (each piece of a large event, of 8 MiB, as an event); the merge adds nothing.
+
+A segment is forgotten after the longest window without an append, and measured anew, as a young one, when one comes.
+At most LOAD_SEGMENTS are measured. With more, others are not until one has been idle for ten seconds, which then makes
+room; their loads are absent meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from nadi import limits
+from nadi.model.load import WINDOWS_S, SegmentLoad
+from nadi.naming import TRANSACTION_DELIMITER, TRANSIENT_DELIMITER, segment_of
+from nadi.segmentstore.load.rates import Mask, Numbers, Rates
+from nadi.segmentstore.load.samples import KeySamples
+
+FOLD_S = 1.0
+_LEAST_S = FOLD_S / 2  # counted before a fold
+_LATE_S = FOLD_S + _LEAST_S  # the latest fold of what was counted: `_LEAST_S` after the youngest began
+_IDLE_S = WINDOWS_S[1]
+_UNMEASURED = 0  # the row of all that isn't measured
+
+
+class LoadMeter:
+    """clock: seconds, monotonic."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._rates = Rates()
+        self._rates.begin(0.0)
+        self._names = [""]
+        self._rows: dict[str, int] = {}  # by segment, also of transactions and of what isn't measured
+        self._events, self._bytes = [0], [0]  # counted since the last fold
+        self._folded_s = self._due_s = clock()
+        self._refused = 0  # segments since the last fold, for which there was no room
+        self._samples = KeySamples()
+
+    def count(self, appended: Iterable[tuple[str, int, int]], now_s: float) -> None:
+        """Appends have become durable: of each run the segment, events and bytes."""
+        if now_s >= self._due_s:
+            self._fold(now_s)
+        rows, events, sizes = self._rows, self._events, self._bytes
+        for segment, count, size in appended:
+            row = rows.get(segment)
+            if row is None:
+                row = self._admit(segment, now_s)
+            events[row] += count
+            sizes[row] += size
+
+    def report(self, segment: str, positions: Numbers, events: int) -> None:
+        """A writer says where its keys are: `positions` of the keys of some of its last `events` events there. It
+        counts if the segment, or a transaction's parent, is being measured."""
+        parent = measured_as(segment)
+        if parent is not None and self._rows.get(parent):
+            self._samples.add(parent, positions, events, self._clock())
+
+    def loads(self, after: str = "", most: int | None = None) -> list[SegmentLoad]:
+        """The loads of the first `most` segments whose names come after that one, in order; segments that began less
+        than half a second ago are absent."""
+        now_s = self._clock()
+        if now_s - self._folded_s >= _LEAST_S:
+            self._fold(now_s)
+        ages_s = self._rates.ages_s.tolist()
+        rows = ((name, row) for row, name in enumerate(self._names) if name > after and ages_s[row] > 0)
+        found = sorted(rows) if most is None else heapq.nsmallest(most, rows)
+        means = self._rates.means[:, :, [row for _, row in found]].transpose(2, 0, 1).tolist()
+        return [
+            SegmentLoad(name, ages_s[row], tuple(events), tuple(sizes), self._samples.of(name, now_s))
+            for (name, row), (events, sizes) in zip(found, means, strict=True)
+        ]
+
+    def _admit(self, segment: str, now_s: float) -> int:
+        """The row of a segment that has none yet."""
+        if len(self._rows) >= 4 * limits.LOAD_SEGMENTS:
+            self._forget_others()
+        parent = measured_as(segment)
+        row = _UNMEASURED if parent is None else self._rows.get(parent)
+        if row is None and len(self._names) > limits.LOAD_SEGMENTS:
+            self._refused += 1
+            row = _UNMEASURED
+        elif row is None:
+            assert parent is not None, "else it isn't measured"
+            row = self._rows[parent] = self._rates.begin(now_s)
+            self._names.append(parent)
+            self._events.append(0)
+            self._bytes.append(0)
+        self._rows[segment] = row
+        return row
+
+    def _fold(self, now_s: float) -> None:
+        late_s = self._folded_s + _LATE_S
+        if now_s > late_s:
+            self._fold_at(late_s)
+        self._fold_at(now_s)
+        self._folded_s, self._due_s = now_s, now_s + FOLD_S
+        idle_s = self._rates.idle_s(now_s)
+        kept: Mask = idle_s <= WINDOWS_S[-1]
+        kept[_UNMEASURED] = True
+        if self._refused:
+            idle_s[_UNMEASURED] = 0.0
+            longest = np.argsort(-idle_s, kind="stable")[: self._refused]
+            kept[longest[idle_s[longest] >= _IDLE_S]] = False
+        if not kept.all():
+            self._keep(kept)
+        if self._refused or not kept.all():
+            self._refused = 0
+            self._forget_others()
+        self._samples.forget(now_s)
+
+    def _fold_at(self, now_s: float) -> None:
+        self._events[_UNMEASURED] = self._bytes[_UNMEASURED] = 0
+        counted = np.array([self._events, self._bytes], np.float64)
+        due = self._rates.fold(counted, now_s, _LEAST_S)
+        self._events, self._bytes = np.where(due, 0, counted).astype(np.int64).tolist()
+
+    def _keep(self, kept: Mask) -> None:
+        rows = np.flatnonzero(kept).tolist()
+        self._rates.keep(kept)
+        self._names = [self._names[row] for row in rows]
+        self._events = [self._events[row] for row in rows]
+        self._bytes = [self._bytes[row] for row in rows]
+
+    def _forget_others(self) -> None:
+        """Look up anew what has no row of its own."""
+        self._rows = {name: row for row, name in enumerate(self._names) if row != _UNMEASURED}
+
+
+def measured_as(segment: str) -> str | None:
+    """The stream segment whose load an append to this one is; None for tables, and for what isn't a user's.
+
+    >>> measured_as("home/meters/0.#epoch.0#transaction.00000000000000010000000000000002")
+    'home/meters/0.#epoch.0'
+    >>> measured_as("home/_MARKmeters/0.#epoch.0")
+    """
+    found = segment_of(segment)
+    if found is None or "_" in found.scope or "_" in found.name:  # users' names of scopes and streams have none
+        return None
+    return segment.partition(TRANSACTION_DELIMITER)[0].partition(TRANSIENT_DELIMITER)[0]

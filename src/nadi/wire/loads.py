@@ -1,0 +1,45 @@
+"""The loads of segments, and the keys that writers report, as they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from nadi.errors import ProtocolError
+from nadi.limits import LOAD_REPORT_POSITIONS
+from nadi.model.load import SegmentLoad
+from nadi.wire import commands as wire
+
+_POSITION = np.dtype(">f8")
+
+
+def positions_of(report: wire.ReportKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The positions that a report names; ProtocolError if it isn't a proper one.
+
+    >>> positions_of(wire.ReportKeys(bytes(16), 1000, np.array([0.25, 0.5], ">f8").tobytes())).tolist()
+    [0.25, 0.5]
+    """
+    size = len(report.positions)
+    if not 0 < size <= LOAD_REPORT_POSITIONS * _POSITION.itemsize or size % _POSITION.itemsize:
+        raise ProtocolError(f"a report of keys has 1 to {LOAD_REPORT_POSITIONS} positions, not {size} bytes of them")
+    if report.events <= 0:
+        raise ProtocolError(f"a report of the keys of {report.events} events")
+    positions = np.frombuffer(report.positions, _POSITION).astype(np.float64)
+    if not ((positions >= 0.0) & (positions < 1.0)).all():  # nor is it so for NaN
+        raise ProtocolError("a report of keys has a position outside [0, 1)")
+    return positions
+
+
+def packed_loads(loads: Sequence[SegmentLoad]) -> bytes:
+    return msgspec.msgpack.encode(loads)
+
+
+def unpacked_loads(packed: bytes) -> list[SegmentLoad]:
+    """What `packed_loads` packed; ProtocolError if it isn't that."""
+    try:
+        return msgspec.msgpack.decode(packed, type=list[SegmentLoad])
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"loads of segments can't be read: {error}") from error

@@ -1,0 +1,126 @@
+"""What a store tells of its segments' loads, through its doors, over its containers."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from nadi.access.tokens import TokenKey
+from nadi.controller.state.segments import Segments
+from nadi.model.load import SegmentLoad
+from nadi.naming import LOAD_SEGMENT
+from nadi.runtime import REAL, Runtime
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from nadi.wire.loads import unpacked_loads
+from tests.segmentstore.harness import WRITER, Peer, open_store
+from tests.support.memory_store import MemoryStore
+
+S = "home/meters/0.#epoch.0"
+
+
+class Ahead(Runtime):
+    """A clock that a test puts forward; the store's timers follow the real one."""
+
+    def __init__(self) -> None:
+        self.by_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.by_s
+
+
+async def appended(peer: Peer, segment: str, batches: int, events: int = 10, writer: bytes = WRITER) -> None:
+    await peer.create(segment)
+    await peer.setup(segment, writer)
+    for number in range(batches):
+        await peer.append([b"x" * 92] * events, (number + 1) * events, writer)
+
+
+async def loads(store: SegmentStore | MemoryStore) -> list[SegmentLoad]:
+    return await Segments(store.exchange, REAL).loads()
+
+
+async def test_all_containers_loads_are_told_in_order(tmp_path: Path) -> None:
+    clock = Ahead()
+    names = sorted(f"home/meters/{number}.#epoch.0" for number in range(8))
+    async with open_store(tmp_path, containers=3, runtime=clock) as (store, peer):
+        for name in names:
+            await appended(peer, name, 2)
+        await appended(peer, "home/_MARKmeters/0.#epoch.0", 2)
+        await appended(peer, "home/t_kvtable/0.#epoch.0", 2)
+        clock.by_s += 1.0
+        found = await loads(store)
+        assert [load.segment for load in found] == names
+        for load in found:
+            assert 1.0 <= load.age_s < 20
+            assert load.events_per_s == pytest.approx([20 / load.age_s] * 6)
+            assert load.bytes_per_s == pytest.approx([2000 / load.age_s] * 6)
+            assert load.keys is None
+        assert all(len(container.load.loads()) < len(names) for container in store.containers)
+
+
+async def test_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.segmentstore.doors.loads.LOAD_PAGE_SEGMENTS", 3)
+    clock = Ahead()
+    names = sorted(f"home/meters/{number}.#epoch.0" for number in range(7))
+    async with open_store(tmp_path, containers=2, runtime=clock) as (store, peer):
+        assert await loads(store) == []
+        for name in names:
+            await appended(peer, name, 1)
+        clock.by_s += 1.0
+        first = await peer.ask(wire.GetSegmentLoads(1, LOAD_SEGMENT, "", ""))
+        assert [load.segment for load in unpacked_loads(first.loads)] == names[:3]
+        assert not first.is_last
+        assert [load.segment for load in await loads(store)] == names
+
+
+async def test_a_transaction_counts_as_it_passes_and_its_merge_adds_nothing(tmp_path: Path) -> None:
+    clock = Ahead()
+    transaction = f"{S}#transaction.{1:032x}"
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        await peer.create(S)
+        await appended(peer, transaction, 3)
+        clock.by_s += 1.0
+        (before,) = await loads(store)
+        assert before.segment == S
+        assert before.events_per_s[0] * before.age_s == pytest.approx(30)
+        await peer.ask(wire.MergeSegmentsBatch(5, S, (transaction,), ""))
+        clock.by_s += 30.0
+        (after,) = await loads(store)
+        assert after.events_per_s[0] < 0.001
+
+
+async def test_what_was_not_stored_is_not_counted(tmp_path: Path) -> None:
+    clock = Ahead()
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        await appended(peer, S, 1)
+        await peer.ask(wire.SealSegment(7, S, ""))
+        assert isinstance(await peer.append([b"x"] * 1000, 2000), wire.SegmentIsSealed)
+        clock.by_s += 1.0
+        (load,) = await loads(store)
+        assert load.events_per_s[0] * load.age_s == pytest.approx(10)
+
+
+async def test_only_the_server_is_told(tmp_path: Path) -> None:
+    key = TokenKey(b"k" * 64)
+    async with open_store(tmp_path, tokens=key) as (_, peer):
+        reply = await peer.ask(wire.GetSegmentLoads(1, LOAD_SEGMENT, key.master(), ""))
+        assert reply == wire.SegmentLoads(1, LOAD_SEGMENT, b"\x90", True)
+        assert isinstance(await peer.ask(wire.GetSegmentLoads(1, S, key.master(), "")), wire.NoSuchSegment)
+
+
+async def test_a_container_that_recovers_keeps_its_loads(tmp_path: Path) -> None:
+    clock = Ahead()
+    async with open_store(tmp_path, containers=1, runtime=clock) as (store, peer):
+        await appended(peer, S, 2)
+        (container,) = store.containers
+        container._recover_from(OSError("the disk is gone for a moment"))
+        before = container.state
+        async with asyncio.timeout(30):
+            for _ in iter(lambda: container.failure is None and container.state is not before, True):
+                await asyncio.sleep(0.05)
+        clock.by_s += 1.0
+        (load,) = await loads(store)
+        assert load.events_per_s[-1] * load.age_s == pytest.approx(20, rel=0.02)
