@@ -16,10 +16,15 @@ from nadi.wire import commands as wire
 _POSITION = np.dtype(">f8")
 
 
+def report_of_keys(writer_id: bytes, events: int, positions: Sequence[float]) -> wire.ReportKeys:
+    """The command that reports these positions of keys; they stand for so many events."""
+    return wire.ReportKeys(writer_id, events, np.array(positions, _POSITION).tobytes())
+
+
 def positions_of(report: wire.ReportKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The positions that a report names; ProtocolError if it isn't a proper one.
 
-    >>> positions_of(wire.ReportKeys(bytes(16), 1000, np.array([0.25, 0.5], ">f8").tobytes())).tolist()
+    >>> positions_of(report_of_keys(bytes(16), 1000, [0.25, 0.5])).tolist()
     [0.25, 0.5]
     """
     size = len(report.positions)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from pathlib import Path
 
 import pytest
 
+from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
 from nadi.controller.state.segments import Segments
-from nadi.model.load import SegmentLoad
+from nadi.limits import LOAD_REPORT_POSITIONS
+from nadi.model.load import KeySample, SegmentLoad
 from nadi.naming import LOAD_SEGMENT
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.wire import commands as wire
-from nadi.wire.loads import unpacked_loads
+from nadi.wire.loads import report_of_keys, unpacked_loads
 from tests.segmentstore.harness import WRITER, Peer, open_store
 from tests.support.memory_store import MemoryStore
 
@@ -124,3 +128,86 @@ async def test_a_container_that_recovers_keeps_its_loads(tmp_path: Path) -> None
         clock.by_s += 1.0
         (load,) = await loads(store)
         assert load.events_per_s[-1] * load.age_s == pytest.approx(20, rel=0.02)
+
+
+# --- reports of keys ---------------------------------------------------------------------------------
+
+
+async def measured(peer: Peer, store: SegmentStore, clock: Ahead, segment: str = S) -> SegmentLoad:
+    await appended(peer, segment, 1)
+    clock.by_s += 1.0
+    (load,) = await loads(store)
+    return load
+
+
+async def test_a_report_counts_for_the_session_s_segment(tmp_path: Path) -> None:
+    clock = Ahead()
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        assert (await measured(peer, store, clock)).keys is None
+        peer.send(report_of_keys(WRITER, 300, [0.0, 0.25, math.nextafter(1.0, 0.0)]))
+        await peer.ask(wire.KeepAlive())
+        (load,) = await loads(store)
+        assert load.keys == KeySample((0.0, 0.25, math.nextafter(1.0, 0.0)), (100.0, 100.0, 100.0))
+        clock.by_s += 11.0
+        (load,) = await loads(store)
+        assert load.keys is None
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        wire.ReportKeys(WRITER, 1, b""),
+        wire.ReportKeys(WRITER, 1, bytes(7)),
+        wire.ReportKeys(WRITER, 1, bytes(8 * 65)),
+        report_of_keys(WRITER, 0, [0.5]),
+        report_of_keys(WRITER, -1, [0.5]),
+        report_of_keys(WRITER, 1, [1.0]),
+        report_of_keys(WRITER, 1, [-0.1]),
+        report_of_keys(WRITER, 1, [math.nan]),
+        report_of_keys(WRITER, 1, [0.5, math.inf]),
+        report_of_keys(bytes(16), 1, [0.5]),  # a writer that isn't set up here
+    ],
+    ids=str,
+)
+async def test_a_bad_report_ends_its_connection(tmp_path: Path, report: wire.ReportKeys) -> None:
+    clock = Ahead()
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        await measured(peer, store, clock)
+        peer.send(report)
+        assert await peer.closed()
+        (load,) = await loads(store)
+        assert load.keys is None
+
+
+async def test_the_most_positions_of_a_report(tmp_path: Path) -> None:
+    clock = Ahead()
+    async with open_store(tmp_path, runtime=clock) as (store, peer):
+        await measured(peer, store, clock)
+        peer.send(report_of_keys(WRITER, 1, [0.5] * LOAD_REPORT_POSITIONS))
+        await peer.ask(wire.KeepAlive())
+        (load,) = await loads(store)
+        assert load.keys is not None
+        assert sum(load.keys.weights) == 1.0
+
+
+async def test_only_a_client_that_knows_reports_hears_of_them(tmp_path: Path) -> None:
+    async with open_store(tmp_path) as (_, peer):
+        assert await peer.ask(wire.Hello(17, 5)) == wire.Hello(17, 5)
+        assert await peer.ask(wire.Hello(10_000, 5)) == wire.Hello(17, 5)
+        reply = await peer.ask(wire.OWN_HELLO)
+        assert wire.takes_reports(reply)
+        assert reply.low_version == 5
+
+
+async def test_a_session_whose_token_has_ended_reports_nothing(tmp_path: Path) -> None:
+    clock = Ahead()
+    key = TokenKey(b"k" * 64, now_s=time.time, monotonic_s=clock.monotonic)
+    async with open_store(tmp_path, tokens=key, runtime=clock) as (store, peer):
+        token = key.issue("home", "meters", Permission.READ_UPDATE)
+        await peer.ask(wire.CreateSegment(1, S, 0, 0, key.master()))
+        await peer.ask(wire.SetupAppend(2, WRITER, S, token))
+        await peer.append([b"x"], 1)
+        clock.by_s += 100_000.0
+        peer.send(report_of_keys(WRITER, 1, [0.5]))
+        await peer.ask(wire.KeepAlive())
+        assert not any(container.load._samples._reports for container in store.containers)

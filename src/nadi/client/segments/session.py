@@ -34,6 +34,11 @@ class Session:
         """Whether its token ends soon: the next append needs another session, or the server ends the connection."""
         return time.monotonic() >= self._renew_at
 
+    @property
+    def takes_reports(self) -> bool:
+        """Whether the server takes reports of keys."""
+        return self.connection.takes_reports
+
     def send(self, append: wire.Command) -> None:
         self.connection.send(append)
 

@@ -18,6 +18,7 @@ from nadi.client.control.calls import DEFAULT_TIMEOUT_S
 from nadi.client.control.controller import ControllerClient
 from nadi.client.control.patience import TimeLimit, is_cancelled
 from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
+from nadi.client.segments.key_reports import KeyReports
 from nadi.client.segments.tokens import DelegationTokens
 from nadi.errors import (
     ClosedError,
@@ -61,6 +62,7 @@ class SegmentStores:
     def __init__(self, controller: ControllerClient) -> None:
         self.controller = controller
         self.tokens = DelegationTokens(controller)
+        self.key_reports = KeyReports()
         self._tls = controller.security.ssl_context()
         self._endpoints: LRUCache[str, Endpoint] = LRUCache(_CACHED_ENDPOINTS)
         self._connections: dict[tuple[Endpoint, str], asyncio.Task[SegmentStoreConnection]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 from nadi.client.control.arguments import check_timeout
@@ -151,6 +151,21 @@ class Batch:
         """(header, payload, routing key) of each event, (empty, bytes, piece) of each piece, in order."""
         entries: list[Any] = self.entries
         return zip(entries[0::3], entries[1::3], entries[2::3], strict=True)
+
+    def keys_of(self, places: Sequence[int]) -> list[str | None]:
+        """The routing keys of the events at these places, which ascend."""
+        entries: list[Any] = self.entries
+        if not self._more:
+            keys = [entries[3 * place + 2] for place in places]
+            return [key.key(0) if isinstance(key, Piece) else key for key in keys]
+        keys, entry, first, count = [], -1, 0, 0
+        for place in places:
+            while place >= first + count:
+                entry, first = entry + 1, first + count
+                key = entries[3 * entry + 2]
+                count = key.count if isinstance(key, Piece) else 1
+            keys.append(key.key(place - first) if isinstance(key, Piece) else key)
+        return keys
 
     def add(self, header: bytes, payload: bytes, key: str | None) -> None:
         self.entries += (header, payload, key)

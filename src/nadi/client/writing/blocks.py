@@ -69,6 +69,13 @@ class Piece:
     keys: Keys | str | None
     events: Positions | None
 
+    def key(self, event: int) -> str | None:
+        """The routing key of one of its events, counted from 0."""
+        if not isinstance(self.keys, Keys):
+            return self.keys
+        assert self.events is not None, "keys of a batch come with the events' places in it"
+        return self.keys.of(int(self.events[event]))
+
     def divide(self, routes: Routes[Any], spare: int) -> list[tuple[int, Piece]]:
         """Like Block.pieces, for the segments that replace this piece's own."""
         if not isinstance(self.keys, Keys):

@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from nadi.backoff import Backoff
+from nadi.client.segments.key_reports import KeySampler
 from nadi.client.segments.session import Session, open_session
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.large_event import merge_large_event
@@ -67,6 +68,7 @@ class SegmentOutput:
         self._writer_id = uuid.uuid4().bytes
         self._number = 0
         self._session: Session | None = None
+        self._sampler: KeySampler | None = None  # of its keys, while there is a server that takes them
         self._opening = False
         self._closed = False
 
@@ -161,6 +163,10 @@ class SegmentOutput:
         data = cast("Buffer", batch.data_to_send())  # parts pass for one buffer where they are only sent
         count, session_id = len(batch), session.session_id
         session.send(wire.AppendBlockEnd(self._writer_id, batch.size, data, count, batch.number, session_id))
+        if self._sampler is not None:
+            report = self._sampler.passed(self._writer_id, count, batch.keys_of)
+            if report is not None:
+                session.send(report)
 
     async def _send_large(self, session: Session, batch: Batch) -> None:
         """Through a transient segment. The merge sets the writer's event number, so that the next
@@ -222,6 +228,7 @@ class SegmentOutput:
     def _go_on(self, session: Session) -> None:
         """Resume with everything the session has not stored."""
         self._session = session
+        self._sampler = self._owner.stores.key_reports.sampler(self.segment) if session.takes_reports else None
         if self._closed:
             self._drop_session()
             return
