@@ -60,7 +60,7 @@ class Dated(RandomStream):
         return frontier.positions(offsets)
 
     def past(self) -> Past:
-        return Past(self.history, self.head, dict(self.lengths))
+        return Past(self.history, self.head, {s: n for s, n in self.lengths.items() if not self.is_gone(s)})
 
     def left(self) -> list[Written]:
         return [event for event in self.events() if not self.is_before(event, self.head)]

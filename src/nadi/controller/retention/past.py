@@ -15,8 +15,11 @@ at the store. So an answer costs as many questions as the stream has current seg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import bisect
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
@@ -24,7 +27,7 @@ from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.segments import together
 from nadi.errors import InvalidStreamCutError, SegmentNotFoundError
-from nadi.naming import segment_epoch
+from nadi.naming import segment_epoch, segment_id
 
 
 @dataclass(frozen=True)
@@ -37,45 +40,49 @@ class Past:
     ends: Mapping[int, int]
 
     def bytes_after(self, cut: Cut) -> int:
-        """Bytes after a stream cut; of what was truncated, none counts."""
-        total = 0
-        for segment in not_passed(self.history, cut):
-            end = self.ends.get(segment)
-            if end is not None:
-                total += max(0, end - max(cut.get(segment, 0), self.head.get(segment, 0), 0))
+        """Bytes after a stream cut; of what was truncated, none counts.
+
+        InvalidStreamCutError if the cut names a segment that the history doesn't have.
+        """
+        if any(segment not in self.history.segments for segment in cut):
+            raise InvalidStreamCutError("the stream cut names a segment that this stream never had")
+        ids, sums = self.sums
+        if not cut:
+            return sums[-1]
+        epochs = [segment_epoch(segment) for segment in cut]
+        first = bisect.bisect_left(ids, segment_id(0, min(epochs)))  # those of older epochs lie before it,
+        last = bisect.bisect_left(ids, segment_id(0, max(epochs) + 1))  # and of newer ones after it
+        is_passed = self.history.passed(cut)
+        total = sums[-1] - sums[last]
+        for segment in ids[first:last]:
+            if not is_passed(segment):
+                total += max(0, self.ends[segment] - max(cut.get(segment, 0), self.head.get(segment, 0), 0))
         return total
+
+    @cached_property
+    def sums(self) -> tuple[list[int], list[int]]:
+        """The ids of the segments, in order, and how many bytes those before each have, and all together."""
+        ids = sorted(self.ends)
+        sizes = (max(0, self.ends[segment] - max(self.head.get(segment, 0), 0)) for segment in ids)
+        return ids, list(accumulate(sizes, initial=0))
+
+    def over(self, history: History) -> Past:
+        """The same over a copy of its history, for another thread."""
+        past = Past(history, self.head, self.ends)
+        past.__dict__["sums"] = self.sums
+        return past
 
     @property
     def kept_bytes(self) -> int:
         """Bytes from head to tail."""
-        return self.bytes_after(self.head or self.history.head_of_time())
-
-
-def not_passed(history: History, cut: Cut) -> Iterator[int]:
-    """The segments that a cut has not read to their ends, its own included; all if the cut is empty.
-
-    InvalidStreamCutError if it names a segment that the history doesn't have.
-    """
-    if not cut:
-        yield from history.segments
-        return
-    if any(segment not in history.segments for segment in cut):
-        raise InvalidStreamCutError("the stream cut names a segment that this stream never had")
-    epochs = [segment_epoch(segment) for segment in cut]
-    oldest, newest = min(epochs), max(epochs)
-    is_passed = history.passed(cut)
-    for segment in history.segments:
-        epoch = segment_epoch(segment)  # most are told by it alone
-        if epoch > newest or (epoch >= oldest and not is_passed(segment)):
-            yield segment
+        return self.bytes_after({})
 
 
 async def look(flow: Workflows, name: StreamName) -> Past:
     """The stream as it is now; StreamNotFoundError if there is none."""
     head = (await flow.metadata.stream(name)).value.head
     history = await flow.metadata.history(name)
-    kept = await ask(flow.clock, history, lambda known: list(not_passed(known, head)))
-    ends = {segment: history.sizes[segment] for segment in kept if segment in history.sizes}
+    ends, grow = await ask(flow.clock, history, lambda known: _ends(known, head))
 
     async def measure(segment: int) -> None:
         try:
@@ -83,8 +90,28 @@ async def look(flow: Workflows, name: StreamName) -> Past:
         except SegmentNotFoundError:  # truncated away meanwhile; a barrier; or the stream is being deleted
             ends[segment] = 0
 
-    await together(measure(segment) for segment in kept if segment not in ends)
-    return Past(history, head, ends)
+    await together(measure(segment) for segment in grow)
+    past = Past(history, head, ends)
+    await ask(flow.clock, history, lambda _: past.sums)
+    return past
+
+
+def _ends(history: History, head: Cut) -> tuple[dict[int, int], list[int]]:
+    """Of the segments that the head has not passed, the lengths that are on record, and those without one."""
+    ends: dict[int, int] = {}
+    grow: list[int] = []
+    oldest = min(map(segment_epoch, head)) if head else 0
+    newest = max(map(segment_epoch, head)) if head else -1
+    is_passed = history.passed(head)
+    for segment in history.segments:
+        epoch = segment_epoch(segment)  # most are told by it alone
+        if epoch > newest or (epoch >= oldest and not is_passed(segment)):
+            size = history.sizes.get(segment)
+            if size is None:
+                grow.append(segment)
+            else:
+                ends[segment] = size
+    return ends, grow
 
 
 async def bytes_after(flow: Workflows, name: StreamName, cut: Cut) -> int:
@@ -93,5 +120,4 @@ async def bytes_after(flow: Workflows, name: StreamName, cut: Cut) -> int:
 
     Raises StreamNotFoundError, and InvalidStreamCutError for a cut of another stream.
     """
-    past = await look(flow, name)
-    return await ask(flow.clock, past.history, lambda known: Past(known, past.head, past.ends).bytes_after(cut))
+    return (await look(flow, name)).bytes_after(cut)

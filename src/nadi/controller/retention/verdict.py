@@ -113,7 +113,7 @@ class Judge:
             if (await self.flow.metadata.stream(name)).value.head == verdict.stream.head:
                 break
         past = verdict.past
-        kept = await ask(self.flow.clock, past.history, lambda known: Past(known, past.head, past.ends).kept_bytes)
+        kept = past.kept_bytes
         oldest_ms = await self._oldest_ms(name, verdict) if kept else 0
         shown = verdict.holders[:RETENTION_HOLDERS_TOLD]
         head = past.head or past.history.head_of_time()
@@ -167,8 +167,7 @@ def decide(
 ) -> tuple[Cut | None, tuple[Holder, ...]]:
     """Where the stream may be truncated, None if at its head, and who holds it back. history: that of `past`.
     published: the cuts of its subscribers, by their names."""
-    past = Past(history, past.head, past.ends)
-    cuts = Cuts(past)
+    cuts = Cuts(past.over(history))
     head = cuts.head
     known = {name: cut if cuts.is_of_stream(cut) else head for name, cut in published.items()}
     consumed = consumed_by_all(cuts, known.values())
@@ -183,7 +182,7 @@ def decide(
             cut = cuts.earliest(cut, place)
             needs.append((one.kind, one.name, place))
     holders = [
-        Holder(kind, name, place, past.bytes_after(place))
+        Holder(kind, name, place, cuts.past.bytes_after(place))
         for kind, name, place in needs
         if not cuts.is_at_or_after(cuts.settled(place), bounds.least)
     ]
