@@ -412,3 +412,14 @@ async def test_too_many_names_stop_retention_rather_than_some_names(monkeypatch:
             await name(store, "bookmark", called, {0: 500})
         await controller.retention.round()
         assert await kept(controller) == 500
+
+
+async def test_a_stream_that_nobody_writes_to_costs_little() -> None:
+    async with limited(by_size(150)) as (controller, store, clock):
+        await a_while(store, clock, 50)
+        for _ in range(3):
+            await controller.retention.round()
+        before = len(store.log)
+        await controller.retention.round()
+        assert len(store.log) - before < 12
+        assert not any(isinstance(command, wire.LocateMoment) for command in store.log[before:])

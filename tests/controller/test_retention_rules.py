@@ -140,7 +140,7 @@ async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_els
             most = least
     has_most = chance.random() < 0.5
     policy = Policy(kind, ages[0], ages[1] if has_most else None, False)
-    bounds = Bounds(least, most if has_most else None, 0)
+    bounds = Bounds(least, most if has_most else None)
     cut, holders = decide(stream.history, stream.past(), policy, bounds, published, named)
 
     def wanted(event: Written) -> bool:

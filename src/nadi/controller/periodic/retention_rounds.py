@@ -15,8 +15,6 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
-from cachetools import LRUCache
-
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.retention.ages import Ages
@@ -44,7 +42,6 @@ from nadi.throttled_log import Complaints
 log = logging.getLogger(__name__)
 
 _LISTED = "limited/all"  # in `numbers`: streams of before this table existed are in it too
-_REMEMBERED = 10_000
 _Reading = asyncio.Task[dict[str, list[Named]] | Exception]  # the names of a scope, by stream
 
 
@@ -57,7 +54,6 @@ class RetentionRounds:
         self._names = Names(flow.segments)
         self._token = b""  # where the next round continues
         self._are_listed = False
-        self._since_ms: LRUCache[str, int] = LRUCache(_REMEMBERED)  # of each stream's last verdict
         self._going_on: dict[str, asyncio.Task[None]] = {}  # streams that are being looked at
         self._complaints = Complaints(log, "retention of %s waits for the next round")
 
@@ -72,7 +68,7 @@ class RetentionRounds:
         """What the stream keeps now, and why; StreamNotFoundError if there is none."""
         stream = (await self._flow.metadata.stream(name)).value
         names = await self._names.of_scope(name.scope) if Policy.of(stream.config) is not None else {}
-        return await self._judge.report(name, names.get(name.stream, ()), self._since_ms.get(name.key, 0))
+        return await self._judge.report(name, names.get(name.stream, ()))
 
     async def report(self, _: Workflows, name: StreamName, token: str) -> tuple[list[RetentionReport], str]:
         """`describe` as it travels: one record."""
@@ -143,8 +139,7 @@ class RetentionRounds:
         return kind is RetentionType.TIME and self._ages.known_ms < RETENTION_SETTLE_S * 1000
 
     async def _truncate(self, name: StreamName, named: Sequence[Named]) -> None:
-        verdict = await self._judge.judge(name, named, self._since_ms.get(name.key, 0))
-        self._since_ms[name.key] = verdict.since_ms
+        verdict = await self._judge.judge(name, named)
         cut = verdict.cut
         if cut is None:
             return

@@ -7,9 +7,11 @@ names in the scope. It changes nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
+
+from cachetools import LRUCache
 
 from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
@@ -26,6 +28,7 @@ from nadi.controller.time.moment_cut import cut_at
 from nadi.errors import DamagedDataError
 from nadi.limits import RETENTION_HOLDERS_TOLD, TIME_INDEX_MS
 
+_REMEMBERED = 10_000  # streams
 _TRIES = 5  # to describe a stream while truncations move its head
 HolderKind = Literal["subscriber"] | NameKind
 
@@ -44,15 +47,13 @@ class Holder:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """stream: what was judged; past: how much it had. cut: where it may be truncated; None if it stays as it is.
-    holders: those because of whom it isn't more, the farthest behind first. since_ms: a moment whose cut lies at or
-    before the least that is kept."""
+    holders: those because of whom it isn't more, the farthest behind first."""
 
     stream: Stream
     past: Past
     policy: Policy | None
     cut: Cut | None = None
     holders: tuple[Holder, ...] = ()
-    since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +75,25 @@ class Bounds:
 
     least: Cut
     most: Cut | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sized:
+    """What was found by size when a stream was like that; since_ms: where to begin the next search."""
+
+    same: tuple[object, ...]
     since_ms: int
+    bounds: Bounds
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
     flow: Workflows
     ages: Ages
+    _sized: LRUCache[str, _Sized] = field(default_factory=lambda: LRUCache(_REMEMBERED))
 
-    async def judge(self, name: StreamName, named: Sequence[Named], since_ms: int = 0) -> Verdict:
-        """The verdict on a stream. named: what has a name in it, for policies that heed that; since_ms: of its last
-        verdict.
+    async def judge(self, name: StreamName, named: Sequence[Named]) -> Verdict:
+        """The verdict on a stream. named: what has a name in it, for policies that heed that.
 
         A sealed stream stays as it is: as with Pravega, nothing of it is truncated any more.
         """
@@ -99,17 +108,17 @@ class Judge:
             async for key, record in self.flow.metadata.subscribers(name).scan()
             if record.value.cut
         }
-        bounds = await self._bounds(name, stream, policy, cuts, since_ms, with_most=bool(published))
+        bounds = await self._bounds(name, stream, policy, cuts, with_most=bool(published))
         if policy.over_bookmarks:
             named = ()
         deciding = partial(decide, past=past, policy=policy, bounds=bounds, published=published, named=named)
         cut, holders = await ask(self.flow.clock, past.history, deciding, cuts=1 + len(published) + len(named))
-        return Verdict(stream, past, policy, cut, holders, bounds.since_ms)
+        return Verdict(stream, past, policy, cut, holders)
 
-    async def report(self, name: StreamName, named: Sequence[Named], since_ms: int = 0) -> Report:
+    async def report(self, name: StreamName, named: Sequence[Named]) -> Report:
         """The verdict as people are told it."""
         for _ in range(_TRIES):
-            verdict = await self.judge(name, named, since_ms)
+            verdict = await self.judge(name, named)
             if (await self.flow.metadata.stream(name)).value.head == verdict.stream.head:
                 break
         past = verdict.past
@@ -132,16 +141,21 @@ class Judge:
                 high_ms = middle_ms
         return low_ms
 
-    async def _bounds(
-        self, name: StreamName, stream: Stream, policy: Policy, cuts: Cuts, since_ms: int, *, with_most: bool
-    ) -> Bounds:
-        at = partial(cut_at, self.flow, name)
+    async def _bounds(self, name: StreamName, stream: Stream, policy: Policy, cuts: Cuts, *, with_most: bool) -> Bounds:
         most = policy.most if with_most else None
-        if policy.kind is RetentionType.TIME:
-            least_ms = self.ages.moment(policy.least)
-            least = cuts.settled(await at(least_ms))
-            oldest = cuts.settled(await at(self.ages.moment(most))) if most is not None else None
-            return Bounds(least, oldest, least_ms)
+        if policy.kind is RetentionType.SIZE:
+            return await self._of_size(name, stream, policy.least, most, cuts)
+        least = cuts.settled(await cut_at(self.flow, name, self.ages.moment(policy.least)))
+        if most is None:
+            return Bounds(least, None)
+        return Bounds(least, cuts.settled(await cut_at(self.flow, name, self.ages.moment(most))))
+
+    async def _of_size(self, name: StreamName, stream: Stream, least: int, most: int | None, cuts: Cuts) -> Bounds:
+        past = cuts.past
+        same = (stream.created_ms, least, most, past.kept_bytes, len(past.ends), tuple(past.head.items()))
+        known = self._sized.get(name.key)
+        if known is not None and known.same == same:
+            return known.bounds  # nobody has written anything since
 
         async def locate(segment: int, offset: int) -> int:
             try:
@@ -149,12 +163,15 @@ class Judge:
             except DamagedDataError as damage:  # an event begins where it ends
                 return max(offset, damage.end_offset)
 
-        search = Search(cuts, at, locate, since_ms or stream.created_ms, self.flow.clock.now_ms())
-        newest = await search.newest_with(policy.least)
+        since_ms = known.since_ms if known is not None else stream.created_ms
+        search = Search(cuts, partial(cut_at, self.flow, name), locate, since_ms, self.flow.clock.now_ms())
+        newest = await search.newest_with(least)
         oldest = (await search.oldest_with(most)).cut if most is not None else None
-        if oldest is not None and cuts.past.bytes_after(oldest) < policy.least:
+        if oldest is not None and past.bytes_after(oldest) < least:
             oldest = newest.cut  # no boundary lies between the two
-        return Bounds(newest.cut, oldest, newest.since_ms)
+        bounds = Bounds(newest.cut, oldest)
+        self._sized[name.key] = _Sized(same, newest.since_ms, bounds)
+        return bounds
 
 
 def decide(
