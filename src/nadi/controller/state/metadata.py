@@ -170,7 +170,7 @@ class Metadata:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
-        """The scope's tables that only clients read and write, deleted with it: bookmarks and slices, schemas."""
+        """The scope's tables that clients write, deleted with it: bookmarks and slices, schemas."""
         return [
             self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any)
             for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE)
