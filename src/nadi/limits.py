@@ -172,6 +172,16 @@ WATERMARK_PERIOD_S = 10.0  # Pravega's; between two looks at the marks of stream
 # looked at in one round, some 2 ms each; the others have their turn in the next rounds
 WATERMARK_STREAMS_A_ROUND = 1_000
 WATERMARK_WRITERS_MAX = 10_000  # that note times in one stream at once; with more no watermarks are made
+RETENTION_PERIOD_S = 10.0  # between two looks at the streams that have a retention policy; Pravega takes 30 minutes
+RETENTION_CLOCK_S = 1.0  # between two comparisons of the wall clock with the monotonic one
+RETENTION_CLOCK_PIECES = 1_000  # of differences between the two that are remembered
+RETENTION_SETTLE_S = 60.0  # after a start nothing is truncated by time: a wrong clock is corrected meanwhile
+RETENTION_STREAMS_A_ROUND = 1_000  # looked at in one round; the others have their turn in the next rounds
+RETENTION_AT_ONCE = 8  # of them, some 5 ms each, and more where something goes
+RETENTION_WAIT_S = 20.0  # for one stream in a round: the others don't wait for what holds it up
+RETENTION_NAMES_MAX = 100_000  # bookmarks and slices of a scope; with more, retention of its streams waits
+RETENTION_HOLDERS_TOLD = 100  # of those who hold a stream's head back, listed with their cuts
+RETENTION_NAMES_A_TURN = 50  # of them decoded in one turn of the loop, some 20 us each
 STREAM_MAX_SEGMENTS = 10_000  # keeps a stream's record well under a table value's limit; so for key-value tables
 STREAM_MAX_TAGS = 128
 TAG_MAX_CHARS = 256

@@ -110,3 +110,31 @@ def test_bookmarks_slices_and_reading(shell: Shell, server: nadi.standalone.Embe
 
 def test_a_server_that_is_not_there_is_said(shell: Shell) -> None:
     assert "not a controller address" in shell.run("stream", "list", "home", "--controller", "nowhere", code=1).stderr
+
+
+def test_what_a_stream_keeps(server: nadi.standalone.EmbeddedServer, shell: Shell) -> None:
+    made = shell.run("stream", "create", "home", "kept", "--retention", "100B", "--retention-most", "10MiB")
+    assert made.output == "created stream home/kept\n"
+    (shown,) = shell.json("stream", "show", "home", "kept")
+    assert (shown["retention"], shown["oldest"], shown["held_by"]) == ("100B to 10MiB", "-", [])
+    shell.run("bookmark", "create", "home", "kept", "begin")
+    with nadi.StreamManager(server.controller_uri) as manager, manager.create_writer("home", "kept") as writer:
+        for _ in range(5):
+            writer.write_event(bytes(92))
+        writer.flush()
+    (shown,) = shell.json("stream", "show", "home", "kept")
+    (holder,) = shown["held_by"]
+    assert (holder["kind"], holder["name"], holder["bytes_after"]) == ("bookmark", "begin", 500)
+    assert shown["oldest"].startswith("20")
+    assert "held back by bookmark begin: 500 bytes after it" in shell.run("stream", "show", "home", "kept").output
+    kept = shell.run("stream", "retain", "home", "kept", "--retention", "36h", "--retention-over-bookmarks").output
+    assert kept == "stream home/kept keeps 36h over bookmarks\n"
+    assert shell.run("stream", "retain", "home", "kept", "--everything").output == "stream home/kept keeps everything\n"
+    for wrong, says in (
+        (["--retention", "7"], "neither an age nor a size"),
+        (["--retention", "2MB", "--retention-most", "1MB"], "raise the maximum"),
+        (["--retention-most", "1d"], "either --retention or --everything"),
+        (["--everything", "--retention-over-bookmarks"], "no effect without --retention"),
+    ):
+        assert says in shell.run("stream", "retain", "home", "kept", *wrong, code=1).output.replace("\n", " "), wrong
+    assert "no effect" in shell.run("stream", "create", "home", "more", "--retention-most", "1d", code=1).output

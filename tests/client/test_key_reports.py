@@ -15,6 +15,7 @@ from nadi.client.segments.key_reports import KeyReports, KeySampler
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.blocks import Blocks
 from nadi.client.writing.routes import Routes
+from nadi.errors import ProtocolError
 from nadi.model.keyspace import key_position
 from nadi.model.load import SegmentLoad
 from nadi.naming import segment_name
@@ -221,7 +222,8 @@ class OlderConnection(FakeConnection):
     """Of a server that knows no reports, as any other that speaks the protocol."""
 
     def dispatch(self, command: wire.Command) -> None:
-        assert not isinstance(command, wire.ReportKeys)
+        if isinstance(command, wire.ReportKeys):
+            raise ProtocolError(f"there is no command of type {command.code}")
         super().dispatch(command)
 
     def _hello(self, command: wire.Hello) -> None:

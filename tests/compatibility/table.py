@@ -54,7 +54,7 @@ RPC_NOTES = {
 # What a client sees or misses by chance: states passed through, and replies to whoever comes too late.
 BY_CHANCE = {"IN_PROGRESS", "COMMITTING", "COMMITTED", "ABORTING", "ABORTED", "CANCELLED"}
 BY_CHANCE |= {"NoSuchSegment", "SegmentIsSealed", "SegmentIsTruncated", "SegmentAlreadyExists", "KeepAlive"}
-BY_CHANCE |= {"ConditionalCheckFailed", "TableKeyBadVersion"}
+BY_CHANCE |= {"ConditionalCheckFailed", "TableKeyBadVersion", "ReportKeys"}
 BY_CHANCE |= {"NOT_FOUND", "UNAVAILABLE"}  # asked late about what its test has deleted, or while it is being made
 COMMAND_NOTES = {
     "KeepAlive": "Java, on a quiet connection; answered",

@@ -67,14 +67,14 @@ class Held:
 
 
 def everything(store: FakeStore) -> dict[str, object]:
-    """All that the store holds, but for what is to be done."""
+    """All that the store holds, but for what is to be done, and what every controller's first round notes."""
     found: dict[str, object] = {
         name: (held.data, held.start, held.sealed, held.target_rate) for name, held in store.segments.items()
     }
     for name, table in store.tables.items():
         if name.endswith("/work"):
             continue
-        found[name] = {key: value for key, (_, value) in table.entries.items()}
+        found[name] = {key: value for key, (_, value) in table.entries.items() if key != b"limited/all"}
     return found
 
 

@@ -16,9 +16,9 @@ import grpc
 
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller
-from nadi.wire.rpc.service import METHODS, path
+from nadi.wire.rpc.service import path
 from tests.fuzz.report import EACH_S, Finding, Report, memory_bytes
-from tests.fuzz.rpc_inputs import rpc_input
+from tests.fuzz.rpc_inputs import EVERY, rpc_input
 
 AGREED = frozenset(
     {
@@ -53,17 +53,18 @@ class _Handlers:
     """Stands where the gRPC server does, and keeps what is registered."""
 
     def __init__(self) -> None:
-        self._handler: Any = None
+        self._handlers: list[Any] = []
 
     def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        (self._handler,) = handlers
+        self._handlers += handlers
 
     def of(self, rpc: str) -> Any:
         class Details:
             method = path(rpc)
             invocation_metadata = ()
 
-        return self._handler.service(Details())
+        (found,) = filter(None, (handler.service(Details()) for handler in self._handlers))
+        return found
 
 
 Send = Callable[[str, bytes], Awaitable[str]]
@@ -107,7 +108,7 @@ async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Repor
     """Call deserialisers and handlers as the gRPC server would."""
     registered = _Handlers()
     add_controller(registered, controller)
-    handlers = {rpc: registered.of(rpc) for rpc in METHODS}
+    handlers = {rpc: registered.of(rpc) for rpc in EVERY}
 
     async def send(rpc: str, data: bytes) -> str:
         handler = handlers[rpc]
@@ -127,7 +128,7 @@ async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Repor
 async def fuzz_service(address: str, pid: int, seed: int, inputs: int) -> Report:
     """Send raw requests to a live server."""
     async with grpc.aio.insecure_channel(address) as channel:
-        methods = {rpc: channel.unary_unary(path(rpc)) for rpc in METHODS}
+        methods = {rpc: channel.unary_unary(path(rpc)) for rpc in EVERY}
 
         async def send(rpc: str, data: bytes) -> str:
             try:

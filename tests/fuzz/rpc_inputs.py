@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from nadi.wire.rpc.service import METHODS
+from nadi.wire.rpc.service import METHODS, OWN_METHODS
 from tests.fuzz.mutation import damaged, integer, noise
 
 TEXTS = (
@@ -16,7 +16,8 @@ TEXTS = (
     *("\0", "é", "00", "ff" * 8, "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11", "home/meters", "tag"),
 )
 _REAL = (0.0, 0.25, 0.5, 1.0, -1.0, 1e300, float("nan"), float("inf"))
-RPCS = list(METHODS)
+EVERY = METHODS | OWN_METHODS
+RPCS = list(EVERY)
 
 
 def _value(chance: random.Random, field: FieldDescriptor) -> Any:
@@ -68,7 +69,7 @@ def rpc_input(chance: random.Random) -> tuple[str, bytes]:
     kind = chance.random()
     if kind < 0.05:
         return rpc, noise(chance)
-    message: Message = METHODS[rpc][0]()
+    message: Message = EVERY[rpc][0]()
     _fill(chance, message)
     whole = message.SerializeToString()
     return rpc, whole if kind < 0.6 else damaged(chance, whole)

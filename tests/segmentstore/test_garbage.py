@@ -11,7 +11,9 @@ import pytest
 from nadi.errors import UnavailableError
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.state.operations import ChunksDropped
-from tests.segmentstore.harness import open_store
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from tests.segmentstore.harness import Peer, open_store
 
 
 async def test_what_became_garbage_in_a_frame_that_failed_is_kept(
@@ -44,3 +46,41 @@ async def _scenario(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             with pytest.raises(UnavailableError):
                 await task
         assert bytes(await chunks.read("container-0/live", 0, 4)) == b"data"
+
+
+async def test_a_chunk_goes_once_the_head_has_passed_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_writer, "CHUNK_GARBAGE_DELAY_S", 0.0)
+    name, event = "scope/stream/0.#epoch.0", bytes(1_000)
+
+    def chunks() -> set[str]:
+        return {path.name.partition("-")[0] for path in (tmp_path / "tier2" / "container-0").rglob("*-*")}
+
+    async def truncated(peer: Peer, store: SegmentStore, offset: int) -> set[str]:
+        assert isinstance(await peer.ask(wire.TruncateSegment(1, name, offset, "")), wire.SegmentTruncated)
+        await store.storage_writers[0]._collect_garbage()
+        return chunks()
+
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        tier2 = store.storage_writers[0]
+        await tier2.stop()
+        await peer.create(name)
+        await peer.setup(name)
+        for number in range(1, 5):
+            await peer.append([event, event], number)
+            assert await tier2.flush_once(everything=True)
+        first, second, third, fourth = sorted(chunks())
+        assert await truncated(peer, store, 1_008) == {first, second, third, fourth}, "half of it"
+        assert await truncated(peer, store, 3 * 2_016) == {fourth}
+        assert await truncated(peer, store, 3 * 2_016 + 1_008) == {fourth}
+        await peer.append([event, event], 5)
+        await peer.ask(wire.TruncateSegment(1, name, 4 * 2_016 + 1_008, ""))
+        assert await tier2.flush_once(everything=True), "what was truncated halfway in the log is moved too"
+        assert not store.containers[0].state.frames
+    async with open_store(tmp_path, containers=1) as (store, peer):
+        assert len(await peer.read_all(name, 4 * 2_016 + 1_008)) == 1_008
+        await store.storage_writers[0].stop()
+        await store.storage_writers[0]._collect_garbage()
+        assert len(chunks() - {fourth}) == 1
+        await peer.ask(wire.DeleteSegment(1, name, ""))
+        await store.storage_writers[0]._collect_garbage()
+        assert chunks() == set()

@@ -482,7 +482,7 @@ def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch
     from nadi.segmentstore.recovery import snapshotter
 
     monkeypatch.setattr(snapshotter, "SNAPSHOT_DELTAS", 4)
-    seen = set()
+    seen: set[tuple[tuple[snapshots.Part, ...], int]] = set()
 
     async def work(container: Container, chunks: ChunkStore) -> None:
         for number in range(200):  # on a busy machine a round may make several snapshots

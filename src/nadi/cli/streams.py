@@ -10,12 +10,27 @@ from nadi.cli.bookmarks import PLACE, Scope, Stream
 from nadi.cli.printing import say, show
 from nadi.cli.segments import show_segments
 from nadi.cli.session import AsJson, Yes, connected
+from nadi.errors import InvalidArgumentError, PermissionDeniedError
 
 if TYPE_CHECKING:
-    from nadi.client import StreamManager
+    from nadi.client import Holder, RetentionPolicy, StreamManager
 
 scope_app = typer.Typer(help="Scopes: the namespaces of streams.", no_args_is_help=True)
 stream_app = typer.Typer(help="Streams: list, create, show, seal, truncate, delete.", no_args_is_help=True)
+
+
+Retention = Annotated[
+    str | None,
+    typer.Option("--retention", help="Keep at least this: an age (90s, 15min, 12h, 7d) or a size (500MB, 10GiB)."),
+]
+RetentionMost = Annotated[
+    str | None,
+    typer.Option("--retention-most", help="Keep at most this for reader groups that hold back retention."),
+]
+OverBookmarks = Annotated[
+    bool,
+    typer.Option("--retention-over-bookmarks", help="Bookmarks and slices don't hold retention back."),
+]
 
 
 @scope_app.command("list")
@@ -73,6 +88,9 @@ def create_stream(
         int | None, typer.Option("--events-per-s", help="Split segments that receive more events per second.", min=1)
     ] = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag; may be given several times.")] = None,
+    retention: Retention = None,
+    retention_most: RetentionMost = None,
+    retention_over_bookmarks: OverBookmarks = False,
 ) -> None:
     """Create a stream; its scope must exist."""
     from nadi.client import ScalingPolicy
@@ -80,20 +98,73 @@ def create_stream(
     scaling = ScalingPolicy.fixed(segments)
     if events_per_s is not None:
         scaling = ScalingPolicy.by_event_rate(events_per_s, min_segments=segments)
-    made = manager.create_stream(scope, stream, scaling=scaling, tags=tag or ())
+    kept = _policy(retention, retention_most, retention_over_bookmarks)
+    made = manager.create_stream(scope, stream, scaling=scaling, retention=kept, tags=tag or ())
     say(f"created stream {scope}/{stream}" if made else f"stream {scope}/{stream} already exists")
+
+
+@stream_app.command("retain")
+@connected
+def retain(
+    manager: StreamManager,
+    scope: Scope,
+    stream: Stream,
+    retention: Retention = None,
+    retention_most: RetentionMost = None,
+    retention_over_bookmarks: OverBookmarks = False,
+    everything: Annotated[bool, typer.Option("--everything", help="End retention: keep everything.")] = False,
+) -> None:
+    """Change what a stream keeps."""
+    from nadi.cli.amounts import policy_text
+
+    if everything == (retention is not None):
+        raise InvalidArgumentError("say what to keep: either --retention or --everything")
+    policy = _policy(retention, retention_most, retention_over_bookmarks)
+    manager.update_stream(scope, stream, retention=policy)
+    say(f"stream {scope}/{stream} keeps {'everything' if policy is None else policy_text(policy)}")
+
+
+def _policy(least: str | None, most: str | None, over_bookmarks: bool) -> RetentionPolicy | None:
+    from nadi.cli.amounts import policy_of
+
+    if least is not None:
+        return policy_of(least, most, over_bookmarks=over_bookmarks)
+    if most is not None or over_bookmarks:
+        option = "--retention-most" if most is not None else "--retention-over-bookmarks"
+        raise InvalidArgumentError(f"{option} has no effect without --retention: say what to keep at least")
+    return None
 
 
 @stream_app.command("show")
 @connected
 def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: AsJson = False) -> None:
-    """Show a stream's segments and size."""
+    """Show a stream's segments and size, what it keeps, and who holds that back."""
+    from nadi.cli.amounts import policy_text
+
     row = _row(manager, scope, stream)
     info = manager.stream_info(scope, stream)
     row["bytes"] = manager.cuts(scope, stream).bytes_between(info.head, info.tail)
     row["head"], row["tail"] = info.head.as_text(), info.tail.as_text()
-    columns = ["stream", "segments", "sealed", "tags", "bytes"]
+    row["retention"] = policy_text(manager.stream_configuration(scope, stream).retention)
+    held_by: tuple[Holder, ...] = ()
+    try:
+        kept = manager.kept(scope, stream)
+    except PermissionDeniedError:  # it names groups, which not everybody may see
+        row["oldest"], more = "?", 0
+    else:
+        row["oldest"] = kept.oldest_at.isoformat(timespec="seconds") if kept.oldest_at is not None else "-"
+        held_by, more = kept.held_by, kept.more_holders
+    row["held_by"] = [
+        {"kind": one.kind, "name": one.name, "bytes_after": one.bytes_after, "cut": one.cut.as_text()}
+        for one in held_by
+    ]
+    columns = ["stream", "segments", "sealed", "tags", "bytes", "oldest", "retention"]
     show([row], columns, as_json=as_json, empty="")
+    if not as_json:
+        for one in held_by:
+            say(f"held back by {one.kind} {one.name}: {one.bytes_after:,} bytes after it")
+        if more:
+            say(f"and by {more:,} others")
 
 
 stream_app.command("segments")(show_segments)

@@ -28,7 +28,7 @@ from nadi.client.blocking.writers import (
     ValueTransaction,
     ValueWriter,
 )
-from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
 from nadi.client.places.bookmarks import Bookmark
 from nadi.client.places.slices import NamedSlice
@@ -70,8 +70,10 @@ __all__ = [
     "Gap",
     "GroupSize",
     "GroupValueReader",
+    "Holder",
     "Insert",
     "Journal",
+    "Kept",
     "KeyValueTable",
     "KeyValueTableConfiguration",
     "LeaderElection",

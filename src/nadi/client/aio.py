@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nadi.client.bytestream.byte_reader import ByteStreamReader
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
-from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.control.security import Basic, Bearer
 from nadi.client.manager.streams import StreamManager
 from nadi.client.places.bookmarks import Bookmark, Bookmarks
@@ -61,8 +61,10 @@ __all__ = [
     "Gap",
     "GroupSize",
     "GroupValueReader",
+    "Holder",
     "Insert",
     "Journal",
+    "Kept",
     "KeyValueTable",
     "KeyValueTableConfiguration",
     "LeaderElection",

@@ -21,6 +21,7 @@ from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_re
 from nadi.access.tokens import TokenKey
 from nadi.controller.state.records import GroupRetention
 from nadi.errors import PermissionDeniedError
+from nadi.model.reports import RETENTION
 from nadi.naming import TABLE_SUFFIX
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
@@ -119,6 +120,11 @@ def shows(caller: Caller, scope: str, stream: str) -> bool:
     return looking.permission is not None and caller.may(looking.resource, looking.permission)
 
 
+def _report(request: Any) -> Need:
+    """What holds retention back names subscribers, as listing them does."""
+    return need(request.scope, request.stream, Act.CHANGE if request.kind == RETENTION else Act.LOOK)
+
+
 # --- listings -------------------------------------------------------------------------------------
 
 
@@ -202,7 +208,7 @@ RULES: dict[str, Rule] = {
     "listKeyValueTablesInScope": Rule(_scope(READ, _listed), visible=_visible_tables),
 }
 OWN_RULES: dict[str, Rule] = {
-    "report": Rule(_stream(Act.LOOK, _itself)),
+    "report": Rule(_report),
 }
 
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from nadi.controller.engine import comparisons
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds
 from nadi.controller.reports.kinds import Page, report
+from nadi.controller.retention import policy
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import Metadata, StreamName, first_change
 from nadi.controller.state.records import (
@@ -65,11 +67,10 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS, TXN_TICK_MS, WATERMARK_PERIOD_S
+from nadi.model.reports import RETENTION
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
 from nadi.runtime import Runtime
-
-_I64_MAX = (1 << 63) - 1
 
 
 class Controller(StructureCalls):
@@ -96,7 +97,7 @@ class Controller(StructureCalls):
         flow = Workflows(metadata, segments, self.clock, self._tasks)
         super().__init__(flow)
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
-        self.watermarks = WatermarkRounds(flow)
+        self.watermarks, self.retention = WatermarkRounds(flow), RetentionRounds(flow)
         flow.steps = {
             CreateWork: lambda name, work: create.steps(flow, name, work),
             UpdateWork: lambda name, work: update.steps(flow, name, work),
@@ -126,6 +127,7 @@ class Controller(StructureCalls):
         schedule = Schedule(self.clock, self._tasks)
         schedule.start("transactions whose lease has run out", TXN_TICK_MS / 1000, self.transactions.expire_due)
         schedule.start("watermarks", WATERMARK_PERIOD_S, self.watermarks.round)
+        self.retention.start(schedule)
 
     @property
     def unfinished(self) -> dict[str, int]:
@@ -211,7 +213,7 @@ class Controller(StructureCalls):
 
     async def report(self, name: StreamName, kind: str, token: str = "") -> Page:
         """A page of what there is to know of that kind: `nadi.model.reports`."""
-        return await report(self._flow, name, kind, token)
+        return await report(self._flow, name, kind, token, {RETENTION: self.retention.report})
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None
@@ -304,12 +306,12 @@ class Controller(StructureCalls):
 
 
 def _check_config(config: Config) -> None:
+    policy.check(config)
     check_all(
         "stream",
         (1 <= config.min_segments <= STREAM_MAX_SEGMENTS, f"1 to {STREAM_MAX_SEGMENTS:,} segments"),
         (config.scale_type is ScaleType.FIXED or config.target_rate > 0, "a target rate over 0"),
         (config.target_rate >= 0 and config.scale_factor >= 0, "no negative rate or scale factor"),
-        (0 <= config.retention_param <= _I64_MAX and config.retention_max >= 0, "no negative retention"),
         (config.rollover_size_bytes >= 0, "no negative rollover size"),
         (len(config.tags) <= STREAM_MAX_TAGS, f"at most {STREAM_MAX_TAGS} tags"),
         (all(len(tag) <= TAG_MAX_CHARS for tag in config.tags), f"tags of at most {TAG_MAX_CHARS} characters"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 SEGMENTS = "segments"
+RETENTION = "retention"
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
@@ -23,3 +24,29 @@ class SegmentReport(msgspec.Struct, frozen=True):
     start_offset: int
     end_offset: int
     rolled: bool = False
+
+
+class HolderReport(msgspec.Struct, frozen=True):
+    """Who holds a stream's head back from where its retention policy would put it.
+
+    kind: "subscriber", "bookmark" or "slice". cut: as text, from where on the data is needed; bytes_after: how much.
+    """
+
+    kind: str
+    name: str
+    cut: str
+    bytes_after: int
+
+
+class RetentionReport(msgspec.Struct, frozen=True):
+    """What a stream keeps; the only record of its report.
+
+    head: a cut's text. oldest_ms: when the oldest event came, in ms since 1970; 0 if there is none. holders: the
+    farthest behind first; more_holders: how many there are besides.
+    """
+
+    head: str
+    kept_bytes: int
+    oldest_ms: int
+    holders: list[HolderReport]
+    more_holders: int

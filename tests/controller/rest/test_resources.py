@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from nadi.client import StreamManager
 from nadi.controller.rest.bodies import (
@@ -13,9 +14,12 @@ from nadi.controller.rest.bodies import (
     RetentionPolicy,
     ScalingPolicy,
     ScalingType,
+    TimeBasedRetention,
     UpdateStream,
     config_of,
+    stream_property,
 )
+from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import RetentionType
 
 FIXED = {"type": "FIXED_NUM_SEGMENTS", "minSegments": 2}
@@ -125,9 +129,14 @@ def test_lists_of_streams(rest: httpx.Client, scope: str) -> None:
         ),
         (
             {"type": "LIMITED_DAYS", "value": 2, "timeBasedRetention": {"hours": 5}, "maxValue": 4},
-            {"value": 2, "timeBasedRetention": {"days": 2}},
+            {
+                "value": 2,
+                "timeBasedRetention": {"days": 2},
+                "maxTimeBasedRetention": {"days": 4, "hours": 0, "minutes": 0},
+            },
         ),
-        ({"type": "LIMITED_SIZE_MB", "value": 5, "maxValue": 6}, {"value": 5}),
+        ({"type": "LIMITED_SIZE_MB", "value": 5, "maxValue": 6}, {"value": 5, "maxValue": 6}),
+        ({"type": "LIMITED_SIZE_MB", "value": 5, "overBookmarks": True}, {"value": 5, "overBookmarks": True}),
     ],
 )
 def test_retention_is_echoed(
@@ -145,18 +154,29 @@ def test_retention_is_echoed(
     assert rest.get(f"/v1/scopes/retained/streams/{name}").json() == made.json()
 
 
-def test_the_most_that_is_kept_is_stored_on_creation_and_cleared_by_an_update() -> None:
+def test_the_most_that_is_kept_and_whether_names_count() -> None:
     scaling = ScalingPolicy(ScalingType.FIXED_NUM_SEGMENTS, 1)
     body = UpdateStream(
         scalingPolicy=scaling, retentionPolicy=RetentionPolicy(RetentionKind.LIMITED_DAYS, 1, maxValue=2)
     )
-    config = config_of(body, with_max=True)
+    config = config_of(body)
     assert (config.retention_type, config.retention_param, config.retention_max) == (
         RetentionType.TIME,
         DAY_MS,
         2 * DAY_MS,
     )
-    assert config_of(body, with_max=False).retention_max == (1 << 63) - 1
+    assert not config.retention_over_bookmarks
+    shown = stream_property(StreamName("home", "meters"), replace(config, retention_over_bookmarks=True))
+    assert shown.retentionPolicy == RetentionPolicy(
+        RetentionKind.LIMITED_DAYS,
+        1,
+        TimeBasedRetention(1, 0, 0),
+        maxTimeBasedRetention=TimeBasedRetention(2, 0, 0),
+        overBookmarks=True,
+    )
+    assert config_of(UpdateStream(scalingPolicy=scaling, retentionPolicy=shown.retentionPolicy)) == replace(
+        config, retention_over_bookmarks=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -235,3 +255,18 @@ def test_scaling_events(rest: httpx.Client, manager: StreamManager, scope: str) 
     ):
         error_of(rest.get(f"{path}?{query}"), 400)
     error_of(rest.get(f"/v1/scopes/{scope}/streams/none/scaling-events", params={"from": 0, "to": 1}), 404)
+
+
+def test_what_a_stream_keeps(rest: httpx.Client, manager: StreamManager) -> None:
+    rest.post("/v1/scopes", json={"scopeName": "keeping"})
+    create(rest, "keeping", "a", retentionPolicy={"type": "LIMITED_SIZE_MB", "value": 5})
+    path = "/v1/scopes/keeping/streams/a/retention"
+    empty = rest.get(path).json()
+    assert (empty["keptBytes"], empty["oldestTime"], empty["heldBy"], empty["moreHolders"]) == (0, None, [], 0)
+    with manager.create_writer("keeping", "a") as writer:
+        writer.write_event(bytes(92))
+    kept = rest.get(path).json()
+    assert kept["keptBytes"] == 100
+    assert kept["oldestTime"] > 1_600_000_000_000
+    assert kept["headStreamCut"] == manager.stream_info("keeping", "a").head.as_text()
+    error_of(rest.get("/v1/scopes/keeping/streams/b/retention"), 404)

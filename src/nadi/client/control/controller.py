@@ -132,7 +132,7 @@ class ControllerClient(ControllerCalls):
         scaling, kept = reply.scalingPolicy, reply.retentionPolicy
         return StreamConfiguration(
             ScalingPolicy(int(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments),
-            RetentionPolicy(int(kept.retentionType), kept.retentionParam, kept.retentionMax)
+            RetentionPolicy(int(kept.retentionType), kept.retentionParam, kept.retentionMax, kept.overBookmarks)
             if kept.retentionType
             else None,
             tuple(reply.tags.tag),

@@ -99,6 +99,7 @@ def config_message(scope: str, stream: str, config: StreamConfiguration) -> pb.S
         message.retentionPolicy.retentionType = kept.kind  # type: ignore[assignment]
         message.retentionPolicy.retentionParam = kept.minimum
         message.retentionPolicy.retentionMax = kept.maximum
+        message.retentionPolicy.overBookmarks = kept.over_bookmarks
     return message
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from nadi.client.control.arguments import checked
 from nadi.errors import InvalidArgumentError
+from nadi.model.streamcut import StreamCut
 
 NO_MAXIMUM = (1 << 63) - 1
 FIXED, BY_KBYTES, BY_EVENTS = 0, 1, 2  # ScalingPolicyType on the wire
@@ -45,21 +47,60 @@ class ScalingPolicy:
 @checked()
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What a stream keeps: create one with `by_time` or `by_size`; a stream without one keeps everything."""
+    """What a stream keeps: create one with `by_time` or `by_size`; a stream without one keeps everything.
+
+    What is within the minimum is kept in any case. Reader groups that hold back retention keep more, up to the maximum;
+    bookmarks and named slices keep what they name, whatever the maximum is, unless the policy is `over_bookmarks`.
+
+    >>> RetentionPolicy.by_time(3_600_000, 24 * 3_600_000).maximum
+    86400000
+    >>> RetentionPolicy.by_size(1 << 30, over_bookmarks=True).over_bookmarks
+    True
+    """
 
     kind: int
     minimum: int
     maximum: int = NO_MAXIMUM
+    over_bookmarks: bool = False
 
     @classmethod
-    def by_time(cls, keep_ms: int, most_ms: int = NO_MAXIMUM) -> RetentionPolicy:
-        """Keep what is younger than `keep_ms`."""
-        return cls(BY_TIME, keep_ms, most_ms)
+    def by_time(cls, keep_ms: int, most_ms: int = NO_MAXIMUM, *, over_bookmarks: bool = False) -> RetentionPolicy:
+        """Keep what is younger than `keep_ms`, and for reader groups what is younger than `most_ms`."""
+        return cls(BY_TIME, keep_ms, most_ms, over_bookmarks)
 
     @classmethod
-    def by_size(cls, keep_bytes: int, most_bytes: int = NO_MAXIMUM) -> RetentionPolicy:
-        """Keep the newest `keep_bytes`."""
-        return cls(BY_SIZE, keep_bytes, most_bytes)
+    def by_size(cls, keep_bytes: int, most_bytes: int = NO_MAXIMUM, *, over_bookmarks: bool = False) -> RetentionPolicy:
+        """Keep the newest `keep_bytes`, and for reader groups up to `most_bytes`. Headers of events count."""
+        return cls(BY_SIZE, keep_bytes, most_bytes, over_bookmarks)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds back the head of a stream from where its retention policy would put it.
+
+    kind: "subscriber", "bookmark" or "slice". name: a subscriber's is "scope/reader group". bytes_after: how much lies
+    after `cut`, from where on the data is needed.
+    """
+
+    kind: str
+    name: str
+    cut: StreamCut
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a stream keeps now.
+
+    oldest_at: when the oldest event came, to about ten seconds, by the server's clock; None if there is none. held_by:
+    those because of whom it isn't less, the farthest behind first; at most 100, and `more_holders` others.
+    """
+
+    head: StreamCut
+    size_bytes: int
+    oldest_at: datetime | None
+    held_by: tuple[Holder, ...]
+    more_holders: int
 
 
 @checked()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import EllipsisType
 
 import msgspec
@@ -12,11 +13,11 @@ from nadi.backoff import Backoff
 from nadi.client.control.arguments import checked, several_texts
 from nadi.client.control.controller import ControllerClient
 from nadi.client.control.patience import TimeLimit
-from nadi.client.control.policy import RetentionPolicy, ScalingPolicy, StreamConfiguration
+from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPolicy, StreamConfiguration
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.info import SegmentInfo, StreamInfo, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.model.reports import SEGMENTS, SegmentReport
+from nadi.model.reports import RETENTION, SEGMENTS, RetentionReport, SegmentReport
 from nadi.model.scrub import ScrubReport
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -129,6 +130,25 @@ class Administration:
     async def stream_info(self, scope: str, stream: str) -> StreamInfo:
         """Return the stream's current head and tail, as stream cuts."""
         return await stream_info(self._stores, scope, stream)
+
+    async def kept(self, scope: str, stream: str) -> Kept:
+        """Return what the stream keeps now, and who holds its head back from where its retention policy would put it.
+
+        With access control, it takes READ_UPDATE on the stream: it names the reader groups that subscribe to it.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     kept = manager.kept("home", "meters")
+        ...     print(kept.size_bytes, kept.oldest_at, [holder.name for holder in kept.held_by])
+        """
+        (found,) = await self._controller.report(scope, stream, RETENTION, RetentionReport)
+        return Kept(
+            StreamCut.from_text(found.head),
+            found.kept_bytes,
+            datetime.fromtimestamp(found.oldest_ms / 1000, UTC) if found.oldest_ms else None,
+            tuple(Holder(one.kind, one.name, StreamCut.from_text(one.cut), one.bytes_after) for one in found.holders),
+            found.more_holders,
+        )
 
     async def segment_info(self, segment: str) -> SegmentInfo:
         """Return what the store knows about one segment, by its name."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from nadi.client.control.arguments import checked
-from nadi.client.places.shelf import Named, Shelf, Stored, time_of
+from nadi.client.places.shelf import Named, Shelf, time_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import BookmarkNotFoundError
+from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
 
 

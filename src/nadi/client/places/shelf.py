@@ -31,22 +31,13 @@ from nadi.errors import (
     SegmentNotFoundError,
 )
 from nadi.limits import BOOKMARK_MAX_TAGS, BOOKMARK_NOTE_MAX_CHARS, TABLE_PAGE_MAX_ENTRIES, TAG_MAX_CHARS
+from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
 from nadi.naming import BOOKMARKS_TABLE, check_name
 from nadi.wire import commands as wire
 
 RESERVED = (HEAD, TAIL)
 One = TypeVar("One")
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """The JSON of a bookmark (one cut) or a slice (two)."""
-
-    stream: str
-    cuts: list[str]
-    made_ms: int
-    note: str = ""
-    tags: list[str] = []
 
 
 class Shelf:

@@ -8,10 +8,11 @@ from datetime import datetime
 
 from nadi.client.control.arguments import checked
 from nadi.client.places.cuts import StreamCuts
-from nadi.client.places.shelf import Named, Shelf, Stored, time_of
+from nadi.client.places.shelf import Named, Shelf, time_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import InvalidStreamCutError, SliceNotFoundError
+from nadi.model.place import Stored
 from nadi.model.streamcut import StreamCut
 
 

@@ -19,8 +19,9 @@ T = TypeVar("T")
 _thread = ThreadPoolExecutor(1, "nadi stream cuts")
 
 
-async def ask(runtime: Runtime, history: History, question: Callable[[History], T]) -> T:
-    """The answer to `question` about the history; the question changes nothing and may raise any error."""
-    if len(history.segments) <= CUT_QUICK_SEGMENTS:
+async def ask(runtime: Runtime, history: History, question: Callable[[History], T], *, cuts: int = 1) -> T:
+    """The answer to `question` about the history; the question changes nothing and may raise any error. cuts: how many
+    it is about."""
+    if len(history.segments) * cuts <= CUT_QUICK_SEGMENTS:
         return question(history)
     return await runtime.in_thread(question, history.copied(), pool=_thread)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from nadi.errors import ClosedError
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 BACKGROUND = "controller background"  # their name
 
 
@@ -21,13 +22,14 @@ class Tasks:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._closed:
             coroutine.close()
             raise ClosedError("the controller is being stopped: try again")
         task = asyncio.get_running_loop().create_task(coroutine, name=BACKGROUND)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -95,6 +95,7 @@ def config_of(message: pb.StreamConfig) -> Config:
         tuple(sorted(set(message.tags.tag))),
         message.timestampAggregationTimeout,
         message.rolloverSizeBytes,
+        retention_type is not RetentionType.NONE and retention.overBookmarks,
     )
 
 
@@ -117,6 +118,7 @@ def config_message(name: StreamName, config: Config) -> pb.StreamConfig:
                 retentionType=cast("pb.RetentionPolicy.RetentionPolicyType", int(config.retention_type)),
                 retentionParam=config.retention_param,
                 retentionMax=config.retention_max,
+                overBookmarks=config.retention_over_bookmarks,
             )
         )
     return message

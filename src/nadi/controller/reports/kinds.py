@@ -17,12 +17,14 @@ Kind = Callable[[Workflows, StreamName, str], Awaitable[Page]]
 KINDS: Mapping[str, Kind] = {SEGMENTS: segments}
 
 
-async def report(flow: Workflows, name: StreamName, kind: str, token: str) -> Page:
-    """A page of the stream's report of that kind. StreamNotFoundError, or InvalidArgumentError if it isn't one."""
-    make = KINDS.get(kind)
+async def report(flow: Workflows, name: StreamName, kind: str, token: str, more: Mapping[str, Kind]) -> Page:
+    """A page of the stream's report of that kind. more: kinds whose makers remember something. StreamNotFoundError, or
+    InvalidArgumentError if it isn't one."""
+    kinds = {**KINDS, **more}
+    make = kinds.get(kind)
     if make is None:
         raise InvalidArgumentError(
-            f"there are no reports of the kind {kind[:40]!r}: ask for {', '.join(sorted(KINDS))}"
+            f"there are no reports of the kind {kind[:40]!r}: ask for {', '.join(sorted(kinds))}"
         )
     await flow.metadata.stream(name)
     return await make(flow, name, token)

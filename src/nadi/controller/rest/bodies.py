@@ -7,15 +7,18 @@ with the field's name. The same structs make the schemas of the OpenAPI descript
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from nadi.controller.retention.verdict import Report
+from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, RetentionType, ScaleType
 from nadi.errors import InvalidArgumentError
 from nadi.limits import MIB, NAME_MAX_CHARS, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS
+from nadi.model.streamcut import StreamCut
 
 _I32_MAX = (1 << 31) - 1
 _I64_MAX = (1 << 63) - 1
@@ -111,6 +114,26 @@ class RetentionPolicy(RequestBody, frozen=True):
     timeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
     maxValue: PolicyValue | UnsetType = UNSET
     maxTimeBasedRetention: TimeBasedRetention | UnsetType | None = UNSET
+    overBookmarks: bool | UnsetType = UNSET
+
+
+class Holder(ResponseBody, frozen=True):
+    """Who holds the head back: from where on the data is needed, and how much that is."""
+
+    kind: Literal["subscriber", "bookmark", "slice"]
+    name: str
+    streamCut: str
+    bytesAfter: int
+
+
+class Kept(ResponseBody, frozen=True):
+    """`oldestTime` is in milliseconds since 1970, null if nothing is kept."""
+
+    headStreamCut: str
+    keptBytes: int
+    oldestTime: int | None
+    heldBy: list[Holder]
+    moreHolders: int
 
 
 class UpdateStream(RequestBody, frozen=True, kw_only=True):
@@ -198,8 +221,8 @@ class ReaderGroupProperty(ResponseBody, frozen=True):
 # --- between bodies and configurations ------------------------------------------------------------
 
 
-def config_of(body: UpdateStream, *, with_max: bool) -> Config:
-    """The configuration that a body describes. `with_max`: heed the most that retention keeps."""
+def config_of(body: UpdateStream) -> Config:
+    """The configuration that a body describes."""
     scaling, retention = body.scalingPolicy, body.retentionPolicy
     fixed = scaling.type is ScalingType.FIXED_NUM_SEGMENTS
     rate, factor = scaling.targetRate or 0, scaling.scaleFactor or 0
@@ -207,9 +230,10 @@ def config_of(body: UpdateStream, *, with_max: bool) -> Config:
         raise InvalidArgumentError(
             f"scalingPolicy of type {scaling.type.value} needs targetRate and scaleFactor, both over 0"
         )
-    retention_type, param, most = RetentionType.NONE, 0, 0
+    retention_type, param, most, over_bookmarks = RetentionType.NONE, 0, 0, False
     if retention is not None:
-        retention_type, param, most = _retention(retention, with_max=with_max)
+        retention_type, param, most = _retention(retention)
+        over_bookmarks = retention.overBookmarks is True
     return Config(
         _SCALE_TYPES[scaling.type],
         0 if fixed else rate,
@@ -221,10 +245,11 @@ def config_of(body: UpdateStream, *, with_max: bool) -> Config:
         tuple(sorted(set(body.streamTags))),
         body.timestampAggregationTimeout,
         body.rolloverSizeBytes,
+        over_bookmarks,
     )
 
 
-def _retention(policy: RetentionPolicy, *, with_max: bool) -> tuple[RetentionType, int, int]:
+def _retention(policy: RetentionPolicy) -> tuple[RetentionType, int, int]:
     timed = policy.type is RetentionKind.LIMITED_DAYS
     unit = _DAY_MS if timed else MIB
 
@@ -234,7 +259,7 @@ def _retention(policy: RetentionPolicy, *, with_max: bool) -> tuple[RetentionTyp
         return span.ms
 
     param = amount(policy.value, policy.timeBasedRetention)
-    most = amount(policy.maxValue or 0, policy.maxTimeBasedRetention) if with_max else 0
+    most = amount(policy.maxValue or 0, policy.maxTimeBasedRetention)
     if param == 0:
         raise InvalidArgumentError(
             "retentionPolicy says to keep nothing: set value over 0"
@@ -267,8 +292,29 @@ def stream_property(name: StreamName, config: Config) -> StreamProperty:
 def _retention_policy(config: Config) -> RetentionPolicy | None:
     if config.retention_type is RetentionType.NONE:
         return None
+    has_most = 0 < config.retention_max < _I64_MAX
+    over_bookmarks = True if config.retention_over_bookmarks else UNSET
     if config.retention_type is RetentionType.SIZE:
-        return RetentionPolicy(RetentionKind.LIMITED_SIZE_MB, config.retention_param // MIB)
-    days, rest = divmod(config.retention_param, _DAY_MS)
-    span = TimeBasedRetention(days, rest // _HOUR_MS, rest % _HOUR_MS // _MINUTE_MS)
-    return RetentionPolicy(RetentionKind.LIMITED_DAYS, 0 if rest else days, span)
+        most = config.retention_max // MIB if has_most else UNSET
+        return RetentionPolicy(
+            RetentionKind.LIMITED_SIZE_MB, config.retention_param // MIB, maxValue=most, overBookmarks=over_bookmarks
+        )
+    days, span = _span(config.retention_param)
+    longest = _span(config.retention_max)[1] if has_most else UNSET
+    return RetentionPolicy(
+        RetentionKind.LIMITED_DAYS, days, span, maxTimeBasedRetention=longest, overBookmarks=over_bookmarks
+    )
+
+
+def _span(ms: int) -> tuple[int, TimeBasedRetention]:
+    """In whole days, 0 if it isn't that many, and in full."""
+    days, rest = divmod(ms, _DAY_MS)
+    return 0 if rest else days, TimeBasedRetention(days, rest // _HOUR_MS, rest % _HOUR_MS // _MINUTE_MS)
+
+
+def kept(name: StreamName, report: Report) -> Kept:
+    def text(cut: Cut) -> str:
+        return StreamCut(*name, cut).as_text()
+
+    holders = [Holder(one.kind, one.name, text(one.cut), one.bytes_after) for one in report.holders]
+    return Kept(text(report.head), report.kept_bytes, report.oldest_ms or None, holders, report.more_holders)

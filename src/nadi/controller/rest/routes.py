@@ -13,6 +13,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     streams.list_streams,
     streams.create_stream,
     streams.show_stream,
+    streams.show_kept,
     streams.update_stream,
     streams.delete_stream,
     streams.change_state,

@@ -12,11 +12,13 @@ from nadi.access.permissions import Permission
 from nadi.controller.access import shows
 from nadi.controller.rest.bodies import (
     CreateStream,
+    Kept,
     StreamProperty,
     StreamsList,
     StreamStateBody,
     UpdateStream,
     config_of,
+    kept,
     stream_property,
 )
 from nadi.controller.rest.endpoint import SCOPE, STREAM, Call, Parameter, endpoint, on_scope, on_stream
@@ -85,7 +87,7 @@ async def create_stream(call: Call) -> Response:
     """Create a stream."""
     name = StreamName(call.scope, call.body.streamName)
     check_name("stream", name.stream)
-    config = config_of(call.body, with_max=True)
+    config = config_of(call.body)
     await call.controller.create_stream(name, config)
     return reply(stream_property(name, config), 201)
 
@@ -106,9 +108,15 @@ async def show_stream(call: Call) -> Response:
 )
 async def update_stream(call: Call) -> Response:
     """Replace a stream's whole configuration."""
-    config = config_of(call.body, with_max=False)
+    config = config_of(call.body)
     await call.controller.update_stream(call.stream, config)
     return reply(stream_property(call.stream, config))
+
+
+@endpoint("GET", STREAM + "/retention", on_stream(Act.CHANGE), Kept)
+async def show_kept(call: Call) -> Response:
+    """Show what a stream keeps now, and who holds its head back from where its retention policy would put it."""
+    return reply(kept(call.stream, await call.controller.retention.describe(call.stream)))
 
 
 @endpoint("DELETE", STREAM, on_stream(Act.END), status=204, codes={412: "The stream is not sealed."})

@@ -11,6 +11,8 @@
                                             with the stream
     _system/_tables/marks/<scope>/<stream>  writer -> WriterMark; made by the first one, dropped with the stream
     _system/_tables/timed                   scope/stream -> TimedStream, those with marks; made by the first one
+    _system/_tables/limited                 scope/stream -> LimitedStream, those with a retention policy; made by the
+                                            first one
     _system/_tables/kvtables/<scope>        key-value table -> KeyValueTable; made by the first one
     _system/_tables/work                    scope/stream/<kind> -> the workflow to be finished;
                                             scope/stream -> Turn, for each one not inside another
@@ -35,10 +37,13 @@ from nadi.controller.state.history import History
 from nadi.controller.state.records import (
     AnyWork,
     CompletedTransaction,
+    Config,
     EpochChange,
     KeyValueTable,
+    LimitedStream,
     Number,
     ReaderGroup,
+    RetentionType,
     Scope,
     ScopeState,
     SealedSizes,
@@ -152,6 +157,7 @@ class Metadata:
         self.transactions: RecordTable[Transaction] = store.table(f"{_PREFIX}/transactions", Transaction)
         self.numbers: RecordTable[Number] = store.table(f"{_PREFIX}/numbers", Number)
         self.timed: RecordTable[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
+        self.limited: RecordTable[LimitedStream] = store.table(f"{_PREFIX}/limited", LimitedStream, made_late=True)
         self._histories: LRUCache[str, History] = LRUCache(_HISTORIES)
 
     def streams(self, scope: str) -> RecordTable[Stream]:
@@ -164,7 +170,7 @@ class Metadata:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
 
     def shared(self, scope: str) -> list[RecordTable[Any]]:
-        """The scope's tables that only clients read and write, deleted with it: bookmarks and slices, schemas."""
+        """The scope's tables that clients write, deleted with it: bookmarks and slices, schemas."""
         return [
             self._store.table(segment_name(scope, table + TABLE_SUFFIX, 0), Any)
             for table in (BOOKMARKS_TABLE, SCHEMAS_TABLE)
@@ -254,6 +260,12 @@ class Metadata:
 
     async def put_stream(self, name: StreamName, stream: Stream, version: int) -> Versioned[Stream]:
         return await self.streams(name.scope).put(name.stream, stream, version)
+
+    async def keep_limited(self, name: StreamName, config: Config) -> None:
+        """List a stream whose configuration has a retention policy, once that is stored: whoever finds none may strike
+        the stream off, and then looks again."""
+        if config.retention_type is not RetentionType.NONE:
+            await self.limited.put(name.key, LimitedStream(), ANY_VERSION)
 
     # --- reader groups ---------------------------------------------------------------------------
 

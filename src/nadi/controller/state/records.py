@@ -70,6 +70,7 @@ class Config(Record, frozen=True):
     tags: tuple[str, ...] = ()
     timestamp_aggregation_timeout_ms: int = 0
     rollover_size_bytes: int = 0
+    retention_over_bookmarks: bool = False
 
 
 class EpochSegment(Record, frozen=True):
@@ -204,6 +205,10 @@ class WriterMark(Record, frozen=True):
 
 class TimedStream(Record, frozen=True):
     """Marks that a stream's writers have noted times; the stream is in the key."""
+
+
+class LimitedStream(Record, frozen=True):
+    """Marks that a stream has a retention policy; the stream is in the key."""
 
 
 class TableConfig(Record, frozen=True):

@@ -181,6 +181,16 @@ class Segments:
             is_last = reply.is_last or not page
         return found
 
+    async def locate(self, name: str, offset: int) -> int:
+        """The first boundary between the segment's events at or after an offset, of those that aren't truncated."""
+        command = wire.LocateOffset(self.request_id(), name, offset, "")
+        located: tuple[type[Command], ...] = (wire.OffsetLocated, wire.SegmentIsTruncated)
+        reply = await self.ask(command, *located)
+        if isinstance(reply, wire.SegmentIsTruncated):
+            return reply.start_offset
+        assert isinstance(reply, wire.OffsetLocated)
+        return reply.offset
+
     async def merge(self, target: str, sources: Sequence[str], *, sealed_is_done: bool = False) -> list[int]:
         """Append the sources to the target in order; absent ones were merged before. Return the target's
         length after each. `sealed_is_done`: a sealed target means that all were merged before."""

@@ -57,6 +57,7 @@ async def steps(flow: Workflows, name: StreamName, work: CreateWork) -> None:
     except ConditionFailedError:
         if await table.get(name.stream, fresh=True) is None:  # the mark stream was created meanwhile
             await table.put(name.stream, streams[0][1], ABSENT)
+    await flow.metadata.keep_limited(name, work.config)
 
 
 def _new_stream(config: Config, created_ms: int, first_number: int, *, internal: bool = False) -> Stream:

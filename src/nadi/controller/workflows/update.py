@@ -23,6 +23,7 @@ async def steps(flow: Workflows, name: StreamName, work: UpdateWork) -> None:
         await tags.change(flow, name, stream.config.tags, work.config.tags)
         stream = replace(stream, config=work.config)
         await flow.metadata.put_stream(name, stream, version)
+    await flow.metadata.keep_limited(name, work.config)
     await together(flow.segments.update_policy(name.segment(s.id), work.config) for s in stream.segments)
     if _needs_scale(stream):
         history = await flow.metadata.history(name)

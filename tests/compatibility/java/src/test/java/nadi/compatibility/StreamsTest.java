@@ -151,6 +151,26 @@ class StreamsTest {
     }
 
     @Test
+    void everyFormOfRetentionIsTakenAndEnded() {
+        scope.create("retained", 1);
+        List<RetentionPolicy> policies = List.of(
+                RetentionPolicy.byTime(Duration.ofMinutes(5)),
+                RetentionPolicy.byTime(Duration.ofMinutes(5), Duration.ofDays(1)),
+                RetentionPolicy.bySizeBytes(1_000_000),
+                RetentionPolicy.bySizeBytes(1_000_000, 2_000_000));
+        for (RetentionPolicy policy : policies) {
+            StreamConfiguration kept = StreamConfiguration.builder()
+                    .scalingPolicy(ScalingPolicy.fixed(1))
+                    .retentionPolicy(policy)
+                    .build();
+            assertTrue(scope.streams.updateStream(scope.name, "retained", kept));
+            assertEquals(policy, scope.info("retained").getStreamConfiguration().getRetentionPolicy());
+        }
+        assertTrue(scope.streams.updateStream(scope.name, "retained", Scope.fixed(1)));
+        assertEquals(null, scope.info("retained").getStreamConfiguration().getRetentionPolicy());
+    }
+
+    @Test
     void listsGoOverManyPagesAndNameEachStreamOnce() throws Exception {
         try (Scope crowd = new Scope(StreamsTest.class)) {
             Set<String> names = IntStream.range(0, 25).mapToObj(i -> "stream" + i).collect(Collectors.toSet());

@@ -1,0 +1,70 @@
+"""Retention policies as people write them: an age or a size, such as `7d` or `10GiB`.
+
+>>> policy_of("7d", None).minimum == 7 * 24 * 3600 * 1000
+True
+>>> policy_of("500MB", "2GB").maximum
+2000000000
+>>> policy_of("7d", "2GB")
+Traceback (most recent call last):
+    ...
+nadi.errors.InvalidArgumentError: one of '7d' and '2GB' is an age: give two ages, or two sizes
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from nadi.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from nadi.client import RetentionPolicy
+
+_AGES_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 24 * 3_600_000}
+_SIZES = {"B": 1} | {
+    f"{prefix}{unit}": base**power
+    for unit, base in (("B", 1_000), ("iB", 1_024))
+    for power, prefix in enumerate("KMGT", 1)
+}
+_AMOUNT = re.compile(r"([0-9]{1,18})([A-Za-z]+)", re.ASCII)
+
+
+def policy_of(least: str, most: str | None, *, over_bookmarks: bool = False) -> RetentionPolicy:
+    """The policy that keeps at least the one, and at most the other; InvalidArgumentError if they are neither ages nor
+    sizes."""
+    from nadi.client import RetentionPolicy
+
+    is_age, amount = _amount(least)
+    make = RetentionPolicy.by_time if is_age else RetentionPolicy.by_size
+    if most is None:
+        return make(amount, over_bookmarks=over_bookmarks)
+    is_other_age, other = _amount(most)
+    if is_other_age != is_age:
+        raise InvalidArgumentError(f"one of {least!r} and {most!r} is an age: give two ages, or two sizes")
+    return make(amount, other, over_bookmarks=over_bookmarks)
+
+
+def _amount(text: str) -> tuple[bool, int]:
+    """Whether it is an age, and how many milliseconds or bytes."""
+    match = _AMOUNT.fullmatch(text)
+    if match is not None and match[2] in _AGES_MS:
+        return True, int(match[1]) * _AGES_MS[match[2]]
+    if match is not None and match[2] in _SIZES:
+        return False, int(match[1]) * _SIZES[match[2]]
+    raise InvalidArgumentError(
+        f"{text!r} is neither an age nor a size: write 90s, 15min, 12h, 7d, or 500MB, 10GiB ({', '.join(_SIZES)})"
+    )
+
+
+def policy_text(policy: RetentionPolicy | None) -> str:
+    """The policy for people, in the largest units that it is whole in."""
+    if policy is None:
+        return "keeps everything"
+    units = _AGES_MS if policy.kind == 1 else _SIZES
+    most = "" if policy.maximum in (0, (1 << 63) - 1) else f" to {_text(policy.maximum, units)}"
+    return f"{_text(policy.minimum, units)}{most}{' over bookmarks' * policy.over_bookmarks}"
+
+
+def _text(amount: int, units: dict[str, int]) -> str:
+    unit = max((unit for unit in units if amount % units[unit] == 0), key=lambda unit: units[unit])
+    return f"{amount // units[unit]}{unit}"

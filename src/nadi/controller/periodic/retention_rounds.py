@@ -1,0 +1,175 @@
+"""The rounds in which retention moves the heads of streams: every few seconds, for those that have a policy.
+
+Those streams are kept in a table, so a restart continues with them; a stream whose policy has ended is struck off. What
+is kept and why is for `retention.verdict`; it is carried out by the truncation that anybody can ask for, if stream and
+policy still are what they were then. So a round cut short leaves the rest to the next, and a truncation that has
+begun is finished whatever happens.
+
+Streams are looked at a few at a time, each for a limited time: what holds one up is waited for by nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.periodic.schedule import Schedule
+from nadi.controller.retention.ages import Ages
+from nadi.controller.retention.names import Named, Names
+from nadi.controller.retention.policy import Policy
+from nadi.controller.retention.verdict import Judge, Report
+from nadi.controller.state.history import Cut
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import AnyWork, Number, RetentionType, StreamState
+from nadi.controller.state.store import ANY_VERSION, freeing_room
+from nadi.controller.workflows import truncate
+from nadi.errors import NotFoundError, StorageFullError, StreamSealedError
+from nadi.limits import (
+    RETENTION_AT_ONCE,
+    RETENTION_CLOCK_S,
+    RETENTION_PERIOD_S,
+    RETENTION_SETTLE_S,
+    RETENTION_STREAMS_A_ROUND,
+    RETENTION_WAIT_S,
+)
+from nadi.model.reports import HolderReport, RetentionReport
+from nadi.model.streamcut import StreamCut
+from nadi.throttled_log import Complaints
+
+log = logging.getLogger(__name__)
+
+_LISTED = "limited/all"  # in `numbers`: streams of before this table existed are in it too
+_Reading = asyncio.Task[dict[str, list[Named]] | Exception]  # the names of a scope, by stream
+
+
+class RetentionRounds:
+    def __init__(self, flow: Workflows) -> None:
+        self._flow = flow
+        self._table = flow.metadata.limited
+        self._ages = Ages(flow.clock)
+        self._judge = Judge(flow, self._ages)
+        self._names = Names(flow.segments)
+        self._token = b""  # where the next round continues
+        self._are_listed = False
+        self._going_on: dict[str, asyncio.Task[None]] = {}  # streams that are being looked at
+        self._complaints = Complaints(log, "retention of %s waits for the next round")
+
+    def start(self, schedule: Schedule) -> None:
+        schedule.start("retention", RETENTION_PERIOD_S, self.round)
+        schedule.start("the clocks", RETENTION_CLOCK_S, self._note_clocks)
+
+    async def _note_clocks(self) -> None:
+        self._ages.note()
+
+    async def describe(self, name: StreamName) -> Report:
+        """What the stream keeps now, and why; StreamNotFoundError if there is none."""
+        stream = (await self._flow.metadata.stream(name)).value
+        names = await self._names.of_scope(name.scope) if Policy.of(stream.config) is not None else {}
+        return await self._judge.report(name, names.get(name.stream, ()))
+
+    async def report(self, _: Workflows, name: StreamName, token: str) -> tuple[list[RetentionReport], str]:
+        """`describe` as it travels: one record."""
+
+        def text(cut: Cut) -> str:
+            return StreamCut(*name, cut).as_text()
+
+        found = await self.describe(name)
+        holders = [HolderReport(one.kind, one.name, text(one.cut), one.bytes_after) for one in found.holders]
+        record = RetentionReport(text(found.head), found.kept_bytes, found.oldest_ms, holders, found.more_holders)
+        return [record], ""
+
+    async def round(self) -> None:
+        """Look at the next streams, at most RETENTION_STREAMS_A_ROUND of them."""
+        if not self._are_listed:
+            await self._list_all()
+        names: dict[str, _Reading] = {}  # of scopes, each read once a round
+        permits = asyncio.Semaphore(RETENTION_AT_ONCE)
+
+        async def one(name: StreamName) -> None:
+            async with permits:
+                await self._attend(name, names)
+
+        left = RETENTION_STREAMS_A_ROUND
+        while left > 0:
+            found, self._token = await self._table.page(self._token, left)
+            if not found:
+                self._token = b""
+                return
+            left -= len(found)
+            await asyncio.gather(*(one(StreamName.of(key)) for key, _ in found))
+
+    async def _attend(self, name: StreamName, names: dict[str, _Reading]) -> None:
+        """Look at a stream, for no longer than RETENTION_WAIT_S; what takes longer goes on by itself."""
+        if name.key in self._going_on:
+            return
+        if name.scope not in names:
+            names[name.scope] = self._flow.tasks.spawn(self._read(name.scope))
+        task = self._going_on[name.key] = self._flow.tasks.spawn(self._look_at(name, names[name.scope]))
+        task.add_done_callback(lambda _: self._going_on.pop(name.key, None))
+        await asyncio.wait([task], timeout=RETENTION_WAIT_S)
+
+    async def _read(self, scope: str) -> dict[str, list[Named]] | Exception:
+        try:
+            return await self._names.of_scope(scope)
+        except Exception as error:
+            return error
+
+    async def _look_at(self, name: StreamName, reading: _Reading) -> None:
+        try:
+            found = await self._flow.metadata.find_stream(name)
+            if found is None or found.value.config.retention_type is RetentionType.NONE:
+                await self._strike_off(name)
+                return
+            if found.value.state is StreamState.ACTIVE and not self._is_too_early(found.value.config.retention_type):
+                names = await asyncio.shield(reading)
+                if isinstance(names, Exception):
+                    raise names
+                await self._truncate(name, names.get(name.stream, ()))
+            self._complaints.settled(name.key)
+        except (StreamSealedError, NotFoundError) as error:
+            if await self._flow.metadata.find_stream(name) is not None and not isinstance(error, StreamSealedError):
+                self._complaints.tell(name.key, error)
+        except Exception as error:
+            self._complaints.tell(name.key, error)
+
+    def _is_too_early(self, kind: RetentionType) -> bool:
+        return kind is RetentionType.TIME and self._ages.known_ms < RETENTION_SETTLE_S * 1000
+
+    async def _truncate(self, name: StreamName, named: Sequence[Named]) -> None:
+        verdict = await self._judge.judge(name, named)
+        cut = verdict.cut
+        if cut is None:
+            return
+
+        async def begin() -> AnyWork | None:
+            stream = (await self._flow.metadata.stream(name)).value
+            if stream.config != verdict.stream.config or stream.head != verdict.stream.head:
+                return None  # another policy, another head: the next round looks again
+            return await truncate.begin(self._flow, name, cut)
+
+        await self._flow.run(name, begin)
+
+    # --- which streams there are -----------------------------------------------------------------
+
+    async def _strike_off(self, name: StreamName) -> None:
+        """End the stream's rounds, unless it has got a policy before it was struck off."""
+        await self._table.remove([name.key])
+        self._flow.metadata.forget(name)
+        found = await self._flow.metadata.find_stream(name)
+        if found is not None:
+            await self._flow.metadata.keep_limited(name, found.value.config)
+
+    async def _list_all(self) -> None:
+        """List the streams that got their policies from a version that didn't list them."""
+        metadata = self._flow.metadata
+        if await metadata.numbers.get(_LISTED) is None:
+            async for scope, _ in metadata.scopes.scan():
+                async for stream, record in metadata.streams(scope).scan():
+                    with freeing_room():  # as a truncation will
+                        await metadata.keep_limited(StreamName(scope, stream), record.value.config)
+            with suppress(StorageFullError):  # then they are listed again after the next start
+                await metadata.numbers.put(_LISTED, Number(1), ANY_VERSION)
+        self._are_listed = True

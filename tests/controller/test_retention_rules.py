@@ -1,0 +1,221 @@
+"""The rules of retention over streams that lived at random: what must be kept is kept, and no more than that."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from nadi.controller.retention.by_size import MOMENTS_TRIED, Search
+from nadi.controller.retention.cuts import Cuts
+from nadi.controller.retention.names import Named, protected
+from nadi.controller.retention.past import Past
+from nadi.controller.retention.policy import Policy, check
+from nadi.controller.retention.verdict import Bounds, decide
+from nadi.controller.state.records import Config, RetentionType
+from nadi.errors import InvalidArgumentError
+from nadi.model.frontier import Frontier
+from tests.model.random_stream import RandomStream, Written
+
+I64_MAX = (1 << 63) - 1
+LARGEST = 308  # of the random streams' events
+SEEDS = pytest.mark.parametrize("seed", range(60))
+Cut = Mapping[int, int]
+
+
+class Dated(RandomStream):
+    """A random stream whose events and seals have moments, all of them two seconds or more after another."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(chance)
+        self.now_ms = 1_000_000
+        self.moments: dict[tuple[int, int], int] = {}
+        self.sealed_ms: dict[int, int] = {}
+
+    def live(self) -> None:
+        super().live()
+        self.now_ms += self.chance.choice([2_000, 10_000, 500_000])
+        for event in self.events():
+            self.moments.setdefault((event.segment, event.start), self.now_ms)
+        for segment in self.sealed:
+            self.sealed_ms.setdefault(segment, self.now_ms)
+            self.history.sizes[segment] = self.lengths[segment]
+
+    def cut_at(self, at_ms: int) -> Cut:
+        """As the time index gives it, but exactly."""
+        head, history = Cuts(self.past()).head, self.history
+        frontier = Frontier(map(self.range_of, head), [s for s, offset in head.items() if offset < 0])
+        offsets = {segment: max(head[segment], 0) for segment in frontier.active}
+        look = list(offsets)
+        while look:
+            segment = look.pop()
+            ends = [e.end for e in self.segments[segment] if self.moments[segment, e.start] < at_ms]
+            offsets[segment] = max([offsets[segment], *ends])
+            if self.sealed_ms.get(segment, at_ms) < at_ms and history.successors(segment):
+                del offsets[segment]
+                for piece in frontier.complete(segment, self.successors(segment)):
+                    offsets[piece.segment_id] = 0
+                    look.append(piece.segment_id)
+        return frontier.positions(offsets)
+
+    def past(self) -> Past:
+        return Past(self.history, self.head, {s: n for s, n in self.lengths.items() if not self.is_gone(s)})
+
+    def left(self) -> list[Written]:
+        return [event for event in self.events() if not self.is_before(event, self.head)]
+
+    def after(self, cut: Cut) -> int:
+        return sum(event.end - event.start for event in self.left() if not self.is_before(event, cut))
+
+    def search(self) -> Search:
+        """One that counts what it asks, and is asked no more than it may."""
+        asked = 0
+
+        async def cut_at(at_ms: int) -> Cut:
+            nonlocal asked
+            asked += 1
+            assert asked <= 2 * (MOMENTS_TRIED + 2)
+            return self.cut_at(at_ms)
+
+        async def locate(segment: int, offset: int) -> int:
+            return min([e.end for e in self.segments[segment] if e.end >= offset] + [self.lengths[segment]])
+
+        since_ms = self.chance.choice([0, 1_000_000, self.now_ms - 5_000])
+        return Search(Cuts(self.past()), cut_at, locate, since_ms, self.now_ms + 1)
+
+
+def lived(seed: int) -> Dated:
+    stream = Dated(random.Random(seed))
+    for _ in range(stream.chance.randint(1, 40)):
+        stream.live()
+    if stream.chance.random() < 0.6:
+        stream.truncate(stream.somewhere())
+    for _ in range(stream.chance.randint(0, 10)):
+        stream.live()
+    return stream
+
+
+@SEEDS
+async def test_the_newest_cut_with_enough_after_it_has_less_than_an_event_more(seed: int) -> None:
+    stream = lived(seed)
+    kept = stream.after(stream.head)
+    for limit in (1, kept // 3, kept - 1, kept, kept + 1, stream.chance.randint(1, kept + 2)):
+        found = (await stream.search().newest_with(limit)).cut
+        assert stream.history.is_valid_cut(found)
+        at_boundaries(stream, found)
+        assert stream.after(found) >= min(limit, kept)
+        if kept > limit >= 0:
+            assert stream.after(found) < limit + LARGEST
+        most = (await stream.search().oldest_with(limit)).cut
+        assert stream.history.is_valid_cut(most)
+        at_boundaries(stream, most)
+        assert stream.after(most) <= limit or limit < 0
+        assert stream.after(most) > limit - LARGEST or kept <= limit
+
+
+def at_boundaries(stream: Dated, cut: Cut) -> None:
+    for segment, offset in cut.items():
+        assert offset <= 0 or offset in {event.end for event in stream.segments[segment]}
+
+
+@SEEDS
+async def test_what_policy_subscribers_and_names_ask_for_is_kept_and_nothing_else(seed: int) -> None:
+    stream = lived(seed)
+    chance, cuts, kept = stream.chance, Cuts(stream.past()), stream.after(stream.head)
+    published = {f"group-{i}": stream.somewhere() for i in range(chance.choice([0, 0, 1, 2, 3]))}
+    named = [
+        Named("bookmark", f"bookmark-{i}", "meters", chance.choice([stream.somewhere(), stream.tail()]))
+        for i in range(chance.choice([0, 0, 1, 3]))
+    ]
+    kind = chance.choice([RetentionType.TIME, RetentionType.SIZE])
+    if kind is RetentionType.TIME:
+        ages = sorted(chance.randint(1, stream.now_ms) for _ in range(2))
+        least, most = (cuts.settled(stream.cut_at(stream.now_ms - age)) for age in ages)
+    else:
+        ages = sorted(chance.randint(1, kept + 1) for _ in range(2))
+        least = (await stream.search().newest_with(ages[0])).cut
+        most = (await stream.search().oldest_with(ages[1])).cut
+        if stream.after(most) < ages[0]:
+            most = least
+    has_most = chance.random() < 0.5
+    policy = Policy(kind, ages[0], ages[1] if has_most else None, False)
+    bounds = Bounds(least, most if has_most else None)
+    cut, holders = decide(stream.history, stream.past(), policy, bounds, published, named)
+
+    def wanted(event: Written) -> bool:
+        """Key by key: whether the rules, said in words, keep it."""
+        if any(not stream.is_before(event, name.start) for name in named):
+            return True
+        consumed = all(stream.is_before(event, place) for place in published.values())
+        is_least, is_most = stream.is_before(event, least), stream.is_before(event, most)
+        if kind is RetentionType.TIME:
+            return not is_least or (not consumed and (not has_most or not is_most))
+        if not published:
+            return not is_least
+        needed = sum(
+            e.end - e.start
+            for e in stream.left()
+            if any(not stream.is_before(e, place) for place in published.values())
+        )
+        if needed < ages[0]:
+            return not is_least or not consumed
+        return not is_most if has_most and needed >= ages[1] else not consumed
+
+    end = stream.head if cut is None else cut
+    assert stream.history.is_valid_cut(end)
+    assert stream.history.is_at_or_after(cuts.settled(end), cuts.head)
+    for event in stream.left():
+        assert stream.is_before(event, end) == (not wanted(event)), (event, kind, cut)
+    behind = {name for name, place in published.items() if not cuts.is_at_or_after(cuts.settled(place), least)}
+    assert {holder.name for holder in holders if holder.kind == "subscriber"} == behind
+    assert [holder.bytes_after for holder in holders] == sorted((h.bytes_after for h in holders), reverse=True)
+
+
+@SEEDS
+def test_a_name_keeps_what_is_left_of_it(seed: int) -> None:
+    stream = lived(seed)
+    head, places = stream.head, [stream.somewhere(), stream.tail()]
+    for _ in range(3):
+        stream.live()
+    later = stream.somewhere()
+    stream.truncate(Cuts(stream.past()).latest(Cuts(stream.past()).settled(later), Cuts(stream.past()).head))
+    cuts = Cuts(stream.past())
+    for place in places:
+        is_whole = cuts.is_at_or_after(cuts.settled(place), cuts.head)
+        assert protected(cuts, Named("bookmark", "b", "meters", place)) == (place if is_whole else None)
+        rest = protected(cuts, Named("slice", "s", "meters", place, stream.tail()))
+        if rest is None:
+            assert cuts.is_at_or_after(cuts.head, cuts.settled(stream.tail()))
+        elif is_whole:
+            assert rest == place, "the segments that it names stay"
+        else:
+            assert cuts.is_at_or_after(cuts.settled(rest), cuts.head)
+        assert protected(cuts, Named("slice", "s", "meters", head, place)) is None or not is_whole or rest is not None
+    assert protected(cuts, Named("bookmark", "b", "meters", {1 << 40: 3})) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (Config(retention_type=RetentionType.TIME, retention_param=-1), "no negative milliseconds: -1"),
+        (Config(retention_type=RetentionType.SIZE, retention_param=1, retention_max=-5), "no negative bytes: -5"),
+        (Config(retention_type=RetentionType.SIZE), "keeps nothing"),
+        (Config(retention_type=RetentionType.TIME, retention_param=9, retention_max=8), "raise the maximum"),
+        (Config(retention_param=9), "set its type"),
+        (Config(retention_over_bookmarks=True), "set its type"),
+    ],
+)
+def test_each_bad_policy_has_an_error_of_its_own(config: Config, says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        check(config)
+
+
+@pytest.mark.parametrize("most", [0, I64_MAX])
+def test_no_maximum_is_said_in_two_ways(most: int) -> None:
+    config = Config(retention_type=RetentionType.SIZE, retention_param=5, retention_max=most)
+    check(config)
+    policy = Policy.of(config)
+    assert policy is not None
+    assert policy.most is None
+    assert str(policy) == "at least 5 bytes"

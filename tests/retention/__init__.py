@@ -1,0 +1,1 @@
+"""Retention with real servers, real files and real clients."""

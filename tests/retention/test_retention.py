@@ -1,0 +1,184 @@
+"""A server that keeps what the policy says, while a writer writes, readers are slow, and names are given."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nadi.client import RetentionPolicy, ScalingPolicy, StreamDataRetention, StreamManager
+from nadi.errors import InvalidArgumentError
+from nadi.model.streamcut import StreamCut
+from nadi.testing.server import RestartableServer
+
+from .load import MIB, Load, Usage, watch
+
+# Rounds, chunks and garbage are as quick as a short test needs.
+QUICK = (
+    "retention_period_s=0.5,retention_settle_s=1,chunk_flush_age_s=0.5,chunk_flush_bytes=1048576,"
+    "chunk_garbage_delay_s=1,snapshot_interval_s=1,checkpoint_interval_s=0.5,log_file_bytes=8388608,"
+    "log_spare_files=1"
+)
+LONG_S = float(os.environ.get("NADI_RETENTION_S", "600"))  # of the long form
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RestartableServer]:
+    server = RestartableServer(tmp_path / "data", environment={"NADI_LIMITS": QUICK})
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def manager(server: RestartableServer) -> Iterator[StreamManager]:
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        yield manager
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it never came to hold"
+        time.sleep(0.1)
+
+
+def write(manager: StreamManager, count: int, stream: str = "meters") -> None:
+    with manager.create_writer("home", stream) as writer:
+        for number in range(count):
+            writer.write_event(number.to_bytes(8, "big") + bytes(84), f"{number % 7}")
+        writer.flush()
+
+
+def test_a_stream_keeps_what_its_policy_says_over_a_kill(server: RestartableServer, manager: StreamManager) -> None:
+    policy = RetentionPolicy.by_size(20_000)
+    manager.create_stream("home", "meters", scaling=ScalingPolicy.fixed(3), retention=policy)
+    write(manager, 1_000)
+    until(lambda: 20_000 <= manager.kept("home", "meters").size_bytes < 20_200)
+    kept = manager.kept("home", "meters")
+    assert kept.held_by == ()
+    assert kept.oldest_at is not None
+    cuts = manager.cuts("home", "meters")
+    assert cuts.events_between(kept.head, cuts.tail()) == kept.size_bytes // 100
+    server.restart()
+    write(manager, 1_000)
+    until(lambda: 20_000 <= manager.kept("home", "meters").size_bytes < 20_200)
+    manager.update_stream("home", "meters", retention=RetentionPolicy.by_time(2_000, over_bookmarks=True))
+    assert manager.stream_configuration("home", "meters").retention == RetentionPolicy.by_time(
+        2_000, over_bookmarks=True
+    )
+    until(lambda: manager.kept("home", "meters").size_bytes == 0)
+    manager.update_stream("home", "meters", retention=None)
+    assert manager.stream_configuration("home", "meters").retention is None
+    write(manager, 100)
+    time.sleep(3)
+    assert manager.kept("home", "meters").size_bytes == 10_000
+
+
+def test_who_holds_it_back(manager: StreamManager) -> None:
+    manager.create_stream("home", "meters", retention=RetentionPolicy.by_size(5_000, 30_000))
+    write(manager, 30)
+    bookmark = manager.bookmarks("home").create("monday", manager.stream_info("home", "meters").tail)
+    write(manager, 470)
+    until(lambda: manager.kept("home", "meters").head == bookmark.cut)
+    (holder,) = manager.kept("home", "meters").held_by
+    assert (holder.kind, holder.name, holder.cut, holder.bytes_after) == ("bookmark", "monday", bookmark.cut, 47_000)
+    manager.bookmarks("home").delete("monday")
+    until(lambda: manager.kept("home", "meters").size_bytes == 5_000)
+    by_hand = StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT
+    groups = manager.reader_group_manager("home")
+    groups.create_reader_group("archive", "meters", retention=by_hand)
+    released = manager.kept("home", "meters").head
+    groups.get_reader_group("archive").update_retention_stream_cut([released])
+    write(manager, 200)
+    time.sleep(2)
+    (holder,) = manager.kept("home", "meters").held_by
+    assert (holder.kind, holder.name, holder.cut, holder.bytes_after) == (
+        "subscriber",
+        "home/archive",
+        released,
+        25_000,
+    )
+    write(manager, 200)
+    until(lambda: manager.kept("home", "meters").size_bytes == 30_000)
+    groups.delete_reader_group("archive")
+    until(lambda: manager.kept("home", "meters").size_bytes == 5_000)
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (RetentionPolicy.by_size(10, 5), "raise the maximum"),
+        (RetentionPolicy.by_time(-1), "no negative milliseconds"),
+        (RetentionPolicy.by_size(0), "keeps nothing"),
+    ],
+)
+def test_each_bad_policy_has_its_error(manager: StreamManager, policy: RetentionPolicy, says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        manager.create_stream("home", "bad", retention=policy)
+
+
+def bounded(found: list[Usage], tier1: int, tier2: int) -> None:
+    """After the first third, both tiers stay as they are: what is kept, what is being moved, and what waits for its
+    deletion."""
+    settled = found[len(found) // 3 :]
+    assert max(usage.tier1 for usage in settled) < tier1
+    assert max(usage.tier2 for usage in settled) < tier2
+
+
+def test_both_tiers_stay_small_under_load(server: RestartableServer, manager: StreamManager) -> None:
+    manager.create_stream("home", "meters", segments=2, retention=RetentionPolicy.by_size(4 * MIB))
+    with Load(server.controller_uri, "home", "meters", bytes_per_s=4 * MIB).running() as load:
+        found = watch(manager, server.folder, load, seconds=9, every_s=0.5)
+    assert load.written > 8 * MIB
+    bounded(found, 80 * MIB, 30 * MIB)
+    assert all(usage.kept < 16 * MIB for usage in found[8:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_by_size_under_constant_load_for_ten_minutes(tmp_path: Path) -> None:
+    """With the limits that servers have."""
+    with RestartableServer(tmp_path / "data") as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters", segments=2, retention=RetentionPolicy.by_size(64 * MIB))
+        with Load(server.controller_uri, "home", "meters", bytes_per_s=4 * MIB).running() as load:
+            found = watch(manager, server.folder, load, seconds=LONG_S, every_s=10)
+        # a round's and a flush's data besides; then 30 s of garbage, and chunks that are half before the head
+        bounded(found, 400 * MIB, (64 + 4 * (10 + 10 + 30 + 10) + 64) * MIB)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+def test_by_consumption_with_a_slow_group_and_a_bookmark_for_ten_minutes(tmp_path: Path) -> None:
+    """A group that releases what is a minute old holds that much; a bookmark holds what is after it, until half of the
+    time has passed."""
+    with RestartableServer(tmp_path / "data") as server, StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters", segments=2, retention=RetentionPolicy.by_size(16 * MIB))
+        by_hand = StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT
+        groups = manager.reader_group_manager("home")
+        groups.create_reader_group("slow", "meters", retention=by_hand)
+        group, tails = groups.get_reader_group("slow"), list[StreamCut]()
+        group.update_retention_stream_cut([manager.stream_info("home", "meters").tail])
+
+        def slowly() -> None:
+            tails.append(manager.stream_info("home", "meters").tail)
+            group.update_retention_stream_cut(tails[-7:-6])
+            for holder in manager.kept("home", "meters").held_by:
+                print(f"       {holder.kind} {holder.name}: {holder.bytes_after / MIB:.1f} MiB", flush=True)
+
+        with Load(server.controller_uri, "home", "meters", bytes_per_s=MIB).running() as load:
+            first = watch(manager, server.folder, load, seconds=LONG_S / 4, every_s=10, meanwhile=slowly)
+            bookmark = manager.bookmarks("home").create("here", manager.stream_info("home", "meters").tail)
+            held = watch(manager, server.folder, load, seconds=LONG_S / 4, every_s=10, meanwhile=slowly)
+            assert manager.kept("home", "meters").head == bookmark.cut or LONG_S < 400
+            manager.bookmarks("home").delete("here")
+            freed = watch(manager, server.folder, load, seconds=LONG_S / 2, every_s=10, meanwhile=slowly)
+        assert max(usage.kept for usage in first) < 100 * MIB
+        assert min(usage.kept for usage in first[8:] or held) > 40 * MIB
+        assert max(usage.kept for usage in freed[len(freed) // 2 :]) < 100 * MIB
+        bounded(freed, 400 * MIB, (70 + 30 + 20 + 64) * MIB)
