@@ -38,6 +38,7 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the data requested was truncated away: continue from `start_offset`
     │   ├── SegmentGoneError        the entire segment was: continue from the stream's head
+    │   ├── EpochGoneError          so long ago that nothing of it is known any more: continue from the stream's head
     │   └── QueryTruncatedError     a streaming query's next events were: let it skip them, or start another
     ├── DamagedDataError            stored bytes are damaged or missing: restore their file, or continue at `end_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
@@ -277,6 +278,14 @@ class SegmentGoneError(TruncatedError):
     def __init__(self, segment: str) -> None:
         NadiError.__init__(self, f"all of segment {segment} was truncated away: continue from the stream's head")
         self.segment, self.offset, self.start_offset = segment, 0, 0
+
+
+class EpochGoneError(TruncatedError):
+    """A place in a stream was truncated away so long ago that nobody knows any more what followed it."""
+
+    def __init__(self, message: str) -> None:
+        NadiError.__init__(self, message)
+        self.segment, self.offset, self.start_offset = "", 0, 0
 
 
 class QueryTruncatedError(TruncatedError):

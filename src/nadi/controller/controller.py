@@ -16,8 +16,9 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds
 from nadi.controller.reports.kinds import Page, report
+from nadi.controller.state.histories import first_change
 from nadi.controller.state.history import Cut, History
-from nadi.controller.state.metadata import Metadata, StreamName, first_change
+from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import (
     Config,
     CreateGroupWork,
@@ -205,7 +206,7 @@ class Controller(StructureCalls):
         return found.value
 
     async def history(self, name: StreamName) -> History:
-        """All epochs of the stream; shared, so don't change it."""
+        """All epochs of the stream that aren't forgotten; shared, so don't change it."""
         await self.metadata.stream(name)
         return await self.metadata.history(name)
 

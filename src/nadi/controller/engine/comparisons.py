@@ -1,7 +1,7 @@
 """Slow questions about a stream's cuts, answered in a separate thread.
 
 Comparing cuts of ten thousand segments takes a fifth of a second, during which the loop would serve nobody else. One
-thread does it for all streams. It works on a copy of the history, since the loop may add epochs meanwhile.
+thread does it for all streams. It works on a view of the history, since the loop may add epochs meanwhile.
 """
 
 from __future__ import annotations
@@ -23,4 +23,4 @@ async def ask(runtime: Runtime, history: History, question: Callable[[History], 
     """The answer to `question` about the history; the question changes nothing and may raise any error."""
     if len(history.segments) <= CUT_QUICK_SEGMENTS:
         return question(history)
-    return await runtime.in_thread(question, history.copied(), pool=_thread)
+    return await runtime.in_thread(question, history.view(), pool=_thread)
