@@ -12,6 +12,7 @@ import statistics
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import nadi
@@ -192,7 +193,7 @@ async def _ask(uri: str, moments: list[int], when: str) -> list[Figure]:
         controller = ControllerClient(uri.removeprefix("tcp://"))
         try:
             await note("getCurrentSegments", [lambda: controller.current_segments(SCOPE, STREAM)] * LOOKS)
-            await note("the cut of a moment", [lambda at=at: controller.cut_at(SCOPE, STREAM, at) for at in moments])
+            await note("the cut of a moment", [partial(controller.cut_at, SCOPE, STREAM, at) for at in moments])
             await note("checking the cut of the tail", [lambda: controller.is_stream_cut_valid(tail)] * LOOKS)
             await note("segments from head to tail", [lambda: controller.segments_between(SCOPE, STREAM, head, tail)])
             await note("planning a batch from head to tail", [lambda: cuts.slices_between(places, head, tail)])

@@ -225,7 +225,8 @@ class Controller(StructureCalls):
         return () if stream.state is StreamState.SEALED else stream.segments
 
     async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[EpochSegment]:
-        return (await self.metadata.history(name)).epoch(epoch)
+        """The segments of an epoch; of one that is forgotten only those that are still known."""
+        return (await self.metadata.history(name)).left_of(epoch)
 
     async def head(self, name: StreamName) -> Cut:
         """The stream cut at which the stream begins."""

@@ -108,6 +108,15 @@ class History:
         self._check_epoch(epoch)
         return self._epochs.whole(epoch)
 
+    def left_of(self, epoch: int) -> tuple[EpochSegment, ...]:
+        """The segments of an epoch; of one that is forgotten, those that outlived it and are still known."""
+        if not 0 <= epoch < self.first:
+            return self.epoch(epoch)
+        left = tuple(piece for piece in self.epoch(self.first) if segment_epoch(piece.id) <= epoch)
+        if not left:
+            raise _gone(f"epoch {epoch}")
+        return left
+
     def began_ms(self, segment: int) -> int:
         """When the epoch began that created a segment."""
         known = self._epochs.began_ms.get(self._known(segment).id)

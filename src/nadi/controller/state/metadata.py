@@ -243,8 +243,10 @@ class Metadata:
     async def stream(self, name: StreamName) -> Versioned[Stream]:
         return _there(await self.find_stream(name), StreamNotFoundError, name)
 
-    async def open_stream(self, name: StreamName) -> Stream:
+    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> Stream:
         """The stream; StreamSealedError if it is sealed or being sealed."""
+        if fresh:
+            self._store.forget(self.streams(name.scope).name, [name.stream])
         stream = (await self.stream(name)).value
         if stream.state is not StreamState.ACTIVE:
             raise StreamSealedError(name.key)
