@@ -118,6 +118,13 @@ class Twins:
             found |= {piece.id: self.chance.choice([0, 5, -1]) for piece in pieces[low:high]}
         return found
 
+    def mixed(self) -> dict[int, int]:
+        """Up to a border that two epochs have the segments of one, behind it those of the other."""
+        first, newest = self.history.first, self.history.newest
+        one, other = (self.history.epoch(self.chance.randint(first, newest)) for _ in range(2))
+        border = self.chance.choice(sorted({piece.low for piece in one} & {piece.low for piece in other}))
+        return {p.id: 0 for p in one if p.low < border} | {p.id: 0 for p in other if p.low >= border}
+
     def check(self) -> None:
         history, plain = self.history, self.plain
         assert history.newest == len(plain.changes) - 1
@@ -145,8 +152,7 @@ class Twins:
 
     def _check_cuts(self) -> None:
         history, plain = self.history, self.plain
-        for _ in range(12):
-            odd = self.anywhere()
+        for odd in (make() for _ in range(10) for make in (self.anywhere, self.mixed)):
             assert history.is_valid_cut(odd) == plain.is_valid_cut(odd), odd
         cuts = [self.head]
         for _ in range(6):
