@@ -145,6 +145,9 @@ class Twins:
             assert history.successors(segment) == plain.successors(segment), segment
             assert history.began_ms(segment) == plain.changes[segment >> 32].created_ms
             assert history.passed(self.head)(segment) == plain.has_passed(self.head, segment)
+        ids = sorted(history.segments)
+        assert list(history.ids_after(-1)) == ids
+        assert list(history.ids_after(ids[len(ids) // 2])) == ids[len(ids) // 2 + 1 :]
         assert history.is_unknown(segment_id(999, history.newest))
         with pytest.raises(NotFoundError):
             history.successors(segment_id(999, history.newest))

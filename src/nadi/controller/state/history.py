@@ -139,6 +139,13 @@ class History:
         """Whether the segment, if the stream ever had it, is only known to lie before the first known epoch."""
         return self.first > 0 and segment_epoch(segment) <= self.first and self._epochs.find(segment) is None
 
+    def ids_after(self, segment: int) -> Iterator[int]:
+        """The ids of all known segments after this one, in order."""
+        epoch = max(segment_epoch(segment), self.first)
+        for change in itertools.islice(self.changes, epoch - self.first, len(self)):
+            barrier = [change.barrier] if change.barrier >= 0 else []
+            yield from sorted(i for i in (*barrier, *(piece.id for piece in change.added)) if i > segment)
+
     def is_unknown(self, segment: int) -> bool:
         """Whether the stream never had such a segment, as far as is known."""
         return self._epochs.find(segment) is None and not self.is_forgotten(segment)
