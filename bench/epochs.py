@@ -106,12 +106,12 @@ def _next(
     chance: random.Random, segments: Sequence[SegmentRange]
 ) -> tuple[Sequence[SegmentRange], list[tuple[float, float]]]:
     """A segment to be split in two, or two neighbours to be merged."""
-    splits = len(segments) == LEAST or (len(segments) < MOST and chance.random() < 0.5)
-    at = chance.randrange(len(segments) - (not splits))
-    if splits and segments[at].high - segments[at].low > 1e-6:
-        low, high = segments[at].low, segments[at].high
-        return [segments[at]], [(low, (low + high) / 2), ((low + high) / 2, high)]
-    at = min(at, len(segments) - 2)
+    widest = max(segments, key=lambda piece: piece.high - piece.low)
+    chosen = widest if len(segments) == LEAST else chance.choice(segments)
+    low, high = chosen.low, chosen.high
+    if len(segments) == LEAST or (len(segments) < MOST and high - low > 1e-6 and chance.random() < 0.5):
+        return [chosen], [(low, (low + high) / 2), ((low + high) / 2, high)]
+    at = chance.randrange(len(segments) - 1)
     return segments[at : at + 2], [(segments[at].low, segments[at + 1].high)]
 
 

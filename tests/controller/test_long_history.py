@@ -6,11 +6,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import epochs
 from nadi.controller.state.epochs import Epochs
 from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.records import EpochChange, EpochSegment
@@ -19,6 +21,7 @@ from nadi.model.keyspace import equal_ranges
 from nadi.naming import segment_id, segment_number
 
 from .plain_history import PlainHistory
+from .support import STREAM, scaled, settle, with_stream
 
 
 class Twins:
@@ -266,3 +269,38 @@ def _costs(history: History, looks: Looks) -> Iterator[tuple[str, int]]:
         yield "a size", looks.of(partial(history.size_between, cut, near))
         yield "the order of two cuts", looks.of(partial(history.is_at_or_after, tail, cut))
         yield "a time", looks.of(partial(history.epoch_at, history.change(epoch).created_ms))
+
+
+async def commands_of_scalings(count: int) -> list[list[str]]:
+    """What a controller asks its store for each of so many scalings."""
+    chance, found = random.Random(3), []
+    async with with_stream(4) as (controller, store, _):
+        for _ in range(count):
+            active = await controller.current_segments(STREAM)
+            at = chance.randrange(len(active) - 1)
+            splits = len(active) == 4 or (len(active) < 8 and active[at].high - active[at].low > 1e-6)
+            sealed = active[at : at + (1 if splits else 2)]
+            ranges = equal_ranges(2 if splits else 1, sealed[0].low, sealed[-1].high)
+            del store.log[:]
+            await scaled(controller, [piece.id for piece in sealed], ranges)
+            await settle(20)
+            found.append([type(command).__name__ for command in store.log])
+    return found
+
+
+async def test_a_scaling_asks_the_store_for_as_much_however_many_went_before() -> None:
+    scalings = await commands_of_scalings(120)
+    asked = [len(commands) for commands in scalings]
+    assert max(asked[1:]) <= max(asked[1:10])
+    assert not any("ReadTableEntries" in commands for commands in scalings[1:]), "the history is read again"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_stream_that_scaled_ten_thousand_times(tmp_path: Path) -> None:
+    figures = {figure.name: figure.value for figure in epochs.epochs(tmp_path, 10_000)}
+    for name, value in figures.items():
+        print(f"{name:60} {value:12,.3f}")
+    first, last = (figures[f"one scaling, the {which} of 10,000, p50"] for which in ("first", "last"))
+    assert last < 3 * first
+    assert figures["memory that reading it added then"] < figures["memory that reading it after a restart added"]

@@ -1,4 +1,4 @@
-"""All segments of a stream that aren't forgotten, oldest first: when and for which keys each took events, what is left."""
+"""All segments of a stream that aren't forgotten, oldest first: when each took which keys, and what is left."""
 
 from __future__ import annotations
 
