@@ -94,7 +94,8 @@ class Histories:
             first = [history.change(0)]
             await table.create()
         self.drop(name)
-        await table.put_all([(f"epoch/{change.epoch}", change, ANY_VERSION) for change in (*first, *changes)])
+        records = [(f"epoch/{change.epoch}", change, ANY_VERSION) for change in (*first, *changes)]
+        await table.put_all(records, cached=False)
         known = self._kept.pop(name, history)  # read meanwhile: with these epochs, or without
         for change in changes:
             known.add(change)
@@ -104,7 +105,7 @@ class Histories:
         """Record the lengths of sealed segments under a label that stays the same when the step is repeated."""
         record: tuple[str, HistoryRecord, int] = (f"sizes/{label}", SealedSizes(sizes), ANY_VERSION)
         try:
-            await table.put_all([record])
+            await table.put_all([record], cached=False)
         except SegmentNotFoundError:  # sealed before it was ever scaled
             await table.create()
             await table.put_all([("epoch/0", history.change(0), ANY_VERSION), record])
