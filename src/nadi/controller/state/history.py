@@ -142,7 +142,7 @@ class History:
     def ids_after(self, segment: int) -> Iterator[int]:
         """The ids of all known segments after this one, in order."""
         epoch = max(segment_epoch(segment), self.first)
-        for change in itertools.islice(self.changes, epoch - self.first, len(self)):
+        for change in map(self._epochs.change, range(epoch, self.newest + 1)):
             barrier = [change.barrier] if change.barrier >= 0 else []
             yield from sorted(i for i in (*barrier, *(piece.id for piece in change.added)) if i > segment)
 
@@ -292,8 +292,7 @@ class History:
     def _within(self, first: int, last: int) -> Iterator[EpochSegment]:
         """The segments of these epochs, and the barriers between them."""
         yield from self.epoch(first)
-        for epoch in range(first + 1, last + 1):
-            change = self.change(epoch)
+        for change in self.changes[first + 1 - self.first : last + 1 - self.first]:
             if change.barrier >= 0:
                 yield self._known(change.barrier)
             yield from change.added
