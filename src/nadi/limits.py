@@ -168,6 +168,9 @@ SEGMENT_CALL_ATTEMPTS = 4
 CHANGE_TRIES = 50  # of a record that others change at the same time: each lost one is a change of theirs
 CHANGE_LONGEST_PAUSE_S = 0.1  # between two of them, which are over after some seconds then
 CONTROLLER_CACHE_RECORDS = 20_000  # 1 KB each; one that is not here costs a look into its table
+CONTROLLER_HISTORY_SEGMENTS = 200_000  # of the streams' epochs that the controller keeps in memory, 400 bytes each
+EPOCHS_KEPT = 1_000  # before a stream's head: positions there are still understood; older ones are forgotten
+EPOCHS_FORGOTTEN_AT_ONCE = 250
 WATERMARK_PERIOD_S = 10.0  # Pravega's; between two looks at the marks of streams whose writers note times
 # looked at in one round, some 2 ms each; the others have their turn in the next rounds
 WATERMARK_STREAMS_A_ROUND = 1_000
