@@ -80,6 +80,11 @@ class Supervisor:
         """The function's group: made if it is new, without the readers of instances that died here, and with what
         these recorded committed."""
         function, manager = self._function, self._manager
+        handler = self._make_handler("w0", self._log)
+        try:
+            await handler.start()  # to see at once that it can be
+        finally:
+            await handler.close()
         for stream in (function.output_stream, function.dead_letter_stream):
             if stream is not None:
                 await manager.stream_configuration(*stream.split("/"))  # StreamNotFoundError
