@@ -16,7 +16,6 @@ from nadi.defaults import DEFAULT_URI
 
 if TYPE_CHECKING:
     from nadi.client.aio import StreamManager
-    from nadi.functions.definition import FunctionOptions
     from nadi.functions.handlers.address import Target
     from nadi.functions.progress import FunctionRecord
 
@@ -70,12 +69,13 @@ def run_function(
     trust_store: TrustStore = None,
 ) -> None:
     """Run a function until Ctrl-C: its workers follow the stream's segments."""
+    given = dict(locals())
     from nadi.errors import InvalidArgumentError
     from nadi.functions.definition import Function, FunctionOptions, function_of
     from nadi.functions.running import run
 
-    given = {option: locals()[option] for option in FunctionOptions.__annotations__ if option in locals()}
-    options: FunctionOptions = {option: value for option, value in given.items() if value is not None}  # type: ignore[assignment]
+    given = {name: value for name, value in given.items() if value is not None}
+    options: Any = {name: given[name] for name in FunctionOptions.__annotations__ if name in given}
     about_target = {
         "mode": mode,
         "header": header,
