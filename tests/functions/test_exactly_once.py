@@ -117,6 +117,33 @@ async def test_a_reader_taken_for_dead_records_nothing(manager: StreamManager, n
     await third.close()
 
 
+async def test_an_output_undone_by_the_segments_reader_is_read_again_from_its_start(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 10)
+    groups = manager.reader_group_manager(nadi_scope)
+    await groups.create_reader_group("g", "in", refresh_ms=50)
+    group = await groups.get_reader_group("g")
+    for number in range(3):  # by the reader that recorded it, and by one that found it
+        reader = await open_output_reader(group, f"first {number}")
+        held = await reader.next_batch(4, timeout=30)
+        assert not isinstance(held, Unsettled)
+        assert held is not None
+        assert held.block is not None
+        assert held.offset == 0
+        recorded = await reader.record(0, held.block.size_bytes, {f"{nadi_scope}/out": "id"})
+        if number:
+            await group.reader_offline(f"first {number}")
+            reader = await open_output_reader(group, f"second {number}")
+            found = await reader.next_batch(4, timeout=30)
+            assert found == recorded
+        await reader.undo(recorded)
+        await reader.close()
+        assert [cut.positions for cut in (await group.stream_cuts()).values()] == [{0: 0}]
+        assert await recorded_outputs(group) == []
+
+
 async def test_an_output_that_was_aborted_meanwhile_is_made_again(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -125,7 +125,8 @@ class Function:
 
     def _made_name(self) -> str:
         if self.handler is not None:
-            what = reference_of(self.handler).rpartition(":")[2]
+            where, _, name = reference_of(self.handler).rpartition(":")
+            what = f"{re.split(r'[./]', where.removesuffix('.py'))[-1]}-{name}"
         else:
             assert self.target is not None
             what = self.target.url.partition("://")[2]

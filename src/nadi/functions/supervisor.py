@@ -100,12 +100,27 @@ class Supervisor:
             raise FunctionError(
                 f"there is a reader group {function.name} of {', '.join(state.streams)}: give the function another name"
             )
+        await self._check_handler()
         for reader in state.readers:
             if is_dead(reader):
                 self._log.info("worker %s died: going on where it was", short_name(reader))
                 await group.reader_offline(reader)
         await settle_all(group, self._writers, function, self._log)
         return group
+
+    async def _check_handler(self) -> None:
+        """FunctionError if a function of this name runs with another handler: each would get some of the events."""
+        record = await self._progress.read()
+        if record is None or record.handled_by == self._function.handled_by:
+            return
+        now_ms = int(time.time() * 1000)
+        for name, instance in record.instances.items():
+            if not instance.is_gone(now_ms) and not is_dead(f"{name}.w0.0"):
+                raise FunctionError(
+                    f"function {self._function.name} is running on {instance.host} with {record.handled_by}, not "
+                    f"{self._function.handled_by}, and they would share its events: give this one another name, or "
+                    "stop that one first"
+                )
 
     async def _end(self) -> None:
         """Let all workers finish what they have in hand; those that take too long lose it."""
@@ -134,7 +149,10 @@ class Supervisor:
         """Compare what is unread with who is there, and wait; return whether everything is read."""
         self._check_workers()
         state = await self._present(group)
-        if state.is_completed and not self._workers:
+        if state.is_completed:  # the workers find out by themselves
+            if self._workers:
+                await asyncio.wait(self._workers, timeout=FUNCTION_LOOK_S)
+                return False
             self._log.info("everything was handled: the stream is sealed")
             return True
         unread = await unread_bytes(self._manager, state)
@@ -146,7 +164,7 @@ class Supervisor:
             own[name].stop()
         for _ in range(change.start):
             self._start(group)
-        await self._report()
+        is_told = await self._report()
         if self._workers or unread:
             waiting: set[asyncio.Task[object]] = {stopping, *self._workers}
             await asyncio.wait(waiting, timeout=FUNCTION_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -154,7 +172,8 @@ class Supervisor:
         purpose = f"function {self._function.name}, idle"
         watching = asyncio.create_task(wait_for_data(self._manager, state, purpose))
         try:
-            await asyncio.wait([stopping, watching], timeout=FUNCTION_BEAT_S, return_when=asyncio.FIRST_COMPLETED)
+            timeout = FUNCTION_BEAT_S if is_told else FUNCTION_LOOK_S
+            await asyncio.wait([stopping, watching], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             watching.cancel()
             with suppress(asyncio.CancelledError):
@@ -201,7 +220,8 @@ class Supervisor:
 
     # --- what others see ----------------------------------------------------------------------
 
-    async def _report(self) -> None:
+    async def _report(self) -> bool:
+        """Return whether others see how it is now."""
         now = Instance(
             socket.gethostname(),
             os.getpid(),
@@ -218,9 +238,10 @@ class Supervisor:
             before, at = self._reported
             waited = time.monotonic() - at
             if waited < FUNCTION_LOOK_S * 0.9 or (before == now and waited < FUNCTION_BEAT_S * 0.9):
-                return
+                return before == now
         self._reported = now, time.monotonic()
         await self._report_now(now)
+        return True
 
     async def _report_now(self, now: Instance | None) -> None:
         now_ms = int(time.time() * 1000)

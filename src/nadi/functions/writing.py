@@ -25,6 +25,7 @@ from contextlib import suppress
 
 from nadi.client.aio import EventWriter, ReaderGroup, StreamManager, Transaction, TransactionalEventWriter
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, forget_output, recorded_outputs
+from nadi.client.writing.transactions import let_go
 from nadi.errors import (
     ConditionFailedError,
     NadiError,
@@ -111,16 +112,26 @@ class ExactlyOnce:
             return
         open_ones: dict[str, Transaction] = {}
         try:
-            for stream, written in by_stream:
-                txn = open_ones[stream] = await self._writers.begin(stream)
-                self._step("begun")
-                await txn.write_many([data for _, data in written], [key for key, _ in written])
-                await txn.flush()
-            self._step("written")
-            found = await self._record(start, end, {stream: str(txn.txn_id) for stream, txn in open_ones.items()})
-        except (ReaderOfflineError, ConditionFailedError):
-            await self._give_up(open_ones)
+            await self._store(start, end, by_stream, open_ones)
+        except (ReaderOfflineError, ConditionFailedError):  # nothing is recorded
+            for txn in open_ones.values():
+                with suppress(NadiError):
+                    await txn.abort()
             raise
+        finally:
+            for txn in open_ones.values():
+                let_go(txn)  # else an undecided one would be kept alive as long as this process lives
+
+    async def _store(
+        self, start: int, end: int, by_stream: list[tuple[str, list[Output]]], open_ones: dict[str, Transaction]
+    ) -> None:
+        for stream, written in by_stream:
+            txn = open_ones[stream] = await self._writers.begin(stream)
+            self._step("begun")
+            await txn.write_many([data for _, data in written], [key for key, _ in written])
+            await txn.flush()
+        self._step("written")
+        found = await self._record(start, end, {stream: str(txn.txn_id) for stream, txn in open_ones.items()})
         self._step("recorded")
         for txn in open_ones.values():
             try:
@@ -141,11 +152,6 @@ class ExactlyOnce:
                 if not tries_left:
                     raise
         raise AssertionError
-
-    async def _give_up(self, transactions: dict[str, Transaction]) -> None:
-        for txn in transactions.values():
-            with suppress(NadiError):
-                await txn.abort()
 
 
 async def settle(

@@ -16,6 +16,7 @@ from nadi.client.readergroup.source import SegmentSource
 from nadi.client.readergroup.state import GroupState
 from nadi.client.reading.read_ahead import share_bytes
 from nadi.client.segments.stores import SegmentStores
+from nadi.limits import READ_AHEAD_BYTES
 from nadi.model.event import EventBlock, joined
 
 
@@ -105,7 +106,9 @@ class Holdings:
         if cursor is None or self.in_hand is None or cursor.source.is_frozen:
             return False
         room = self.most_events - len(cursor.block)
-        if room <= 0 or not isinstance(follows := cursor.source.peek(), EventBlock):
+        if room <= 0 or cursor.block.size_bytes >= READ_AHEAD_BYTES:
+            return False
+        if not isinstance(follows := cursor.source.peek(), EventBlock):
             return False
         if follows.offset != cursor.given:
             return False

@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from nadi.client.control.arguments import check_seconds
 from nadi.client.readergroup.event_reads import Condition, EventRead
 from nadi.client.readergroup.group import ReaderGroup, join, shared_state_of
-from nadi.client.readergroup.reader import EventReader
+from nadi.client.readergroup.reader import EventReader, drop_out
 from nadi.client.readergroup.state import NOBODY, GroupState, RecordedOutput
 from nadi.client.readergroup.stored_state import StoredGroupState
-from nadi.client.readergroup.updates import ForgetOutput, RecordOutput, UndoOutput
+from nadi.client.readergroup.updates import ForgetOutput, Leave, RecordOutput, UndoOutput
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ConditionFailedError, InvalidArgumentError
@@ -124,8 +124,17 @@ class OutputReader(EventReader):
         self._settled[found.segment] = found.output
 
     async def undo(self, found: Unsettled) -> None:
-        """Have the events of an output that can't be committed read again. This reader is of no use after it."""
-        await self._shared.change(lambda state: state.apply(UndoOutput(self.name, found.segment, found.output)))
+        """Have the events of an output that can't be committed read again, and leave the group: what this reader knows
+        of the segment lies after them."""
+
+        def change(state: GroupState) -> GroupState:
+            state = state.apply(UndoOutput(self.name, found.segment, found.output))
+            held = state.readers.get(self.name)
+            return state if held is None or held.token != self._token else state.apply(Leave(self.name))
+
+        async with self._lock:
+            await self._shared.change(change)
+            drop_out(self)
 
     # --- inside -----------------------------------------------------------------------------
 

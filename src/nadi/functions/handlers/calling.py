@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from nadi.errors import InvalidArgumentError
+from nadi.errors import EventTooLargeError, InvalidArgumentError
 from nadi.functions.handlers.event import Context, Event, Reject
 from nadi.functions.handlers.loading import HandlerFunction, takes_context, takes_list
 from nadi.functions.handlers.outcome import Failure, Outcome, Output
-from nadi.limits import FUNCTION_ERROR_CHARS, FUNCTION_SLICE_S
+from nadi.limits import FUNCTION_ERROR_CHARS, FUNCTION_SLICE_S, MAX_EVENT_BYTES
 
 
 class Calls:
@@ -99,8 +99,12 @@ def _output(item: object) -> Output | None:
 
 def _bytes(item: object) -> bytes | None:
     if isinstance(item, str):
-        return item.encode()
-    return bytes(item) if isinstance(item, bytes | bytearray | memoryview) else None
+        item = item.encode()
+    if not isinstance(item, bytes | bytearray | memoryview):
+        return None
+    if len(item) > MAX_EVENT_BYTES:
+        raise EventTooLargeError(len(item), MAX_EVENT_BYTES)
+    return bytes(item)
 
 
 def failure_of(error: BaseException) -> Failure:

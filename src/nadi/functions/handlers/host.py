@@ -27,7 +27,7 @@ from nadi.functions.handlers.calling import Calls, failure_of
 from nadi.functions.handlers.event import Context, Event
 from nadi.functions.handlers.loading import load
 from nadi.functions.handlers.outcome import Failure, Outcome
-from nadi.limits import MIB
+from nadi.limits import FUNCTION_REPLY_BYTES, MIB
 
 NOTE = struct.Struct("<qd")  # the index of the event being handled, and since when on the monotonic clock
 LENGTH = struct.Struct("<I")
@@ -81,7 +81,8 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which lets the batch finish
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the parent, which lets the batch finish
+        signal.signal(number, lambda *_: None)  # to ignore them would also make programs started here ignore them
     first = receive(connection)
     if first is None:
         return
@@ -126,6 +127,10 @@ def _serve(connection: socket.socket, start: Start, calls: Calls) -> None:
         except MemoryError as error:  # while calling, not in the handler
             outcome = Outcome(done=0, failure=failure_of(error), together=len(call.events))
         sys.stdout.flush()
+        if sum(len(data) for _, data in outcome.outputs) > FUNCTION_REPLY_BYTES:
+            message = f"over {FUNCTION_REPLY_BYTES:,} bytes for {len(call.events):,} events: return less"
+            failure = Failure(kind="raised", error="OutputTooLarge", message=message)
+            outcome = Outcome(done=0, failure=failure, together=len(call.events))
         send(connection, outcome)
 
 

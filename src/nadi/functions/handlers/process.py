@@ -64,6 +64,8 @@ class HandlerProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),
             )
+        except OSError as error:
+            raise FunctionError(f"no process can be started for handler {self._handler}: {error}") from error
         finally:
             theirs.close()
             os.close(memory)
