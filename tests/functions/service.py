@@ -62,7 +62,10 @@ def serving(service: Service, tls: ssl.SSLContext | None = None) -> Iterator[Ser
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            size = int(self.headers["Content-Length"])
+            body = self.rfile.read(size)
+            if len(body) < size:  # the sender was killed
+                return
             headers = {name.lower(): value for name, value in self.headers.items()}
             events = decoded(headers, body)
             answer = service.answer(events, len(service.requests))

@@ -77,7 +77,7 @@ async def test_ctrl_c_finishes_and_records_what_is_in_hand(
         process.send_signal(signal.SIGINT)
         _, logs = await asyncio.to_thread(process.communicate, timeout=60)
         assert process.returncode == 0, logs
-    assert "nadi.functions.slow: worker w1 ended" in logs or "worker w1 started" in logs
+    assert "nadi.functions.slow: worker w1 started" in logs
     done = await read_all(manager, nadi_scope, "out")
     assert len(done) < 100
     group = await manager.reader_group_manager(nadi_scope).get_reader_group("slow")

@@ -11,10 +11,11 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
-from nadi.client.aio import StreamManager
+from nadi.client.aio import StreamManager, Transaction
 from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recorded_outputs
 from nadi.errors import ConditionFailedError, ReaderOfflineError
 from nadi.functions import serve
@@ -164,6 +165,27 @@ async def test_an_output_that_was_aborted_meanwhile_is_made_again(
     async with running(a_function(nadi_scope, "double", output="out", exactly_once=True), manager):
         await check(manager, nadi_scope, 200)
     assert "was recorded but can't be committed" in caplog.text
+
+
+async def test_a_worker_whose_transaction_is_aborted_before_its_commit_makes_the_output_again(
+    manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 200)
+    commit, aborted = Transaction.commit, 0
+
+    async def aborted_first(txn: Transaction, **options: Any) -> None:
+        nonlocal aborted
+        aborted += 1
+        if aborted in (2, 5):
+            await txn.abort(wait=True)
+        await commit(txn, **options)
+
+    monkeypatch.setattr(Transaction, "commit", aborted_first)
+    function = a_function(nadi_scope, "double", output="out", exactly_once=True, batch_events=20)
+    async with running(function, manager):
+        await check(manager, nadi_scope, 200)
+    assert aborted > 5
 
 
 async def kills(server: RestartableServer, manager: StreamManager, scope: str, events: int, times: int) -> None:

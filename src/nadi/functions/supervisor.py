@@ -7,6 +7,7 @@ tails of the segments, and nobody of the function is in the group.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import socket
@@ -33,6 +34,7 @@ from nadi.functions.writing import Step, TransactionWriters, settle_all
 from nadi.limits import FUNCTION_BEAT_S, FUNCTION_DRAIN_S, FUNCTION_LOOK_S
 
 _REFRESH_MS = 250
+_numbers = itertools.count(1)  # of this process's workers, whatever function they are of
 MakeHandler = Callable[[str, logging.Logger], Handler]
 
 
@@ -50,7 +52,6 @@ class Supervisor:
         self._writers = TransactionWriters(manager)
         self._progress = StoredProgress(manager, function.scope, function.name)
         self._workers: dict[asyncio.Task[None], Worker] = {}
-        self._made = 0
         self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # the first of many workers shall begin soon
         self._started_ms = int(time.time() * 1000)
         self._reported: tuple[Instance, float] | None = None
@@ -100,26 +101,26 @@ class Supervisor:
             raise FunctionError(
                 f"there is a reader group {function.name} of {', '.join(state.streams)}: give the function another name"
             )
-        await self._check_handler()
         for reader in state.readers:
             if is_dead(reader):
                 self._log.info("worker %s died: going on where it was", short_name(reader))
                 await group.reader_offline(reader)
+        await self._check_others()
         await settle_all(group, self._writers, function, self._log)
         return group
 
-    async def _check_handler(self) -> None:
-        """FunctionError if a function of this name runs with another handler: each would get some of the events."""
-        record = await self._progress.read()
-        if record is None or record.handled_by == self._function.handled_by:
-            return
+    async def _check_others(self) -> None:
+        """Count instances that died here as ended. FunctionError if another runs with another handler."""
+        record, function = await self._progress.read(), self._function
         now_ms = int(time.time() * 1000)
-        for name, instance in record.instances.items():
-            if not instance.is_gone(now_ms) and not is_dead(f"{name}.w0.0"):
+        for name, instance in record.instances.items() if record is not None else ():
+            if instance.is_gone(now_ms) or is_dead(f"{name}.w0.0"):
+                await self._progress.report(function, name, None, now_ms)
+            elif record is not None and record.handled_by != function.handled_by:
                 raise FunctionError(
-                    f"function {self._function.name} is running on {instance.host} with {record.handled_by}, not "
-                    f"{self._function.handled_by}, and they would share its events: give this one another name, or "
-                    "stop that one first"
+                    f"function {function.name} is running on {instance.host} with {record.handled_by}, not "
+                    f"{function.handled_by}, and they would share its events: give this one another name, or stop that "
+                    "one first"
                 )
 
     async def _end(self) -> None:
@@ -192,12 +193,12 @@ class Supervisor:
         return await shared.change(lambda now: now.apply(*(Leave(name) for name in silent)))
 
     def _start(self, group: ReaderGroup) -> None:
-        self._made += 1
-        name = f"w{self._made}"
+        number = next(_numbers)
+        name = f"w{number}"
         logger = self._log.getChild(name)
         worker = Worker(
             self._function,
-            self._made,
+            number,
             manager=self._manager,
             group=group,
             handler=self._make_handler(name, logger),
