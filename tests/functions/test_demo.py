@@ -18,7 +18,7 @@ from nadi.client.aio import StreamManager
 from nadi.functions import Function, Target
 from nadi.testing import RestartableServer
 
-from .service import Service, serving
+from .service import Answer, Service, serving
 from .support import streams, until_handled, until_workers, write
 
 RANGES = [(i / 8, (i + 1) / 8) for i in range(8)]
@@ -35,7 +35,7 @@ class Demo:
     async def start(self) -> None:
         assert self.function.target is not None
         words = ["--scope", self.function.scope, "--stream", "in", "--name", self.function.name, "--idle", "1"]
-        words += ["--target", self.function.target.url, "--mode", "batched", "--max", "8", "--batch", "50"]
+        words += ["--target", self.function.target.url, "--mode", "batched", "--max", "8", "--batch", "10"]
         command = [sys.executable, "-m", "nadi.cli.app", "function", "run", *words]
         environment = {**os.environ, "NADI_CONTROLLER": self.server.controller_uri}
         log = asyncio.subprocess.DEVNULL
@@ -67,14 +67,24 @@ async def until_received(service: Service, count: int, timeout_s: float = 90.0) 
             await asyncio.sleep(0.01)
 
 
+async def sample(manager: StreamManager, function: Function, counts: list[int]) -> None:
+    """Note how many workers there are, again and again."""
+    group = await manager.reader_group_manager(function.scope).get_reader_group(function.name)
+    while True:
+        counts.append(len(await group.online_readers()))
+        await asyncio.sleep(0.05)
+
+
 async def shown(server: RestartableServer, manager: StreamManager, scope: str, events: int, kills: int) -> str:
     await streams(manager, scope, 1)
-    chance, most = random.Random(kills), 0
-    with serving(Service()) as service:
+    chance = random.Random(kills)
+    counts: list[int] = []
+    with serving(Service(lambda events, count: Answer(after_s=0.1))) as service:
         async with demo(server, scope, service) as shown:
             await shown.start()
             await until_handled(manager, shown.function, 0)
             await until_workers(manager, shown.function, 0, 0)
+            sampling = asyncio.create_task(sample(manager, shown.function, counts))
             began = time.monotonic()
             await write(manager, scope, 0, 1)
             await until_received(service, 1)
@@ -85,13 +95,12 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
             for number in range(kills):
                 first, last = 1 + events * number // kills, 1 + events * (number + 1) // kills
                 writing = asyncio.create_task(write(manager, scope, first, last))
-                most = max(most, await until_workers(manager, shown.function, 1, 64))
                 await asyncio.sleep(chance.random() * 2 / kills if kills == 1 else chance.random())
                 await shown.kill(chance.choice(shown.processes))
                 await shown.start()
                 await writing
             await until_received(service, 1 + events)
-            most = max(most, await until_workers(manager, shown.function, 0, 64))
+            sampling.cancel()
             await until_workers(manager, shown.function, 0, 0)
         seen: set[str] = set()
         last_of: dict[str, int] = {}
@@ -102,9 +111,10 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
                 assert int(number_of) > last_of.get(key, -1)
                 last_of[key] = int(number_of)
         assert len(seen) == 1 + events
+        assert max(counts) > 1
         again = len(service.events) - len(seen)
     return (
-        f"{events:,} events, {kills} kills: from zero in {from_zero_s:.2f} s, up to {most} workers, then none; "
+        f"{events:,} events, {kills} kills: from zero in {from_zero_s:.2f} s, up to {max(counts)} workers, then none; "
         f"{again:,} events came again"
     )
 
@@ -112,7 +122,7 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
 async def test_from_none_to_many_and_back_with_a_kill(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:
-    await shown(nadi_server, manager, nadi_scope, 400, 1)
+    print(await shown(nadi_server, manager, nadi_scope, 600, 1))
 
 
 @pytest.mark.slow
@@ -120,4 +130,4 @@ async def test_from_none_to_many_and_back_with_a_kill(
 async def test_from_none_to_many_and_back_with_many_kills(
     nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
 ) -> None:
-    print(await shown(nadi_server, manager, nadi_scope, 40_000, 30))
+    print(await shown(nadi_server, manager, nadi_scope, 20_000, 30))
