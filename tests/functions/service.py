@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -30,6 +30,7 @@ class Service:
     """answer: called with the events of a request, and how many requests there were before."""
 
     answer: Callable[[list[BaseCloudEvent], int], Answer] = lambda events, count: Answer()
+    ids: set[str] = field(default_factory=set)
     requests: list[list[BaseCloudEvent]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -70,6 +71,7 @@ def serving(service: Service, tls: ssl.SSLContext | None = None) -> Iterator[Ser
             events = decoded(headers, body)
             answer = service.answer(events, len(service.requests))
             service.requests.append(events)
+            service.ids.update(event.get_id() for event in events)
             service.headers.append(headers)
             service.times.append(time.monotonic())
             service.connections.add(self.client_address)
@@ -80,6 +82,10 @@ def serving(service: Service, tls: ssl.SSLContext | None = None) -> Iterator[Ser
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(answer.body)
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):  # the sender was killed
+                super().handle()
 
         def log_message(self, *_: object) -> None:
             pass

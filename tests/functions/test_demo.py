@@ -62,9 +62,9 @@ async def until_received(service: Service, count: int, timeout_s: float = 90.0) 
     """Wait until so many different events have come."""
     async with asyncio.timeout(timeout_s):
         while True:
-            if len({event.get_id() for event in service.events}) >= count:
+            if len(service.ids) >= count:
                 return
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.02)
 
 
 async def sample(manager: StreamManager, function: Function, counts: list[int]) -> None:
@@ -84,7 +84,6 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
             await shown.start()
             await until_handled(manager, shown.function, 0)
             await until_workers(manager, shown.function, 0, 0)
-            sampling = asyncio.create_task(sample(manager, shown.function, counts))
             began = time.monotonic()
             await write(manager, scope, 0, 1)
             await until_received(service, 1)
@@ -92,6 +91,7 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
 
             await manager.scale_stream(scope, "in", [0], RANGES)
             await shown.start()
+            sampling = asyncio.create_task(sample(manager, shown.function, counts))
             for number in range(kills):
                 first, last = 1 + events * number // kills, 1 + events * (number + 1) // kills
                 writing = asyncio.create_task(write(manager, scope, first, last))
@@ -99,8 +99,10 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
                 await shown.kill(chance.choice(shown.processes))
                 await shown.start()
                 await writing
-            await until_received(service, 1 + events)
-            sampling.cancel()
+            try:
+                await until_received(service, 1 + events)
+            finally:
+                sampling.cancel()
             await until_workers(manager, shown.function, 0, 0)
         seen: set[str] = set()
         last_of: dict[str, int] = {}
