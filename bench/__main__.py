@@ -19,7 +19,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import events, measure, peers, streams, structures
+from bench import epochs, events, measure, peers, streams, structures
 from bench.measure import Figure
 
 console = Console(highlight=False)
@@ -42,6 +42,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "changes": structures.changes,
     "spark": measure.spark_read,
     "restart": measure.restart,
+    "epochs": partial(epochs.epochs, count=2_000),
     "streams": partial(streams.many_streams, count=100_000),
 }
 
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
     parser.add_argument("--streams", type=int, default=100_000, help="how many `streams` creates (default 100000)")
+    parser.add_argument("--epochs", type=int, default=2_000, help="how often `epochs` scales (default 2000)")
     options = parser.parse_args()
     if options.names == ["peers"]:
         beside = peers.run(console, options.runs, options.data)
@@ -62,6 +64,7 @@ def main() -> None:
             options.json.write_text(json.dumps(beside, indent=2) + "\n")
         return
     benches: dict[str, Callable[[Path], list[Figure]]] = dict(BENCHES)
+    benches["epochs"] = partial(epochs.epochs, count=options.epochs)
     benches["streams"] = partial(streams.many_streams, count=options.streams)
     unknown = set(options.names) - set(BENCHES)
     if unknown:

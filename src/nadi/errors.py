@@ -38,6 +38,7 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     ├── SerializationError          a value the serializer can't write, or an event it can't read
     ├── TruncatedError              the data requested was truncated away: continue from `start_offset`
     │   ├── SegmentGoneError        the entire segment was: continue from the stream's head
+    │   ├── EpochGoneError          so long ago that nothing of it is known any more: continue from the stream's head
     │   └── QueryTruncatedError     a streaming query's next events were: let it skip them, or start another
     ├── DamagedDataError            stored bytes are damaged or missing: restore their file, or continue at `end_offset`
     ├── UnavailableError            the server can't be reached or can't do it now: try again
@@ -279,6 +280,13 @@ class SegmentGoneError(TruncatedError):
         self.segment, self.offset, self.start_offset = segment, 0, 0
 
 
+class EpochGoneError(TruncatedError):
+    segment, offset, start_offset = "", 0, 0
+
+    def __init__(self, message: str) -> None:
+        NadiError.__init__(self, message)
+
+
 class QueryTruncatedError(TruncatedError):
     def __init__(self, stream: str, gap: TruncatedError, *, is_skipping: bool = False) -> None:
         advice = (
@@ -292,10 +300,8 @@ class QueryTruncatedError(TruncatedError):
 
 
 class DamagedDataError(NadiError):
-    """Bytes [offset, end_offset) of a segment can't be read as they were stored; all others can.
-
-    end_offset: where reading can continue: an append boundary at or after the damage.
-    """
+    """Bytes [offset, end_offset) of a segment can't be read as they were stored; all others can. `end_offset`, where
+    reading can continue, is an append boundary."""
 
     def __init__(self, segment: str, offset: int, end_offset: int, reason: str) -> None:
         super().__init__(
@@ -349,8 +355,6 @@ class DataFolderLockedError(DataFolderError):
 
 
 class DataFolderTakenError(DataFolderError):
-    """The file `lock` was removed while this server was running, and another server has opened the folder."""
-
     def __init__(self, folder: str) -> None:
         super().__init__(
             f"another server has opened the data folder {folder}, whose file `lock` was removed while this one was "
@@ -370,10 +374,7 @@ class DataFolderVersionError(DataFolderError):
 
 
 class CorruptLogError(DataFolderError):
-    """Acknowledged data in the durable log is damaged; nothing was changed on disk.
-
-    `file` and `offset` say where, `what` says what is wrong there, and the message says what to do.
-    """
+    """Acknowledged data in the durable log is damaged, at `offset` of `file`; nothing was changed on disk."""
 
     def __init__(self, file: str, offset: int, what: str) -> None:
         super().__init__(
@@ -385,10 +386,8 @@ class CorruptLogError(DataFolderError):
 
 
 class DamagedStateError(DataFolderError):
-    """A container's state, what it knows about its segments, is damaged or missing; nothing was changed on disk.
-
-    `folder` says where. A server rebuilds the state itself if its snapshots and its log contain all of it.
-    """
+    """What a container knows about its segments is damaged or missing, and its snapshots and log don't have all of it;
+    nothing was changed on disk."""
 
     def __init__(self, folder: str, what: str, why_not: str = "") -> None:
         super().__init__(

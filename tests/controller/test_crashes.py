@@ -335,7 +335,7 @@ async def check(controller: Controller, store: FakeStore, *, recreated: bool = F
             history = await controller.metadata.history(name)
             assert history.newest == stream.epoch
             assert history.epoch(stream.epoch) == stream.segments
-            for epoch in range(history.newest + 1):
+            for epoch in range(history.first, history.newest + 1):
                 assert tiles(history.epoch(epoch))
             for segment in history.between(stream.head or history.head_of_time(), {}):
                 held = store.segments[name.segment(segment)]

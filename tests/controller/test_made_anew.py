@@ -128,18 +128,40 @@ def test_a_whole_history_is_kept(history: History) -> None:
     assert made_whole(remains_of(found_of(history), stream=stream, history=history), NOW) is None
 
 
-@given(st.integers(0, 1 << 30), st.integers(1, 8), st.integers(1, 8), st.randoms(use_true_random=False))
-def test_an_older_history_is_gone_on_with(seed: int, known: int, more: int, chance: random.Random) -> None:
+@given(histories, st.integers(0, 12))
+def test_a_history_without_its_oldest_epochs_is_kept(history: History, first: int) -> None:
+    known = history.forgetting(min(first, history.newest))
+    found = found_of(history, first=known.first)
+    anew = made(found, history=known)
+    assert anew.history is known
+    assert anew.stream.segments == history.epoch(history.newest)
+    start = dict(anew.stream.head) or known.head_of_time()
+    assert known.is_valid_cut(start)
+    assert set(known.between(start, {})) == found.keys()
+    assert made_whole(remains_of(found, stream=anew.stream, history=known), NOW) is None
+
+
+@given(
+    st.integers(0, 1 << 30),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.integers(0, 6),
+    st.randoms(use_true_random=False),
+)
+def test_an_older_history_is_gone_on_with(
+    seed: int, known: int, more: int, forgotten: int, chance: random.Random
+) -> None:
     history = random_history(seed, known + more)
     known = min(known, history.newest - 1)
     while history.reference(known) != known:  # the two epochs of a rolling transaction are published together
         known -= 1
-    older = History(history.changes[: known + 1])
+    older = History(history.changes[: known + 1]).forgetting(min(forgotten, known))
     newest = older.changes[-1]
     stream = Stream(Config(tags=("t",)), 1, StreamState.ACTIVE, known, known, newest.created_ms, older.epoch(known))
-    found = found_of(history)
+    found = found_of(history, first=older.first)
     anew = made(found, stream=stream, history=older)
-    assert anew.history.changes[: known + 1] == older.changes
+    assert anew.history.changes[: len(older)] == older.changes
+    assert all(anew.history.began_ms(i) == older.began_ms(i) for i in older.segments)
     assert anew.stream.config.tags == ("t",)
     order = read_through(anew.history, anew.history.head_of_time(), chance)
     assert set(order) >= found.keys()

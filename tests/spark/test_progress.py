@@ -14,7 +14,7 @@ import pytest
 
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.segments.info import SegmentInfo
-from nadi.errors import InvalidStreamCutError, SegmentGoneError
+from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
@@ -53,20 +53,35 @@ class Ends:
 
 
 class View(StreamView):
-    """A random stream, as planning sees it."""
+    """A random stream, as planning sees it. forgets: nothing is known of the epochs that the head needs no more."""
 
-    def __init__(self, stream: RandomStream) -> None:
+    def __init__(self, stream: RandomStream, forgets: bool) -> None:
+        self.forgets = forgets
         self.scope, self.stream = "sc", "st"
         self.random = stream
         self.ends = cast("Any", Ends(stream))
 
     async def ranges(self, cut: StreamCut) -> list[SegmentRange]:
+        self._check_known(cut)
         return [self.random.range_of(segment) for segment in cut.positions]
+
+    async def known_ranges(self, cut: StreamCut) -> list[SegmentRange]:
+        return [self.random.range_of(segment) for segment in cut.positions if not self._is_forgotten(segment)]
+
+    def _is_forgotten(self, segment: int) -> bool:
+        history = self.random.history
+        first = min(history.span(self.random.head).values())
+        return self.forgets and history.sealed_in.get(segment, first + 1) <= first
+
+    def _check_known(self, cut: StreamCut) -> None:
+        if any(map(self._is_forgotten, cut.positions)):
+            raise EpochGoneError("it is forgotten")
 
     def learn(self, pieces: Iterable[SegmentRange]) -> None:
         pass
 
     async def check(self, cut: StreamCut) -> None:
+        self._check_known(cut)
         if not self.random.history.is_valid_cut(cut.positions):
             raise InvalidStreamCutError(f"{cut} is not legal")
 
@@ -84,15 +99,22 @@ class View(StreamView):
 class Query:
     """One query's life: its checkpoint, and what each of its batches gave."""
 
-    def __init__(self, stream: RandomStream, start: Mapping[int, int], end: Mapping[int, int] | None, skips: bool):
-        self.stream, self.end, self.skips = stream, end, skips
+    def __init__(
+        self,
+        stream: RandomStream,
+        start: Mapping[int, int],
+        end: Mapping[int, int] | None,
+        skips: bool,
+        forgets: bool,
+    ) -> None:
+        self.stream, self.end, self.skips, self.forgets = stream, end, skips, forgets
         self.offsets = [Offset.from_json(Offset(StreamCut("sc", "st", start)).to_json())]
         self.batches: list[list[Written]] = []
         self.skipped: list[tuple[StreamCut, StreamCut]] = []
         self.start_anew()
 
     def start_anew(self) -> None:
-        self.progress = Progress(View(self.stream), skip_truncated=self.skips)
+        self.progress = Progress(View(self.stream, self.forgets), skip_truncated=self.skips)
         if self.end is not None:
             run(self.progress.limit_to("end", StreamCut("sc", "st", self.end)))
 
@@ -156,7 +178,7 @@ def play(seed: int) -> None:
         stream.live()
     start = stream.head if chance.random() < 0.7 else stream.somewhere()
     limits: list[int | None] = chance.choice([[None], [30], [200], [500], [None, 1, 30, 200, 1000]])
-    query = Query(stream, start, None, truncates)
+    query = Query(stream, start, None, truncates, forgets=seed % 2 == 0)
     if chance.random() < 0.3:
         for _ in range(chance.randint(0, 6)):
             stream.live()

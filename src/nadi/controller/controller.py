@@ -18,8 +18,9 @@ from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds
 from nadi.controller.reports.kinds import Page, report
 from nadi.controller.retention import policy
+from nadi.controller.state.histories import first_change
 from nadi.controller.state.history import Cut, History
-from nadi.controller.state.metadata import Metadata, StreamName, first_change
+from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import (
     Config,
     CreateGroupWork,
@@ -207,7 +208,7 @@ class Controller(StructureCalls):
         return found.value
 
     async def history(self, name: StreamName) -> History:
-        """All epochs of the stream; shared, so don't change it."""
+        """All epochs of the stream that aren't forgotten; shared, so don't change it."""
         await self.metadata.stream(name)
         return await self.metadata.history(name)
 
@@ -226,7 +227,8 @@ class Controller(StructureCalls):
         return () if stream.state is StreamState.SEALED else stream.segments
 
     async def epoch_segments(self, name: StreamName, epoch: int) -> Sequence[EpochSegment]:
-        return (await self.metadata.history(name)).epoch(epoch)
+        """The segments of an epoch; of one that is forgotten only those that are still known."""
+        return (await self.metadata.history(name)).left_of(epoch)
 
     async def head(self, name: StreamName) -> Cut:
         """The stream cut at which the stream begins."""

@@ -18,7 +18,7 @@ import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from nadi.errors import InvalidStreamCutError
 from nadi.model.keyspace import key_position
@@ -34,6 +34,9 @@ class Keys(Protocol):
     def low(self) -> float: ...
     @property
     def high(self) -> float: ...
+
+
+AnyKeys = TypeVar("AnyKeys", bound=Keys)
 
 
 class Segment(Keys, Protocol):
@@ -152,11 +155,11 @@ def oldest_by_key(segments: Iterable[Segment]) -> list[SegmentRange]:
 
 def ids_under(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[int]:
     """Of disjoint pieces in order, as from `oldest_by_key`, the ids of those that share keys with `keys`."""
-    for piece in _overlapping(pieces, keys):
+    for piece in overlapping(pieces, keys):
         yield piece.segment_id
 
 
-def _overlapping(pieces: Sequence[SegmentRange], keys: Keys) -> Iterator[SegmentRange]:
+def overlapping(pieces: Sequence[AnyKeys], keys: Keys) -> Iterator[AnyKeys]:
     """Of disjoint pieces in order, those that share keys with `keys`; the others aren't visited."""
     first = bisect.bisect_right(pieces, keys.low, key=lambda piece: piece.high)
     for at in range(first, len(pieces)):  # not islice, which steps through all that it skips
@@ -218,7 +221,7 @@ class SegmentsByKey:
 
     def _sharing(self, piece: SegmentRange, epochs: Iterable[list[SegmentRange]]) -> Iterator[SegmentRange]:
         for segments in epochs:
-            for other in _overlapping(segments, piece):
+            for other in overlapping(segments, piece):
                 if self._keys is None or self.share(piece, other):
                     yield other
 

@@ -11,8 +11,9 @@ What a batch reads follows from its two offsets alone: run again, it reads the s
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,11 @@ from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.segment_ends import SegmentEnds, pass_finished
-from nadi.client.reading.boundary import check_boundary, check_cut, segment_ranges
+from nadi.client.reading.boundary import check_boundary, check_cut, known_ranges, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.segments.info import SegmentInfo
 from nadi.errors import (
+    EpochGoneError,
     InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
@@ -34,7 +36,7 @@ from nadi.errors import (
 from nadi.limits import KIB
 from nadi.model import cutorder
 from nadi.model.frontier import Bound, Frontier
-from nadi.model.segments import SegmentRange
+from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 
@@ -93,6 +95,10 @@ class StreamView:
         check_cut(cut, self.scope, self.stream)
         await check_boundary(stores_of(self._manager), cut)
 
+    async def known_ranges(self, cut: StreamCut) -> list[SegmentRange]:
+        """The segments of a cut that aren't forgotten."""
+        return await known_ranges(stores_of(self._manager), cut)
+
     async def head(self) -> StreamCut:
         return await stores_of(self._manager).controller.head(self.scope, self.stream)
 
@@ -129,7 +135,12 @@ class Progress:
 
     async def limit_to(self, name: str, cut: StreamCut) -> None:
         """No batch goes past this cut from now on; another one of the same name takes its place."""
-        self._bounds[name] = Bound(cut.positions, await self._view.ranges(cut))
+        try:
+            ranges = await self._view.ranges(cut)
+        except EpochGoneError:
+            cut = await self._behind_head(cut)
+            ranges = await self._view.ranges(cut)
+        self._bounds[name] = Bound(cut.positions, ranges)
 
     async def next(self, start: Offset, max_bytes: int | None = None) -> Offset:
         """Where a batch that starts at `start` ends now; `start` itself if nothing can be read.
@@ -137,10 +148,10 @@ class Progress:
         max_bytes: about how much it may hold; each segment in turn gives at least one event.
         QueryTruncatedError if what comes next was truncated and is not to be skipped.
         """
-        await self._check(start.cut)
         cut, skipped_to = start.cut, None
         for _ in range(_TRIES):
             try:
+                await self._check(cut)
                 end = await self._advance(cut, max_bytes)
             except TruncatedError as error:
                 cut = skipped_to = await self._behind(cut, error)
@@ -151,7 +162,12 @@ class Progress:
 
     async def slices(self, start: Offset, end: Offset) -> list[SegmentSlice]:
         """What the batch between two offsets reads, one of which `next` made from the other."""
-        await self._check(end.cut)
+        try:
+            await self._check(end.cut)
+        except EpochGoneError as error:
+            if not self._skips:
+                raise QueryTruncatedError(self._name, error) from error
+            return []
         begin = (end.skipped_to or start.cut).positions
         found = [
             SegmentSlice(segment_id, max(begin.get(segment_id, 0), 0), offset)
@@ -234,14 +250,13 @@ class Progress:
         """The first place at or after the cut whose events are there; QueryTruncatedError if that is not wanted."""
         if not self._skips:
             raise QueryTruncatedError(self._name, error) from error
-        head = await self._view.head()
-        ranges = {
-            piece.segment_id: (piece.low, piece.high)
-            for piece in (*await self._view.ranges(cut), *await self._view.ranges(head))
-        }
-        behind = cutorder.latest(cut, head, ranges)
+        behind = await self._behind_head(cut)
         _logger.warning("events of %s were truncated before a query read them, from %s to %s", self._name, cut, behind)
         return behind
+
+    async def _behind_head(self, cut: StreamCut) -> StreamCut:
+        head = await self._view.head()
+        return latest(cut, head, await self._view.known_ranges(cut), await self._view.ranges(head))
 
     async def _left(self, slices: list[SegmentSlice]) -> list[SegmentSlice]:
         """What of the slices was not truncated since they were planned."""
@@ -255,6 +270,21 @@ class Progress:
             if start < piece.end:
                 found.append(SegmentSlice(piece.segment_id, start, piece.end))
         return found
+
+
+def latest(
+    cut: StreamCut, head: StreamCut, cut_segments: Sequence[SegmentRange], head_segments: Sequence[SegmentRange]
+) -> StreamCut:
+    """The cut before which lies what lies before either of two. Segments of `cut` that aren't given are forgotten: they
+    lie before the head, and have the keys that nothing else of it has begun."""
+    ranges = {piece.segment_id: (piece.low, piece.high) for piece in (*cut_segments, *head_segments)}
+    positions = {piece.segment_id: cut.positions[piece.segment_id] for piece in cut_segments}
+    if len(positions) < len(cut.positions):
+        begun = [piece for piece in cut_segments if positions[piece.segment_id] >= 0]
+        forgotten = dict(zip(itertools.count(-1, -1), gaps(begun), strict=False))  # older than any that is known
+        ranges |= forgotten
+        positions |= dict.fromkeys(forgotten, 0)
+    return cutorder.latest(StreamCut(cut.scope, cut.stream, positions), head, ranges)
 
 
 def shares(sizes: Mapping[int, int], total: int) -> dict[int, int]:

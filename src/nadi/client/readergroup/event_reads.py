@@ -159,10 +159,11 @@ def on_positions(predicate: Callable[[str, int], bool]) -> Condition:
 class Cursor:
     """A block in the application's hands; `taken` counts the events taken from it.
 
-    With `is_whole`, the block is taken at once. Only the application's thread counts up; others may look at any time.
+    With `is_whole`, the block is taken at once, and `confirmed` is up to where it is done already.
+    Only the application's thread counts up; others may look at any time.
     """
 
-    __slots__ = ("block", "count", "is_whole", "offsets", "reads", "source", "taken")
+    __slots__ = ("block", "confirmed", "count", "is_whole", "offsets", "reads", "source", "taken")
 
     def __init__(self, source: SegmentSource, block: EventBlock, *, is_whole: bool) -> None:
         self.source, self.block, self.is_whole = source, block, is_whole
@@ -171,6 +172,7 @@ class Cursor:
         events = () if is_whole else block
         self.reads = map(EventRead, events, repeat(None), repeat(source.segment), self.offsets)
         self.taken = 0
+        self.confirmed = block.offset
 
     def next(self) -> EventRead | None:
         read = next(self.reads, None)
@@ -186,7 +188,7 @@ class Cursor:
     @property
     def done(self) -> int:
         taken = self.taken
-        return self.offsets[taken - 1] if taken > 0 else self.block.offset
+        return self.offsets[taken - 1] if taken > 0 else self.confirmed
 
     def rest(self) -> EventBlock | None:
         """The events not taken yet; None if there are none."""

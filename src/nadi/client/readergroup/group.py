@@ -12,12 +12,12 @@ from uuid import uuid4
 
 from nadi.client.control.arguments import checked
 from nadi.client.control.patience import TimeLimit
-from nadi.client.readergroup.cuts import pieces_of
 from nadi.client.readergroup.event_reads import Condition
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.state import (
     GroupState,
+    NamedRange,
     StreamDataRetention,
     cuts_of,
     segments_of,
@@ -25,6 +25,7 @@ from nadi.client.readergroup.state import (
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leave, Reset
 from nadi.client.readergroup.values import GroupValueReader
+from nadi.client.reading.boundary import check_boundary, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
@@ -42,6 +43,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 
 T = TypeVar("T")
+R = TypeVar("R", bound=EventReader)
 _LOOK_EVERY_S = 0.05
 _FORGETTING_S = 1.0  # taken from the timeout for stream cuts, of which it is at most a tenth
 _UNREAD_AT_ONCE = 100  # segments whose length is asked for at one time
@@ -113,15 +115,7 @@ class ReaderGroup:
             for key in (await self._shared.read()).streams:
                 scope, _, stream = key.partition("/")
                 decoders[key] = codec.decoder(self._stores, scope, stream, serializer)
-        token = uuid4().hex
-
-        def join(state: GroupState) -> GroupState:
-            held = state.readers.get(reader_id)
-            return state if held and held.token == token else state.apply(Join(reader_id, token))
-
-        state = await self._shared.change(join, timeout)
-        reader = EventReader(self._stores, self._shared, reader_id, token, state, conditions or {}, on_damage)
-        self._adopt(reader)
+        reader = await join(self, EventReader, reader_id, conditions or {}, on_damage, timeout)
         return reader if serializer is None else GroupValueReader(reader, decoders)
 
     # --- what there is ----------------------------------------------------------------------
@@ -295,3 +289,41 @@ class ReaderGroup:
                     return Checkpoint(name, cuts_of(held.positions))
                 missing = f"not passed by: {', '.join(held.pending)}" if held is not None else "it is not made"
                 await asyncio.sleep(_LOOK_EVERY_S)
+
+
+# --- for other modules of the client ----------------------------------------------------------
+
+
+async def join(
+    group: ReaderGroup,
+    kind: type[R],
+    reader_id: str,
+    conditions: Mapping[str, Condition],
+    on_damage: OnDamage,
+    timeout: float | None,
+) -> R:
+    """Create a reader of that kind, a member of the group."""
+    token = uuid4().hex
+
+    def joined(state: GroupState) -> GroupState:
+        held = state.readers.get(reader_id)
+        return state if held and held.token == token else state.apply(Join(reader_id, token))
+
+    state = await group._shared.change(joined, timeout)
+    reader = kind(group._stores, group._shared, reader_id, token, state, conditions, on_damage)
+    group._adopt(reader)
+    return reader
+
+
+async def pieces_of(stores: SegmentStores, cut: StreamCut) -> list[tuple[NamedRange, int]]:
+    """Return a cut's segments with keys and offsets; InvalidStreamCutError if it isn't a boundary of the stream."""
+    ranges = await segment_ranges(stores, cut.scope, cut.stream, cut)
+    await check_boundary(stores, cut)
+    return [
+        (NamedRange(segment_name(cut.scope, cut.stream, r.segment_id), r.low, r.high), cut.positions[r.segment_id])
+        for r in ranges
+    ]
+
+
+def shared_state_of(group: ReaderGroup) -> StoredGroupState:
+    return group._shared

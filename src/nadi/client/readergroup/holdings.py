@@ -6,6 +6,7 @@ only what lies before the gap, or before the event taken last, counts as done.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -15,6 +16,8 @@ from nadi.client.readergroup.source import SegmentSource
 from nadi.client.readergroup.state import GroupState
 from nadi.client.reading.read_ahead import share_bytes
 from nadi.client.segments.stores import SegmentStores
+from nadi.limits import READ_AHEAD_BYTES
+from nadi.model.event import EventBlock, joined
 
 
 class Holdings:
@@ -22,6 +25,7 @@ class Holdings:
 
     def __init__(self, stores: SegmentStores, purpose: str, news: Callable[[], None]) -> None:
         self.cursor: Cursor | None = None
+        self.most_events = sys.maxsize  # taken at once
         self._at_gap: SegmentSource | None = None
         self._stores, self._purpose, self._news = stores, purpose, news
         self._sources: dict[str, SegmentSource] = {}
@@ -92,12 +96,25 @@ class Holdings:
 
     def take(self, source: SegmentSource, count: int, *, is_whole: bool) -> Cursor:
         """Take the first `count` events of the source's next block in hand; the rest of it stays."""
-        block = source.take()
-        if count < len(block):
-            source.put_back(part_of(block, count, len(block)))
-            block = part_of(block, 0, count)
+        block = _taken(source, min(count, self.most_events))
         self.cursor = Cursor(source, block, is_whole=is_whole)
         return self.cursor
+
+    def take_more(self) -> bool:
+        """Add to the whole block in hand what follows it, up to `most_events`; return whether anything has arrived."""
+        cursor = self.cursor
+        if cursor is None or self.in_hand is None or cursor.source.is_frozen:
+            return False
+        room = self.most_events - len(cursor.block)
+        if room <= 0 or cursor.block.size_bytes >= READ_AHEAD_BYTES:
+            return False
+        if not isinstance(follows := cursor.source.peek(), EventBlock):
+            return False
+        if follows.offset != cursor.given:
+            return False
+        block = joined([cursor.block, _taken(cursor.source, room)])
+        self.cursor = Cursor(cursor.source, block, is_whole=True)
+        return True
 
     def show_gap(self, source: SegmentSource) -> None:
         """Note that the source's gap is in hand."""
@@ -142,3 +159,12 @@ class Holdings:
         """The segments that were returned up to their ends."""
         found = ((name, source.completion) for name, source in self._sources.items())
         return {name: end for name, end in found if end is not None}
+
+
+def _taken(source: SegmentSource, count: int) -> EventBlock:
+    """The first `count` events of the source's next block; the rest stays there."""
+    block = source.take()
+    if count < len(block):
+        source.put_back(part_of(block, count, len(block)))
+        block = part_of(block, 0, count)
+    return block

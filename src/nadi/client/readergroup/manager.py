@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from nadi.client.control.arguments import check_is_cut, checked
 from nadi.client.places.cuts import StreamCuts
-from nadi.client.readergroup.cuts import pieces_of
-from nadi.client.readergroup.group import ReaderGroup
+from nadi.client.readergroup.group import ReaderGroup, pieces_of
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.retention import release
 from nadi.client.readergroup.state import (

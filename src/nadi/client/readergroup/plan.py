@@ -60,7 +60,7 @@ def plan(state: GroupState, reader: str, facts: Facts) -> tuple[GroupState, list
         if positions is not None:
             add(Pass(reader, checkpoint.number, positions))
     for segment, end in facts.completed.items():
-        if segment in facts.movable:
+        if segment in facts.movable and segment not in state.outputs:  # its successors' output comes after its own
             add(Complete(reader, segment, end.offset, end.successors))
     if facts.is_leaving:
         add(Report(reader, facts.done))

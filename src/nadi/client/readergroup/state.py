@@ -101,6 +101,15 @@ class CheckpointState(msgspec.Struct, frozen=True, array_like=True):
         return not self.pending
 
 
+class RecordedOutput(msgspec.Struct, frozen=True, array_like=True):
+    """Transactions that hold what was made of a segment's events from `start` to `end`, recorded with that position:
+    each as the stream written to (`scope/stream`) and its id. They are to be committed, by whoever finds them."""
+
+    start: int
+    end: int
+    transactions: tuple[tuple[str, str], ...]
+
+
 class EndOf(msgspec.Struct, frozen=True, array_like=True):
     """Where an end cut lies in one of its segments; -1: before it."""
 
@@ -142,6 +151,7 @@ class GroupState(msgspec.Struct, frozen=True):
     checkpoints_made: int = 0
     generation: int = 0
     retention: StreamDataRetention = StreamDataRetention.NONE
+    outputs: dict[str, RecordedOutput] = {}  # by segment, until they are committed; see `outputs`
     layout: int = 1  # of this record: a later nadi that changes it counts it up
 
     def apply(self, *updates: Update) -> GroupState:

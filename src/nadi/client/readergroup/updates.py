@@ -17,6 +17,7 @@ from nadi.client.readergroup.state import (
     GroupState,
     NamedRange,
     ReaderState,
+    RecordedOutput,
     SegmentState,
     begun,
 )
@@ -128,6 +129,65 @@ class Acquire:
         if state.pending_for(self.reader):
             raise InvalidArgumentError(f"reader {self.reader} can't take a segment before it has passed the checkpoint")
         return replace(state, segments={**state.segments, self.segment: replace(held, owner=self.reader)})
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOutput:
+    """A reader has finished a segment up to the output's end; what it made of the events is in these transactions.
+
+    before: the segment's last output, which is committed.
+    """
+
+    reader: str
+    segment: str
+    output: RecordedOutput
+    before: RecordedOutput | None
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        held = _owned(state, self.reader, self.segment)
+        found = state.outputs.get(self.segment)
+        if held.offset > self.output.start or (found is not None and found != self.before):
+            unsettled = "" if found is None else f", and its output up to {found.end:,} is not committed"
+            raise InvalidArgumentError(
+                f"the output of segment {self.segment} from {self.output.start:,} on can't be recorded: the group is "
+                f"at {held.offset:,}{unsettled}"
+            )
+        segments = {**state.segments, self.segment: replace(held, offset=self.output.end)}
+        return replace(state, segments=segments, outputs={**state.outputs, self.segment: self.output})
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetOutput:
+    """A segment's output is committed."""
+
+    segment: str
+    output: RecordedOutput
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        if state.outputs.get(self.segment) != self.output:
+            return state
+        return replace(state, outputs={name: held for name, held in state.outputs.items() if name != self.segment})
+
+
+@dataclass(frozen=True, slots=True)
+class UndoOutput:
+    """A segment's output can't be committed any more: its events are to be read again. Only the segment's reader may
+    know so, which must not have gone on, or anyone while it has none."""
+
+    reader: str
+    segment: str
+    output: RecordedOutput
+
+    def apply_to(self, state: GroupState) -> GroupState:
+        held = state.segments.get(self.segment)
+        if state.outputs.get(self.segment) != self.output:
+            return state
+        if held is not None and held.owner not in (NOBODY, self.reader):
+            return state
+        if held is not None and held.offset == self.output.end:  # else the group was reset meanwhile
+            segments = {**state.segments, self.segment: replace(held, offset=self.output.start, is_done=False)}
+            state = replace(state, segments=segments)
+        return state.apply(ForgetOutput(self.segment, self.output))
 
 
 @dataclass(frozen=True, slots=True)

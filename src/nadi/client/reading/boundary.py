@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from nadi.client.control.arguments import check_is_cut
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.errors import EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.frontier import Frontier
-from nadi.model.segments import SegmentRange
+from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_epoch
+
+_FORGOTTEN = "was truncated away so long ago that it is forgotten: start at the stream's head"
 
 
 async def frontier_at(stores: SegmentStores, cut: StreamCut, keys: Sequence[float] | None = None) -> Frontier:
@@ -57,23 +59,47 @@ async def segments_between(stores: SegmentStores, start: StreamCut, end: StreamC
 
 
 async def segment_ranges(stores: SegmentStores, scope: str, stream: str, cut: StreamCut) -> list[SegmentRange]:
-    """The key ranges of a cut's segments; InvalidStreamCutError if one isn't of the stream."""
-
-    async def of_epoch(epoch: int) -> list[SegmentRange]:
-        try:
-            return await stores.controller.epoch_segments(scope, stream, epoch)
-        except NotFoundError:
-            if not await stores.controller.stream_exists(scope, stream):
-                raise
-            return []
-
-    epochs = sorted({segment_epoch(segment_id) for segment_id in cut.positions})
-    found = await asyncio.gather(*map(of_epoch, epochs))
-    ranges = {piece.segment_id: piece for pieces in found for piece in pieces}
+    """The key ranges of a cut's segments; InvalidStreamCutError if one isn't of the stream, EpochGoneError if that is
+    forgotten."""
+    ranges, gone = await _look_up(stores, scope, stream, cut)
     unknown = [segment_id for segment_id in cut.positions if segment_id not in ranges]
+    for segment_id in unknown:
+        if segment_epoch(segment_id) in gone:
+            raise gone[segment_epoch(segment_id)]
     if unknown:
         raise InvalidStreamCutError(
             f"{scope}/{stream} never had a segment {unknown[0]}: the cut is not its own, or was made before the stream "
             "was deleted and recreated"
         )
     return [ranges[segment_id] for segment_id in cut.positions]
+
+
+async def known_ranges(stores: SegmentStores, cut: StreamCut) -> list[SegmentRange]:
+    """The key ranges of a cut's segments, as far as they aren't forgotten."""
+    ranges, _ = await _look_up(stores, cut.scope, cut.stream, cut)
+    return [ranges[segment_id] for segment_id in cut.positions if segment_id in ranges]
+
+
+async def _look_up(
+    stores: SegmentStores, scope: str, stream: str, cut: StreamCut
+) -> tuple[dict[int, SegmentRange], dict[int, EpochGoneError]]:
+    """The segments of the epochs that created a cut's segments; and which of the epochs are forgotten."""
+    gone: dict[int, EpochGoneError] = {}
+
+    async def of_epoch(epoch: int) -> list[SegmentRange]:
+        try:
+            found = await stores.controller.epoch_segments(scope, stream, epoch)
+        except EpochGoneError as error:
+            gone[epoch] = error
+            return []
+        except NotFoundError:
+            if not await stores.controller.stream_exists(scope, stream):
+                raise
+            return []
+        if gaps(found):  # only those that outlived it are known
+            gone[epoch] = EpochGoneError(f"epoch {epoch} of {scope}/{stream} {_FORGOTTEN}")
+        return found
+
+    epochs = sorted({segment_epoch(segment_id) for segment_id in cut.positions})
+    found = await asyncio.gather(*map(of_epoch, epochs))
+    return {piece.segment_id: piece for pieces in found for piece in pieces}, gone

@@ -27,6 +27,7 @@ from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
     ClosedError,
     DamagedDataError,
+    EpochGoneError,
     NadiError,
     RequestTimeoutError,
     SegmentGoneError,
@@ -94,7 +95,8 @@ class SliceReader:
 
         RequestTimeoutError if nothing came within `timeout` seconds, or the server was away for as long as the
         client waits for it: ask again. TruncatedError, once, if what was to be read next was truncated away: from its
-        `offset` to its `start_offset`, or all of the segment (SegmentGoneError). DamagedDataError, once, if it is
+        `offset` to its `start_offset`, or all of the segment (SegmentGoneError); each time, if it was so long ago that
+        what follows is forgotten (EpochGoneError). DamagedDataError, once, if it is
         damaged: from its `offset` to its `end_offset`; damage that is skipped is noted in `skipped` instead. The next
         call continues after that. PastEndError if the start lies past a segment's end.
         """
@@ -168,7 +170,9 @@ class SliceReader:
             return source
         error = source.error
         assert error is not None, "else it would not be due"
-        if isinstance(error, SegmentGoneError):
+        if isinstance(error, EpochGoneError):
+            self._queue(source)  # nobody knows what follows
+        elif isinstance(error, SegmentGoneError):
             source.is_gone = True
             self._go_on(source, source.given)
         elif isinstance(error, TruncatedError):

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.shared.revisioned_stream import RevisionedStream, open_revisioned_stream
 from nadi.errors import StreamNotFoundError, TruncatedError
@@ -18,7 +19,7 @@ from nadi.limits import KIB, MIB
 from nadi.model.cutorder import CutOrder, compare_shared
 from nadi.model.streamcut import StreamCut
 from nadi.model.watermark import Watermark, decode_watermark
-from nadi.naming import MARK_PREFIX, segment_epoch
+from nadi.naming import MARK_PREFIX
 
 ENTRY_MAX_BYTES = 1 * MIB  # more than an entry with the most segments takes
 SCANNED_BYTES = 256 * KIB  # a stretch of a mark stream that is short enough to read through
@@ -96,10 +97,9 @@ class TimeWindows:
     async def _learn(self, position: Mapping[int, int]) -> None:
         """The key ranges of the position's segments, and only theirs."""
         known = {segment: self._ranges[segment] for segment in position if segment in self._ranges}
-        for epoch in sorted({segment_epoch(segment) for segment in position if segment not in known}):
-            for piece in await self._stores.controller.epoch_segments(self._scope, self._stream, epoch):
-                if piece.segment_id in position:
-                    known[piece.segment_id] = (piece.low, piece.high)
+        others = StreamCut(self._scope, self._stream, {segment: 0 for segment in position if segment not in known})
+        for piece in await segment_ranges(self._stores, self._scope, self._stream, others):
+            known[piece.segment_id] = (piece.low, piece.high)
         self._ranges = known
 
 

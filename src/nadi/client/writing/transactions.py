@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 from uuid import UUID
@@ -22,6 +23,7 @@ from nadi.client.writing.event_time import check_time, leave
 from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender
 from nadi.errors import (
     ClosedError,
+    EpochGoneError,
     InvalidArgumentError,
     NadiError,
     TransactionFailedError,
@@ -288,7 +290,9 @@ class TransactionWriter(Generic[Own]):
         known_id = _id_of(txn_id)
         controller = self._stores.controller
         state = await controller.transaction_state(self.scope, self.stream, known_id)
-        segments = await controller.epoch_segments(self.scope, self.stream, known_id.int >> 96)
+        segments: list[SegmentRange] = []
+        with suppress(EpochGoneError):  # it ended long ago, and nothing can be written to it
+            segments = await controller.epoch_segments(self.scope, self.stream, known_id.int >> 96)
         return self._opened(known_id, segments, self._lease_ms, state)
 
     async def close(self) -> None:

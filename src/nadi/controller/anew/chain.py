@@ -36,13 +36,13 @@ def chain(
     [((), [0, 1], 255), ((0, 1), [2, 3], 1)]
     """
     changes = list(before)
-    live = [segment.id for segment in History(changes).epoch(len(changes) - 1)] if changes else []
+    live = newest_segments(changes)
     epochs: dict[int, list[int]] = {}
     for segment in sorted(segments):
         epochs.setdefault(segment_epoch(segment), []).append(segment)
     for epoch, ids in sorted(epochs.items()):
-        while len(changes) < epoch:  # an epoch of which nothing is left: it was truncated away
-            changes.append(_nothing_of(len(changes), changes))
+        while following(changes) < epoch:  # an epoch of which nothing is left: it was truncated away
+            changes.append(_nothing_of(following(changes), changes))
             live = live or [0]
         barrier, added = -1, ids
         if len(live) > 1 and len(ids) > 1:
@@ -55,6 +55,17 @@ def chain(
         changes.append(EpochChange(epoch, epoch, at_ms, tuple(live), tuple(ranges), barrier))
         live = added
     return changes
+
+
+def following(changes: Sequence[EpochChange]) -> int:
+    """The number of the epoch that continues after these."""
+    return changes[-1].epoch + 1 if changes else 0
+
+
+def newest_segments(changes: Sequence[EpochChange]) -> list[int]:
+    """The segments of the newest epoch; none if there is no epoch."""
+    history = History(changes)
+    return [segment.id for segment in history.epoch(history.newest)] if changes else []
 
 
 def _nothing_of(epoch: int, changes: Sequence[EpochChange]) -> EpochChange:
@@ -72,7 +83,7 @@ def head_of(history: History, starts: Mapping[int, int]) -> Cut:
 
     starts: where the bytes of each existing segment start.
     """
-    if all(starts.get(segment.id) == 0 for segment in history.epoch(0)):
+    if history.first == 0 and all(starts.get(segment.id) == 0 for segment in history.epoch(0)):
         return {}
     place = oldest_by_key(history.segments[segment] for segment in starts if segment in history.segments)
     cut = {}

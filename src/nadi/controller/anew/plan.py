@@ -19,10 +19,12 @@ from nadi.controller.anew.streams import Remains, StreamAnew
 from nadi.controller.anew.structures import GroupAnew, TableAnew
 from nadi.controller.engine.finished import Finished
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.state import histories
+from nadi.controller.state.history import History
 from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName
 from nadi.controller.state.records import (
     CreateGroupWork,
-    EpochChange,
+    HistoryRecord,
     Number,
     Scope,
     SealedSizes,
@@ -261,23 +263,25 @@ async def _make_stream(flow: Workflows, anew: StreamAnew) -> None:
     if anew.stream.state is StreamState.SEALED:
         sizes = anew.history.sizes
     if anew.history.newest or sizes:
-        await _put_history(metadata, name, anew.history.changes, sizes)
+        await _put_history(metadata, name, anew.history, sizes)
     metadata.forget_history(name)
     held = await metadata.find_stream(name)
     await metadata.put_stream(name, anew.stream, ABSENT if held is None else held.version)
 
 
-async def _put_history(metadata: Metadata, name: StreamName, changes: list[EpochChange], sizes: dict[int, int]) -> None:
+async def _put_history(metadata: Metadata, name: StreamName, history: History, sizes: dict[int, int]) -> None:
     table = metadata.epochs(name)
     _, former = await records.history_of(metadata, name)
     await table.create()
-    wanted: list[tuple[str, EpochChange | SealedSizes, int]] = [
-        (f"epoch/{change.epoch}", change, ANY_VERSION) for change in changes
+    wanted: list[tuple[str, HistoryRecord, int]] = [
+        (f"epoch/{change.epoch}", change, ANY_VERSION) for change in history.changes
     ]
+    if history.first:
+        wanted[0] = (histories.BASE, histories.base_of(history, cleared=history.first), ANY_VERSION)
     by_epoch: dict[int, dict[int, int]] = {}
     for segment, size in sizes.items():
         by_epoch.setdefault(segment_epoch(segment), {})[segment] = size
-    wanted += [(f"sizes/anew-{epoch}", SealedSizes(some), ANY_VERSION) for epoch, some in by_epoch.items()]
+    wanted += [(f"{histories.ANEW_SIZES}{epoch}", SealedSizes(some), ANY_VERSION) for epoch, some in by_epoch.items()]
     await table.remove(former - {key for key, _, _ in wanted})
     for begin in range(0, len(wanted), _EPOCHS_AT_ONCE):
         await table.put_all(wanted[begin : begin + _EPOCHS_AT_ONCE])

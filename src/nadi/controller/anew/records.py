@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from nadi.controller.state import histories
 from nadi.controller.state.history import History
 from nadi.controller.state.metadata import GroupName, Metadata, StreamName, TableName
-from nadi.controller.state.records import EpochChange, KeyValueTable, Stream, Transaction, Turn
+from nadi.controller.state.records import EpochBase, EpochChange, KeyValueTable, SealedSizes, Stream, Transaction, Turn
 from nadi.controller.state.store import Versioned
 from nadi.naming import INTERNAL_SCOPE
 
@@ -51,17 +52,10 @@ async def read(metadata: Metadata, scopes: set[str]) -> Known:
 
 
 async def history_of(metadata: Metadata, name: StreamName) -> tuple[History | None, set[str]]:
-    """The stream's recorded epochs, from the first up to any gap; and the keys of all its records."""
-    changes: dict[int, EpochChange] = {}
-    sizes: dict[int, int] = {}
-    keys: set[str] = set()
-    async for key, record in metadata.epochs(name).scan():
-        keys.add(key)
-        if isinstance(record.value, EpochChange):
-            changes[record.value.epoch] = record.value
-        else:
-            sizes.update(record.value.sizes)
-    whole: list[EpochChange] = []
-    while len(whole) in changes:
-        whole.append(changes[len(whole)])
-    return (History(whole, sizes) if whole else None), keys
+    """The stream's recorded epochs, from the first that isn't forgotten up to any gap; and the keys of all its
+    records."""
+    kept = {key: record.value async for key, record in metadata.epochs(name).scan()}
+    changes = [value for value in kept.values() if isinstance(value, EpochChange)]
+    sizes = [value for value in kept.values() if isinstance(value, SealedSizes)]
+    base = next((value for value in kept.values() if isinstance(value, EpochBase)), None)
+    return histories.history_of(base, changes, sizes), set(kept)

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from nadi.controller.anew.chain import chain, head_of
+from nadi.controller.anew.chain import chain, following, head_of, newest_segments
 from nadi.controller.anew.found import Found, Segments
+from nadi.controller.state.histories import first_change
 from nadi.controller.state.history import History, first_epoch
-from nadi.controller.state.metadata import StreamName, first_change
+from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import Config, EpochChange, Stream, StreamState, Transaction, TxnState
 from nadi.limits import STREAM_MAX_SEGMENTS
 from nadi.naming import MARK_PREFIX, segment_epoch, segment_id, segment_number, transaction_segment_name
@@ -131,7 +132,7 @@ def _with_record(remains: Remains, history: History, found: Mapping[int, Found],
 def _made_up(remains: Remains, former: History | None, found: Mapping[int, Found], now_ms: int) -> StreamAnew:
     held = remains.stream
     before = former.changes if former is not None and _is_beginning(former, found) else []
-    known = History(list(before)).segments
+    known = History(before).segments
     ids = {*found, *((segment.id for segment in held.segments) if held is not None else ())}
     if not before:
         ids |= _of_first_epoch(remains, ids)
@@ -152,24 +153,25 @@ def _made_up(remains: Remains, former: History | None, found: Mapping[int, Found
             numbers = others
 
     changes = chain(before, rest, created_ms=created_ms, empty=empty)
-    ended = {text: one for text, one in remains.transactions.items() if one.epoch > max(0, len(before) - 1)}
+    ended = {text: one for text, one in remains.transactions.items() if one.epoch > max(0, following(before) - 1)}
     committed = sorted(
         (text for text, one in ended.items() if one.state is TxnState.COMMITTING),
         key=lambda text: ended[text].commit_number,
     )
-    merge = _merges(remains, committed, len(changes))
+    merge = _merges(remains, committed, following(changes))
     changes = chain(changes, merge, created_ms=dict.fromkeys(merge, now_ms))
     is_sealed = _is_sealed(remains, found)
-    live = [segment.id for segment in History(list(changes)).epoch(len(changes) - 1)]
+    live = newest_segments(changes)
     if not is_sealed and (len(live) > 1 or live[0] in merge or (live[0] in found and found[live[0]].is_sealed)):
-        fresh = _behind(max(numbers), len(changes), wanted)
+        fresh = _behind(max(numbers), following(changes), wanted)
         changes = chain(changes, fresh, created_ms=dict.fromkeys(fresh, now_ms))
-    history = History(list(changes), {i: one.length for i, one in found.items()})
-    newest_segments = history.epoch(history.newest)
-    made = StreamAnew(remains.name, held or _stream(found, len(newest_segments), now_ms), history)
-    there = {*rest, *merge, *_barriers(changes[len(before) :]), *(s.id for s in newest_segments)}
+    began_ms = former.older_began_ms if former is not None and before else {}
+    history = History(changes, {i: one.length for i, one in found.items()}, began_ms)
+    last_epoch = history.epoch(history.newest)
+    made = StreamAnew(remains.name, held or _stream(found, len(last_epoch), now_ms), history)
+    there = {*rest, *merge, *_barriers(changes[len(before) :]), *(s.id for s in last_epoch)}
     if before:
-        there |= {segment.id for segment in History(list(before)).epoch(len(before) - 1)}
+        there |= set(newest_segments(before))
     made.create = sorted(there - found.keys())
     made.merge, made.committed = merge, committed
     made.aborted = {text: _segments_of(remains, text) for text in sorted(ended.keys() - set(committed))}

@@ -1,7 +1,7 @@
 """Slow questions about a stream's cuts, answered in a separate thread.
 
 Comparing cuts of ten thousand segments takes a fifth of a second, during which the loop would serve nobody else. One
-thread does it for all streams. It works on a copy of the history, since the loop may add epochs meanwhile.
+thread does it for all streams. It works on a view of the history, since the loop may add epochs meanwhile.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ async def ask(runtime: Runtime, history: History, question: Callable[[History], 
     it is about."""
     if len(history.segments) * cuts <= CUT_QUICK_SEGMENTS:
         return question(history)
-    return await runtime.in_thread(question, history.copied(), pool=_thread)
+    return await runtime.in_thread(question, history.view(), pool=_thread)

@@ -1,9 +1,9 @@
-"""All segments that a stream ever had, oldest first: when each took events, for which keys, and what is left of it."""
+"""All segments of a stream that aren't forgotten, oldest first: when each took which keys, and what is left."""
 
 from __future__ import annotations
 
 import asyncio
-import bisect
+import itertools
 import re
 
 from nadi.controller.engine.workflows import Workflows
@@ -23,14 +23,14 @@ async def segments(flow: Workflows, name: StreamName, token: str) -> tuple[list[
     if token and not _NUMBER.fullmatch(token):
         raise InvalidArgumentError(f"{token[:40]!r} is not the token of a page: give back the one that you got")
     history, stream = await flow.metadata.history(name), (await flow.metadata.stream(name)).value
-    ids = sorted(history.segments)
-    first = bisect.bisect_right(ids, int(token)) if token else 0
-    page = ids[first : first + LIST_PAGE]
+    ids = list(itertools.islice(history.ids_after(int(token) if token else -1), LIST_PAGE + 1))
+    page = ids[:LIST_PAGE]
     asked = [i for i in page if i not in history.sizes]
-    lengths = history.sizes | dict(zip(asked, await _lengths(flow, name, asked), strict=True))
+    lengths = {i: history.sizes[i] for i in page if i in history.sizes}
+    lengths |= zip(asked, await _lengths(flow, name, asked), strict=True)
     is_passed = history.passed(stream.head) if stream.head else lambda _: False
     records = [_report(history, stream, i, lengths[i], gone=is_passed(i)) for i in page]
-    return records, str(page[-1]) if first + LIST_PAGE < len(ids) else ""
+    return records, str(page[-1]) if len(ids) > LIST_PAGE else ""
 
 
 async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[int]:
@@ -47,14 +47,14 @@ async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[in
 
 def _report(history: History, stream: Stream, segment: int, length: int, *, gone: bool) -> SegmentReport:
     piece, sealed_in = history.segments[segment], history.sealed_in.get(segment)
-    born = history.changes[segment_epoch(segment)]
+    epoch = segment_epoch(segment)  # which may be forgotten, and the segment still there
     return SegmentReport(
         segment,
         piece.low,
         piece.high,
-        born.created_ms,
-        None if sealed_in is None else history.changes[sealed_in].created_ms,
+        history.began_ms(segment),
+        None if sealed_in is None else history.change(sealed_in).created_ms,
         length if gone else min(max(stream.head.get(segment, 0), 0), length),
         length,
-        rolled=born.reference != born.epoch,
+        rolled=epoch >= history.first and history.reference(epoch) != epoch,
     )

@@ -18,6 +18,7 @@ from nadi.naming import segment_epoch, segment_number
 
 _TIME_MAX_MS = (1 << 63) - 1
 _TIME = {"type": "integer", "minimum": 0, "maximum": _TIME_MAX_MS}
+_EPOCHS_A_PAGE = 16
 _MILLISECONDS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -40,8 +41,9 @@ async def scaling_events(call: Call) -> Response:
     history = await call.controller.history(call.stream)
 
     async def pages() -> AsyncIterator[list[ScaleMetadata]]:
-        for epoch in epochs_within(history, start_ms, end_ms):
-            yield [_metadata(history, epoch)]
+        epochs = epochs_within(history, start_ms, end_ms)
+        for begin in range(0, len(epochs), _EPOCHS_A_PAGE):
+            yield [_metadata(history, epoch) for epoch in epochs[begin : begin + _EPOCHS_A_PAGE]]
 
     return await stream_array(pages(), call.page)
 
@@ -55,26 +57,26 @@ def _time(call: Call, name: str) -> int:
     return int(text)
 
 
-def epochs_within(history: History, start_ms: int, end_ms: int) -> list[int]:
+def epochs_within(history: History, start_ms: int, end_ms: int) -> range:
     """The epoch in force at the start of the range, then those that started within it."""
-    within = [change.epoch for change in history.changes if start_ms <= change.created_ms <= end_ms]
-    before = [change.epoch for change in history.changes if change.created_ms < start_ms]
-    return before[-1:] + within
+    at_start = history.epoch_at(start_ms - 1)
+    at_end = history.epoch_at(end_ms)
+    return range(at_start, at_end + (history.change(at_end).created_ms <= end_ms))
 
 
 def _metadata(history: History, epoch: int) -> ScaleMetadata:
-    change, segments = history.changes[epoch], history.epoch(epoch)
+    change, segments = history.change(epoch), history.epoch(epoch)
     removed = [history.segments[segment] for segment in change.removed]
     splits = sum(sum(share_keys(old, new) for new in change.added) > 1 for old in removed)
     merges = sum(sum(share_keys(old, new) for old in removed) > 1 for new in change.added)
 
-    def began_ms(segment: int) -> int:
-        return history.changes[segment_epoch(segment)].created_ms
-
     return ScaleMetadata(
         change.created_ms,
-        [ScaledSegment(segment_number(s.id), segment_epoch(s.id), began_ms(s.id), s.low, s.high) for s in segments],
-        [ListedSegment(segment_number(s.id), began_ms(s.id), s.low, s.high) for s in segments],
+        [
+            ScaledSegment(segment_number(s.id), segment_epoch(s.id), history.began_ms(s.id), s.low, s.high)
+            for s in segments
+        ],
+        [ListedSegment(segment_number(s.id), history.began_ms(s.id), s.low, s.high) for s in segments],
         splits,
         merges,
     )

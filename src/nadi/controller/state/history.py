@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from cachetools import LRUCache
-
+from nadi.controller.state.epochs import Epochs
 from nadi.controller.state.records import EpochChange, EpochSegment
-from nadi.errors import ConflictError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
+from nadi.errors import ConflictError, EpochGoneError, InvalidArgumentError, InvalidStreamCutError, NotFoundError
 from nadi.model.frontier import check_legal
 from nadi.model.keyspace import equal_ranges
-from nadi.model.segments import KeyRange, SegmentRange, ids_under, joined, oldest_by_key, share_keys, tiles
+from nadi.model.segments import KeyRange, SegmentRange, ids_under, joined, oldest_by_key, overlapping, tiles
 from nadi.naming import segment_epoch, segment_id, segment_number
 
-_EPOCHS_KEPT = 64  # of a stream: which segments it has then
+_SIDES_KEPT = 64  # scalings of a stream: what each replaced and added, by key
 Cut = Mapping[int, int]
 
 
@@ -38,94 +36,160 @@ def first_epoch(count: int, created_ms: int, first_number: int = 0) -> EpochChan
     return EpochChange(0, 0, created_ms, (), added)
 
 
-@dataclass(slots=True)
 class History:
-    """The epochs of one stream, from 0 to the newest published one.
+    """The epochs of one stream, from the oldest that isn't forgotten to the newest published one.
 
-    segments: every segment ever, by id. sealed_in: for replaced segments, the first epoch without them; a barrier,
-    which belongs to no epoch, is replaced in its own. sizes: lengths of sealed segments.
+    changes: all of them, in order. sizes: lengths of sealed segments. began_ms: of the first epoch's segments, when
+    their own epoch began, if that is an older one. The rest is that of `Epochs`.
     """
 
-    changes: list[EpochChange]
-    sizes: dict[int, int] = field(default_factory=dict)
-    segments: dict[int, EpochSegment] = field(default_factory=dict)
-    sealed_in: dict[int, int] = field(default_factory=dict)
-    _active: LRUCache[int, tuple[EpochSegment, ...]] = field(default_factory=lambda: LRUCache(_EPOCHS_KEPT))
-
-    def __post_init__(self) -> None:
-        changes, self.changes = self.changes, []
-        for change in sorted(changes, key=lambda c: c.epoch):
-            self.add(change)
+    def __init__(
+        self,
+        changes: Iterable[EpochChange],
+        sizes: Mapping[int, int] | None = None,
+        began_ms: Mapping[int, int] | None = None,
+    ) -> None:
+        self._epochs = Epochs(changes, began_ms)
+        self.sizes = dict(sizes or {})
+        self._sides: dict[int, tuple[list[EpochSegment], list[EpochSegment]]] = {}  # asked for lately
 
     def add(self, change: EpochChange) -> None:
         """Append the next epoch; do nothing if it is already known."""
-        if change.epoch < len(self.changes):
-            assert self.changes[change.epoch] == change, "an epoch is written once"
-            return
-        assert change.epoch == len(self.changes), f"epoch {change.epoch} follows {len(self.changes) - 1}"
-        self.changes.append(change)
-        for removed in change.removed:
-            self.sealed_in[removed] = change.epoch
-        for segment in change.added:
-            self.segments[segment.id] = segment
-        if change.barrier >= 0:
-            self.segments[change.barrier] = EpochSegment(change.barrier, 0.0, 1.0)
-            self.sealed_in[change.barrier] = change.epoch
+        self._epochs.add(change)
 
-    def copied(self) -> History:
-        """A copy that knows the same."""
-        made = History([], dict(self.sizes), dict(self.segments), dict(self.sealed_in))
-        made.changes = list(self.changes)
-        made._active.update(self._active)
+    def view(self) -> History:
+        """What is known now, to be asked in another thread; it can't be added to."""
+        made = History(())
+        made._epochs, made.sizes = self._epochs.view(), self.sizes
         return made
 
     @property
+    def changes(self) -> Sequence[EpochChange]:
+        return self._epochs.changes
+
+    @property
+    def segments(self) -> Mapping[int, EpochSegment]:
+        """Every known segment, by id."""
+        return self._epochs.segments
+
+    @property
+    def sealed_in(self) -> Mapping[int, int]:
+        """For replaced segments, the first epoch without them; for a barrier its own."""
+        return self._epochs.sealed_in
+
+    @property
+    def first(self) -> int:
+        """The oldest known epoch: 0, unless older ones are forgotten."""
+        return self._epochs.first
+
+    @property
     def newest(self) -> int:
-        return len(self.changes) - 1
+        return self._epochs.newest
 
     def epoch_at(self, time_ms: int) -> int:
         """The newest epoch that had started by that time, or the first."""
-        return max(0, bisect.bisect_right(self.changes, time_ms, key=lambda change: change.created_ms) - 1)
+        at = bisect.bisect_right(self.changes, time_ms, hi=len(self), key=lambda change: change.created_ms)
+        return self.first + max(0, at - 1)
+
+    def __len__(self) -> int:
+        """How many epochs are known."""
+        return self.newest - self.first + 1
+
+    def change(self, epoch: int) -> EpochChange:
+        """How an epoch differs from the one before it; of the first known one, all its segments are `added`."""
+        self._check_epoch(epoch)
+        return self._epochs.change(epoch)
 
     def reference(self, epoch: int) -> int:
-        return self.changes[epoch].reference
+        return self.change(epoch).reference
 
     def epoch(self, epoch: int) -> tuple[EpochSegment, ...]:
         """The segments of an epoch, by key."""
-        if not 0 <= epoch < len(self.changes):
-            raise NotFoundError(f"there is no epoch {epoch}: the newest is {self.newest}")
-        found = self._active.get(epoch)
-        if found is None:
-            segments = [s for s in self.segments.values() if self._lives_in(s.id, epoch)]
-            segments.sort(key=lambda s: s.low)
-            found = self._active[epoch] = tuple(segments)
-        return found
+        self._check_epoch(epoch)
+        return self._epochs.whole(epoch)
 
-    def _lives_in(self, segment: int, epoch: int) -> bool:
-        return segment_epoch(segment) <= epoch < self.sealed_in.get(segment, 1 << 62)
+    def left_of(self, epoch: int) -> tuple[EpochSegment, ...]:
+        """The segments of an epoch; of one that is forgotten, those that outlived it and are still known."""
+        if not 0 <= epoch < self.first:
+            return self.epoch(epoch)
+        left = tuple(piece for piece in self.epoch(self.first) if segment_epoch(piece.id) <= epoch)
+        if not left:
+            raise _gone(f"epoch {epoch}")
+        return left
+
+    def began_ms(self, segment: int) -> int:
+        """When the epoch began that created a segment."""
+        known = self._epochs.began_ms.get(self._known(segment).id)
+        return self.change(segment_epoch(segment)).created_ms if known is None else known
+
+    @property
+    def older_began_ms(self) -> Mapping[int, int]:
+        """Of the first known epoch's segments that an older one created, when that one began."""
+        return self._epochs.began_ms
+
+    def _check_epoch(self, epoch: int) -> None:
+        if 0 <= epoch < self.first:
+            raise _gone(f"epoch {epoch}")
+        if not 0 <= epoch <= self.newest:
+            raise NotFoundError(f"there is no epoch {epoch}: the newest is {self.newest}")
+
+    # --- what is truncated away --------------------------------------------------------------------
+
+    def is_forgotten(self, segment: int) -> bool:
+        """Whether the segment, if the stream ever had it, is only known to lie before the first known epoch."""
+        return self.first > 0 and segment_epoch(segment) <= self.first and self._epochs.find(segment) is None
+
+    def ids_after(self, segment: int) -> Iterator[int]:
+        """The ids of all known segments after this one, in order."""
+        epoch = max(segment_epoch(segment), self.first)
+        for change in map(self._epochs.change, range(epoch, self.newest + 1)):
+            barrier = [change.barrier] if change.barrier >= 0 else []
+            yield from sorted(i for i in (*barrier, *(piece.id for piece in change.added)) if i > segment)
+
+    def is_unknown(self, segment: int) -> bool:
+        """Whether the stream never had such a segment, as far as is known."""
+        return self._epochs.find(segment) is None and not self.is_forgotten(segment)
+
+    def forgetting(self, first: int) -> History:
+        """A history that knows nothing from before the epoch `first`."""
+        whole = self.epoch(first)
+        change = self.change(first)
+        base = EpochChange(first, change.reference, change.created_ms, (), whole)
+        began_ms = {piece.id: self.began_ms(piece.id) for piece in whole if segment_epoch(piece.id) != first}
+        made = History([base, *self.changes[first + 1 - self.first :]], began_ms=began_ms)
+        made.sizes = {segment: size for segment, size in self.sizes.items() if segment in made.segments}
+        return made
 
     # --- successors ------------------------------------------------------------------------------
 
     def successors(self, segment: int) -> list[tuple[EpochSegment, list[int]]]:
         """The segments that took over a replaced segment's keys, each with all its predecessors."""
         own = self._known(segment)
-        sealed = self.sealed_in.get(segment)
+        sealed = self._epochs.sealed(segment)
         if sealed is None:
             return []
-        before = self.epoch(sealed - 1)
-        barrier = self.changes[sealed].barrier
-        if segment == barrier:
-            return [(new, [barrier]) for new in self.changes[sealed].added]
-        if barrier >= 0:
-            return [(self.segments[barrier], [old.id for old in before])]
-        return [
-            (new, [old.id for old in before if share_keys(old, new)])
-            for new in self.epoch(sealed)
-            if share_keys(new, own)
-        ]
+        change = self.change(sealed)
+        if segment == change.barrier:
+            return [(new, [segment]) for new in change.added]
+        if change.barrier >= 0:
+            return [(self._known(change.barrier), [old.id for old in self.epoch(sealed - 1)])]
+        before, after = self._two_sides(change)
+        return [(new, [old.id for old in overlapping(before, new)]) for new in overlapping(after, own)]
+
+    def _two_sides(self, change: EpochChange) -> tuple[list[EpochSegment], list[EpochSegment]]:
+        """What an epoch replaced and what it added, by key: both take the same keys."""
+        found = self._sides.get(change.epoch)
+        if found is None:
+            if len(self._sides) >= _SIDES_KEPT:
+                del self._sides[next(iter(self._sides))]
+            found = sorted(map(self._known, change.removed), key=_low), sorted(change.added, key=_low)
+            self._sides[change.epoch] = found
+        return found
 
     def _known(self, segment: int) -> EpochSegment:
-        found = self.segments.get(segment)
+        found = self._epochs.find(segment)
+        if found is None and self.is_forgotten(segment):
+            raise _gone(f"segment {segment}")
         if found is None:
             raise NotFoundError(f"there is no segment {segment} in this stream's history")
         return found
@@ -133,30 +197,48 @@ class History:
     # --- stream cuts -----------------------------------------------------------------------------
 
     def head_of_time(self) -> dict[int, int]:
-        """The cut before the first event ever."""
-        return {segment.id: 0 for segment in self.epoch(0)}
+        """The cut before the first known event: the first ever, unless older epochs are forgotten."""
+        return {segment.id: 0 for segment in self.epoch(self.first)}
 
     def is_valid_cut(self, cut: Cut) -> bool:
-        """Whether a reader of the whole stream could stand at this cut (see `nadi.model.frontier`)."""
-        if not 0 < len(cut) <= len(self.segments) or any(segment not in self.segments for segment in cut):
+        """Whether a reader of the whole stream could stand at this cut (see `nadi.model.frontier`); EpochGoneError if
+        that is forgotten."""
+        if not cut or any(self.is_unknown(segment) for segment in cut):
             return False
-        epochs = {segment_epoch(segment) for segment in cut}
-        first, last = min(epochs), max(epochs)
-        between = (piece for i, piece in self.segments.items() if first <= segment_epoch(i) <= last)
+        pieces = [self._known(segment) for segment in cut]
         try:
-            check_legal(cut, [self.segments[i] for i in cut], between)
+            check_legal(cut, pieces, self._over_borders(oldest_by_key(pieces)))
         except InvalidStreamCutError:
             return False
         return True
 
+    def _over_borders(self, standing: Sequence[SegmentRange]) -> Iterator[EpochSegment]:
+        """All that a cut which stands so may have read to the end under some keys and not under others: segments over
+        a border between two of the cut's, as old as the older one or newer, and older than the newer one. While the
+        older one took events, nothing was over that border, for it is its own."""
+        for piece, following in itertools.pairwise(standing):
+            older, newer = sorted((piece.segment_id, following.segment_id))
+            epoch = self._epochs.sealed(older)
+            while epoch is not None and epoch <= segment_epoch(newer):
+                change = self.change(epoch)
+                if change.barrier >= 0:
+                    yield self._known(change.barrier)
+                over = _taking(self._two_sides(change)[1], following.low)
+                if over is None:
+                    over = _taking(self.epoch(epoch), following.low)
+                assert over is not None, "every epoch tiles the key space"
+                yield over
+                epoch = self._epochs.sealed(over.id)
+
     def span(self, cut: Cut) -> dict[int, int]:
         """Each segment of the cut with the highest epoch, up to that of the cut's newest one, that holds it."""
         top = max(segment_epoch(i) for i in cut)
-        return {i: min(top, self.sealed_in.get(i, top + 1) - 1) for i in cut}
+        sealed = self._epochs.sealed
+        return {i: top if (end := sealed(i)) is None else min(top, end - 1) for i in cut}
 
-    def _standing(self, cut: Cut) -> list[SegmentRange]:
+    def _standing(self, cut: Iterable[int]) -> list[SegmentRange]:
         """Where the cut stands: over each key in the oldest of its segments."""
-        return oldest_by_key(self.segments[i] for i in cut)
+        return oldest_by_key(map(self._known, cut))
 
     def passed(self, cut: Cut) -> Callable[[int], bool]:
         """A function that says whether a segment lies wholly before the cut; nothing lies before an empty cut."""
@@ -169,51 +251,51 @@ class History:
         return is_passed
 
     def is_at_or_after(self, later: Cut, earlier: Cut) -> bool:
-        """Whether no segment of `later` lies before `earlier`."""
+        """Whether no segment of `later` lies before `earlier`; what is forgotten lies before all that is known."""
         if any(later[i] < offset for i, offset in earlier.items() if i in later):
             return False
-        place = self._standing(earlier)
-        return all(
-            segment.id >= before
-            for segment in (self.segments[i] for i in later)
-            for before in ids_under(place, segment)
-        )
+        place = self._standing(i for i in earlier if not self.is_forgotten(i))
+        return all(segment.id >= before for segment in map(self._known, later) for before in ids_under(place, segment))
 
     def between(self, start: Cut, end: Cut) -> list[int]:
         """Ids of the segments from one cut to the other, the cuts' own included; an empty cut is the
-        stream's first epoch or its newest."""
+        stream's first known epoch or its newest."""
         if not start and not end:
             raise InvalidArgumentError("give at least one of the two stream cuts")
         for cut in (start, end):
-            if any(i not in self.segments for i in cut):
+            if any(self.is_unknown(i) for i in cut):
                 raise InvalidStreamCutError("the stream cut names a segment that this stream never had")
         if start and end and not self.is_at_or_after(end, start):
             raise InvalidStreamCutError("the end of the range lies before its start: swap the two stream cuts")
         low_cut = start or self.head_of_time()
         high_cut = end or {s.id: 0 for s in self.epoch(self.newest)}
-        from_epochs = list(self.span(low_cut).values()) if start else [0]
+        starts, ends = self._standing(low_cut), self._standing(high_cut)
+        from_epochs = list(self.span(low_cut).values()) if start else [self.first]
         to_epochs = list(self.span(high_cut).values()) if end else [self.newest]
-        first, last = min(from_epochs), max(to_epochs)
         sure = range(max(from_epochs), min(to_epochs) + 1)
         chosen = []
-        starts = self._standing(low_cut)
-        ends = [self.segments[i] for i in high_cut]
-        for segment in self.segments.values():
-            born, sealed = segment_epoch(segment.id), self.sealed_in.get(segment.id, 1 << 62)
-            if born > last or sealed <= first:
-                continue
+        for segment in self._within(min(from_epochs), max(to_epochs)):
+            sealed = self._epochs.sealed(segment.id)
             named = segment.id in start or segment.id in end
-            surely = sure and born < sure.stop and sealed > sure.start
+            surely = sure and segment_epoch(segment.id) < sure.stop and (sealed is None or sealed > sure.start)
             if (
                 named
                 or surely
                 or (
                     all(before <= segment.id for before in ids_under(starts, segment))
-                    and all(segment.id <= y.id for y in ends if share_keys(y, segment))
+                    and all(segment.id <= after for after in ids_under(ends, segment))
                 )
             ):
                 chosen.append(segment.id)
         return sorted(chosen)
+
+    def _within(self, first: int, last: int) -> Iterator[EpochSegment]:
+        """The segments of these epochs, and the barriers between them."""
+        yield from self.epoch(first)
+        for change in self.changes[first + 1 - self.first : last + 1 - self.first]:
+            if change.barrier >= 0:
+                yield self._known(change.barrier)
+            yield from change.added
 
     def size_between(self, start: Cut, end: Cut) -> int:
         """Bytes from one cut to the other; a sealed segment of unknown size counts nothing."""
@@ -256,7 +338,7 @@ class History:
         added = tuple(
             EpochSegment(segment_id(following + i, current + 1), low, high) for i, (low, high) in enumerate(wanted)
         )
-        created_ms = max(time_ms, self.changes[current].created_ms + 1)
+        created_ms = max(time_ms, self.change(current).created_ms + 1)
         change = EpochChange(current + 1, current + 1, created_ms, tuple(sorted(sealed)), added)
         kept = [s for i, s in active.items() if i not in set(sealed)]
         assert tiles(sorted([*kept, *added], key=lambda s: s.low)), "every epoch tiles the key space"
@@ -268,7 +350,7 @@ class History:
         active, old = self.epoch(current), self.epoch(txn_epoch)
         merged = tuple(EpochSegment(copy_id(s.id, current + 1), s.low, s.high) for s in old)
         restored = tuple(EpochSegment(copy_id(s.id, current + 2), s.low, s.high) for s in active)
-        time_ms = max(time_ms, self.changes[current].created_ms + 1)
+        time_ms = max(time_ms, self.change(current).created_ms + 1)
         merge = EpochChange(current + 1, self.reference(txn_epoch), time_ms, tuple(s.id for s in active), merged)
         restore = EpochChange(current + 2, self.reference(current), time_ms + 1, tuple(s.id for s in merged), restored)
         return merge, restore
@@ -277,3 +359,20 @@ class History:
 def copy_id(segment: int, epoch: int) -> int:
     """The id of a segment's duplicate in another epoch: the number stays."""
     return segment_id(segment_number(segment), epoch)
+
+
+def _gone(what: str) -> EpochGoneError:
+    return EpochGoneError(
+        f"{what} of this stream was truncated away so long ago that what followed it is forgotten: start at the "
+        "stream's head; reset a reader group to it"
+    )
+
+
+def _low(piece: EpochSegment) -> float:
+    return piece.low
+
+
+def _taking(pieces: Sequence[EpochSegment], key: float) -> EpochSegment | None:
+    """Of disjoint segments in order, the one that takes a key."""
+    at = bisect.bisect_right(pieces, key, key=lambda piece: piece.high)
+    return pieces[at] if at < len(pieces) and pieces[at].low <= key else None

@@ -2,8 +2,9 @@
 
     _system/_tables/scopes                  scope -> Scope
     _system/_tables/scope/<scope>           stream -> Stream, mark streams included; made by the first one
-    _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes;
-                                            made by the first scale: before it, `Stream` says it all
+    _system/_tables/stream/<scope>/<stream> epoch/<n> -> EpochChange, sizes/<n> -> SealedSizes,
+                                            base -> EpochBase once older epochs are forgotten; made by
+                                            the first scale: before it, `Stream` says it all
     _system/_tables/tags/<scope>            <tag in hex>/<stream> -> Tagged; made by the first one
     _system/_tables/groups/<scope>          reader group -> ReaderGroup; made by the first one
     _system/_tables/subscribers/<scope>/<stream>
@@ -31,14 +32,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from cachetools import LRUCache
-
+from nadi.controller.state.histories import Histories
 from nadi.controller.state.history import History
 from nadi.controller.state.records import (
     AnyWork,
     CompletedTransaction,
     Config,
     EpochChange,
+    HistoryRecord,
     KeyValueTable,
     LimitedStream,
     Number,
@@ -46,7 +47,6 @@ from nadi.controller.state.records import (
     RetentionType,
     Scope,
     ScopeState,
-    SealedSizes,
     Stream,
     StreamState,
     Subscriber,
@@ -62,7 +62,6 @@ from nadi.errors import (
     PermissionDeniedError,
     ReaderGroupNotFoundError,
     ScopeNotFoundError,
-    SegmentNotFoundError,
     StreamNotFoundError,
     StreamSealedError,
 )
@@ -78,7 +77,6 @@ from nadi.naming import (
 )
 
 _PREFIX = f"{INTERNAL_SCOPE}/_tables"
-_HISTORIES = 10_000  # histories kept in memory
 
 
 class StreamName(NamedTuple):
@@ -158,13 +156,13 @@ class Metadata:
         self.numbers: RecordTable[Number] = store.table(f"{_PREFIX}/numbers", Number)
         self.timed: RecordTable[TimedStream] = store.table(f"{_PREFIX}/timed", TimedStream, made_late=True)
         self.limited: RecordTable[LimitedStream] = store.table(f"{_PREFIX}/limited", LimitedStream, made_late=True)
-        self._histories: LRUCache[str, History] = LRUCache(_HISTORIES)
+        self._histories = Histories()
 
     def streams(self, scope: str) -> RecordTable[Stream]:
         return self._store.table(f"{_PREFIX}/scope/{scope}", Stream, made_late=True)
 
-    def epochs(self, name: StreamName) -> RecordTable[EpochChange | SealedSizes]:
-        return self._store.table(f"{_PREFIX}/stream/{name.key}", EpochChange | SealedSizes)
+    def epochs(self, name: StreamName) -> RecordTable[HistoryRecord]:
+        return self._store.table(f"{_PREFIX}/stream/{name.key}", HistoryRecord)
 
     def tags(self, scope: str) -> RecordTable[Tagged]:
         return self._store.table(f"{_PREFIX}/tags/{scope}", Tagged, made_late=True)
@@ -251,8 +249,10 @@ class Metadata:
     async def stream(self, name: StreamName) -> Versioned[Stream]:
         return _there(await self.find_stream(name), StreamNotFoundError, name)
 
-    async def open_stream(self, name: StreamName) -> Stream:
+    async def open_stream(self, name: StreamName, *, fresh: bool = False) -> Stream:
         """The stream; StreamSealedError if it is sealed or being sealed."""
+        if fresh:
+            self._store.forget(self.streams(name.scope).name, [name.stream])
         stream = (await self.stream(name)).value
         if stream.state is not StreamState.ACTIVE:
             raise StreamSealedError(name.key)
@@ -290,62 +290,29 @@ class Metadata:
     # --- history ---------------------------------------------------------------------------------
 
     async def history(self, name: StreamName) -> History:
-        """All published epochs of a stream; shared, so only `publish` may change it."""
-        found = self._histories.get(name.key)
+        """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it."""
         held = self._store.recall(self.streams(name.scope).name, name.stream)
-        if found is not None and (held is None or held.value.epoch <= found.newest):
-            return found
-        stream = (await self.stream(name)).value
-        changes, sizes = [], {}
-        async for _, record in self.epochs(name).scan():
-            if isinstance(record.value, EpochChange):
-                changes.append(record.value)
-            else:
-                sizes.update(record.value.sizes)
-        if not any(change.epoch == 0 for change in changes):
-            assert stream.epoch == 0, "a stream that was scaled has its epochs recorded"
-            changes = [first_change(stream)]
-        history = History(changes, sizes)
-        known = self._histories.get(name.key)
-        if known is not None and known.newest >= history.newest:
-            return known  # another reader was faster, or an epoch was published meanwhile
-        self._histories[name.key] = history
-        return history
+        found = self._histories.kept(name.key, None if held is None else held.value.epoch)
+        if found is None:
+            stream = (await self.stream(name)).value
+            found = await self._histories.read(name.key, self.epochs(name), stream)
+        return found
 
     async def publish(self, name: StreamName, changes: Sequence[EpochChange]) -> None:
         """Record new epochs; from now on they determine the successors of what they replace."""
-        history = await self.history(name)
-        records: list[tuple[str, EpochChange | SealedSizes, int]] = [
-            (f"epoch/{change.epoch}", change, ANY_VERSION) for change in (history.changes[0], *changes)
-        ]
-        table = self.epochs(name)
-        if history.newest == 0:
-            await table.create()
-        self._histories.pop(name.key, None)
-        await table.put_all(records)
-        self._histories.pop(name.key, None)
-        await self.history(name)
+        await self._histories.publish(name.key, self.epochs(name), await self.history(name), changes)
 
     async def put_sizes(self, name: StreamName, label: str, sizes: dict[int, int]) -> None:
         """Record the lengths of sealed segments under a label that stays the same when the step is repeated."""
-        if not sizes:
-            return
-        history = await self.history(name)
-        table = self.epochs(name)
-        try:
-            await table.put(f"sizes/{label}", SealedSizes(sizes), ANY_VERSION)
-        except SegmentNotFoundError:  # sealed before it was ever scaled
-            await table.create()
-            await table.put_all(
-                [
-                    ("epoch/0", history.changes[0], ANY_VERSION),
-                    (f"sizes/{label}", SealedSizes(sizes), ANY_VERSION),
-                ]
-            )
-        history.sizes.update(sizes)
+        if sizes:
+            await self._histories.put_sizes(self.epochs(name), await self.history(name), label, sizes)
+
+    async def forget_epochs(self, name: StreamName, first: int) -> None:
+        """Forget what lies before the epoch `first`: nothing may need it any more."""
+        await self._histories.forget(name.key, self.epochs(name), await self.history(name), first)
 
     def forget_history(self, name: StreamName) -> None:
-        self._histories.pop(name.key, None)
+        self._histories.drop(name.key)
 
     # --- numbers ---------------------------------------------------------------------------------
 
@@ -371,8 +338,3 @@ def _there(found: Versioned[V] | None, absent: Callable[..., NotFoundError], nam
     if found is None:
         raise absent(*name)
     return found
-
-
-def first_change(stream: Stream) -> EpochChange:
-    """Epoch 0 of a stream that was never scaled."""
-    return EpochChange(0, 0, stream.epoch_created_ms, (), stream.segments)

@@ -101,6 +101,19 @@ class EpochChange(Record, frozen=True, tag="epoch"):
     barrier: int = -1
 
 
+class EpochBase(Record, frozen=True, tag="base"):
+    """The oldest epoch of a stream whose past isn't forgotten, with all its segments; those recorded for older epochs
+    count for nothing, and are removed. began_ms: for each segment, when the epoch began that created it. cleared: the
+    epoch before which no records are left."""
+
+    epoch: int
+    reference: int
+    created_ms: int
+    segments: tuple[EpochSegment, ...]
+    began_ms: tuple[int, ...]
+    cleared: int
+
+
 class SealedSizes(Record, frozen=True, tag="sizes"):
     """Lengths of the segments that one epoch replaced (or that sealing the stream ended)."""
 
@@ -226,6 +239,9 @@ class KeyValueTable(Record, frozen=True):
     config: TableConfig
     created_ms: int
     segments: tuple[EpochSegment, ...]
+
+
+HistoryRecord = EpochChange | SealedSizes | EpochBase
 
 
 class Number(Record, frozen=True):

@@ -158,8 +158,8 @@ class RecordTable(Generic[T]):
         """Store one record if `key` still has `version` (ABSENT: nothing there; ANY_VERSION: in any case)."""
         return (await self.put_all([(key, value, version)]))[0]
 
-    async def put_all(self, changes: Sequence[tuple[str, T, int]]) -> list[Versioned[T]]:
-        """Store several records of this table, all or none."""
+    async def put_all(self, changes: Sequence[tuple[str, T, int]], *, cached: bool = True) -> list[Versioned[T]]:
+        """Store several records of this table, all or none. cached: they are likely to be read one by one."""
         entries = tuple(TableEntry(k.encode(), version, self._encode(v)) for k, v, version in changes)
         keys = [key for key, _, _ in changes]
         self._store.forget(self.name, keys)
@@ -180,8 +180,9 @@ class RecordTable(Generic[T]):
             stored = [Versioned(v, n) for (_, v, _), n in zip(changes, mine, strict=True)]
         else:
             raise failure(command, reply)
-        for key, record in zip(keys, stored, strict=True):
-            self._store.remember(self.name, key, record)
+        if cached:
+            for key, record in zip(keys, stored, strict=True):
+                self._store.remember(self.name, key, record)
         return stored
 
     async def change(

@@ -37,7 +37,7 @@ async def note(flow: Workflows, name: StreamName, writer: str, time: int, positi
     check_writer(writer)
     await flow.metadata.stream(name)
     history = await flow.metadata.history(name)
-    if any(segment not in history.segments for segment in position):
+    if any(history.is_unknown(segment) for segment in position):
         raise InvalidStreamCutError(f"the position of writer {writer} names a segment that {name} never had")
     is_first = False
 

@@ -66,11 +66,11 @@ class _Look:
 
     async def _first_epoch(self) -> int:
         """An epoch before whose segments nothing was appended at the moment or later."""
-        lowest = min(self._history.span(self._head).values()) if self._head else 0
+        lowest = min(self._history.span(self._head).values()) if self._head else self._history.first
         epoch = first = self._history.epoch_at(self._at_ms)
         sure = 0
         while epoch > lowest and sure < _EPOCHS_SURE:
-            replaced = self._history.changes[epoch].removed
+            replaced = self._history.change(epoch).removed
             await self._ask(replaced)
             epoch -= 1
             if all(self._found[segment][1] for segment in replaced):

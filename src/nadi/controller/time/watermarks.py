@@ -62,6 +62,7 @@ def joined(positions: Iterable[Cut], history: History) -> tuple[SegmentPosition,
         for segment, offset in position.items():
             furthest[segment] = max(furthest.get(segment, 0), offset)
     newest = max(map(segment_epoch, furthest), default=0)
+    newest = max(newest, history.first)  # what is forgotten lies before all others
     return tuple(
         SegmentPosition(piece.id, piece.low, piece.high, furthest.get(piece.id, 0)) for piece in history.epoch(newest)
     )

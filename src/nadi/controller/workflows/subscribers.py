@@ -16,7 +16,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup, Subscriber
-from nadi.errors import GenerationMismatchError, InvalidStreamCutError, SubscriberNotFoundError
+from nadi.errors import EpochGoneError, GenerationMismatchError, InvalidStreamCutError, SubscriberNotFoundError
 from nadi.limits import NAME_MAX_CHARS
 
 _NAME_MAX_CHARS = 2 * NAME_MAX_CHARS + 1  # "scope/reader group"
@@ -81,7 +81,10 @@ def _subscription(subscriber: str, stream: StreamName) -> str:
 
 
 def _check(history: History, stream: StreamName, subscriber: str, cut: Cut, before: Cut) -> None:
-    if not history.is_valid_cut(cut):
-        raise InvalidStreamCutError(f"not a stream cut of {stream}: take one from a checkpoint")
-    if before and not history.is_at_or_after(cut, before):
-        raise InvalidStreamCutError(f"{subscriber} has published a later stream cut of {stream} already")
+    try:
+        if not history.is_valid_cut(cut):
+            raise InvalidStreamCutError(f"not a stream cut of {stream}: take one from a checkpoint")
+        if before and not history.is_at_or_after(cut, before):
+            raise InvalidStreamCutError(f"{subscriber} has published a later stream cut of {stream} already")
+    except EpochGoneError as error:
+        raise InvalidStreamCutError(f"{subscriber} can't publish a stream cut of {stream}: {error}") from error

@@ -1,8 +1,8 @@
 """Cut off the old end of a stream at a stream cut.
 
 The head moves first, so a reader that finds its data gone asks for the head and gets the new one.
-Segments before the cut are deleted and those in it are truncated. Epochs are kept forever, because old
-stream cuts are read through them.
+Segments before the cut are deleted and those in it are truncated. Old stream cuts are understood through the epochs
+before the head, so a thousand of those are kept; older ones are forgotten, unless an unfinished transaction needs them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from nadi.controller.engine.comparisons import ask
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import TruncateWork
+from nadi.controller.state.records import Stream, TruncateWork
 from nadi.controller.state.segments import together
-from nadi.errors import InvalidStreamCutError
+from nadi.errors import EpochGoneError, InvalidStreamCutError
+from nadi.limits import EPOCHS_FORGOTTEN_AT_ONCE, EPOCHS_KEPT
 
 
 async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
@@ -28,10 +29,15 @@ async def begin(flow: Workflows, name: StreamName, cut: Cut) -> TruncateWork:
 
 def _passed(history: History, name: StreamName, head: Cut, cut: Cut) -> tuple[tuple[int, ...], int]:
     """The segments that lie before the cut, and how many bytes do; InvalidStreamCutError if it isn't a valid cut."""
-    if not history.is_valid_cut(cut):
-        raise InvalidStreamCutError(f"not a stream cut of {name}: take one from a reader group or the stream")
     head = head or history.head_of_time()
-    if not history.is_at_or_after(cut, head):
+    try:
+        is_valid = history.is_valid_cut(cut)
+        is_after = is_valid and history.is_at_or_after(cut, head)
+    except EpochGoneError:
+        is_valid, is_after = True, False
+    if not is_valid:
+        raise InvalidStreamCutError(f"not a stream cut of {name}: take one from a reader group or the stream")
+    if not is_after:
         raise InvalidStreamCutError(f"{name} is truncated beyond this stream cut already")
     delete = tuple(segment for segment in history.between(head, cut) if segment not in cut)
     return delete, history.size_between(head, cut)
@@ -63,3 +69,17 @@ async def steps(flow: Workflows, name: StreamName, work: TruncateWork) -> None:
             ),
         ]
     )
+    await _forget(flow, name, stream)
+
+
+async def _forget(flow: Workflows, name: StreamName, stream: Stream) -> None:
+    """Forget the epochs that lie well before the head. Transactions of the stream's present ranges may begin meanwhile:
+    theirs stay too."""
+    if stream.epoch < EPOCHS_KEPT:
+        return
+    history = await flow.metadata.history(name)
+    first = min(*history.span(stream.head).values(), stream.reference) - EPOCHS_KEPT
+    if first - history.first >= EPOCHS_FORGOTTEN_AT_ONCE:
+        async for _, unfinished in flow.metadata.transactions.scan(f"{name.key}/"):
+            first = min(first, unfinished.value.epoch)
+    await flow.metadata.forget_epochs(name, first)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from nadi.errors import (
     ConflictError,
+    EpochGoneError,
     InvalidArgumentError,
     NadiError,
     NotAuthenticatedError,
@@ -30,8 +31,9 @@ CODES: dict[type[NadiError], str] = {  # what an error is first of all stands fi
     ConflictError: "FAILED_PRECONDITION",
     NotAuthenticatedError: "UNAUTHENTICATED",
     PermissionDeniedError: "PERMISSION_DENIED",
+    EpochGoneError: "OUT_OF_RANGE",
 }
-_ALSO = {"OUT_OF_RANGE": InvalidArgumentError, "ABORTED": ConflictError}  # from other controllers
+_ALSO = {"ABORTED": ConflictError}  # from other controllers
 _KINDS: dict[str, type[NadiError]] = {code: kind for kind, code in CODES.items()} | _ALSO
 
 

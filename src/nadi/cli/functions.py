@@ -1,0 +1,265 @@
+"""`nadi function`: run functions that streams trigger, and look at them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import typer
+
+from nadi.cli.bookmarks import Scope
+from nadi.cli.printing import errors_told, say, show
+from nadi.cli.session import AsJson, Controller, TrustStore, Yes
+from nadi.defaults import DEFAULT_URI
+
+if TYPE_CHECKING:
+    from nadi.client.aio import StreamManager
+    from nadi.functions.handlers.address import Target
+    from nadi.functions.progress import FunctionRecord
+
+T = TypeVar("T")
+Name = Annotated[str, typer.Argument(help="The function's name.")]
+AUTHORIZATION = "NADI_TARGET_AUTHORIZATION"
+function_app = typer.Typer(help="Functions that streams trigger: run, list, show.", no_args_is_help=True)
+
+
+@function_app.command("run")
+def run_function(
+    handler: Annotated[str | None, typer.Argument(help="`module:function` or `file.py:function`.")] = None,
+    scope: Annotated[str | None, typer.Option(help="The scope of the stream.")] = None,
+    stream: Annotated[str | None, typer.Option(help="The stream that triggers it.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name, and that of its reader group.")] = None,
+    start: Annotated[
+        Literal["head", "tail"] | None, typer.Option("--from", help="Where a new function begins: at the head.")
+    ] = None,
+    min_workers: Annotated[int | None, typer.Option("--min", help="Workers kept while nothing is unread: 0.")] = None,
+    max_workers: Annotated[int | None, typer.Option("--max", help="Most workers, one a segment: 16.")] = None,
+    idle_s: Annotated[float | None, typer.Option("--idle", help="Seconds until spare workers are stopped: 5.")] = None,
+    batch_events: Annotated[int | None, typer.Option("--batch", help="Most events of a batch: 100.")] = None,
+    batch_ms: Annotated[int | None, typer.Option(help="How long a batch waits to be full: 0 ms.")] = None,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", help="Seconds that a call may take: 60.")] = None,
+    memory_mib: Annotated[int | None, typer.Option(help="Memory of a handler's process: unlimited.")] = None,
+    retries: Annotated[int | None, typer.Option(help="After the first attempt at an event: 5.")] = None,
+    retry_first_s: Annotated[float | None, typer.Option("--retry-first", help="First pause: 0.1 s.")] = None,
+    retry_longest_s: Annotated[float | None, typer.Option("--retry-longest", help="Longest pause: 30 s.")] = None,
+    dead_letters: Annotated[
+        str | None, typer.Option("--dead-letter", help="Stream for events that are given up; else it stops there.")
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="Stream for what the handler returns.")] = None,
+    exactly_once: Annotated[
+        bool | None, typer.Option("--exactly-once", help="Write each event's output exactly once.", show_default=False)
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="Field of JSON events that has the routing key.")] = None,
+    skip_damage: Annotated[
+        bool | None, typer.Option("--skip-damage", help="Go on after damaged data.", show_default=False)
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Post CloudEvents to this URL, without a handler.")] = None,
+    mode: Annotated[
+        Literal["binary", "structured", "batched"] | None, typer.Option(help="Form of the CloudEvents: binary.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help=f"`Name: value` for the target; Authorization also from {AUTHORIZATION}.")
+    ] = None,
+    event_type: Annotated[str | None, typer.Option(help="The CloudEvents' type: nadi.event.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Of their data: application/octet-stream.")] = None,
+    target_trust_store: Annotated[str | None, typer.Option(help="PEM file of certificates, for the target.")] = None,
+    controller: Controller = DEFAULT_URI,
+    trust_store: TrustStore = None,
+) -> None:
+    """Run a function until Ctrl-C: its workers follow the stream's segments."""
+    given = dict(locals())
+    from nadi.errors import InvalidArgumentError
+    from nadi.functions.definition import Function, FunctionOptions, function_of
+    from nadi.functions.running import run
+
+    given = {name: value for name, value in given.items() if value is not None}
+    options: Any = {name: given[name] for name in FunctionOptions.__annotations__ if name in given}
+    about_target = {
+        "mode": mode,
+        "header": header,
+        "event-type": event_type,
+        "content-type": content_type,
+        "target-trust-store": target_trust_store,
+    }
+    with errors_told():
+        if target is None:
+            useless = [f"--{option}" for option, value in about_target.items() if value]
+            if useless:
+                raise InvalidArgumentError(f"{', '.join(useless)}: of no use without --target")
+            if handler is None:
+                raise InvalidArgumentError("say what handles the events: `module:function`, or --target URL")
+            function = function_of(handler, scope, stream, options)
+        elif handler is not None or scope is None or stream is None:
+            raise InvalidArgumentError("a target needs --scope and --stream, and no handler")
+        else:
+            service = _target(target, mode, header or [], event_type, content_type, target_trust_store)
+            function = Function(scope=scope, stream=stream, target=service, **options)
+        run(function, controller, trust_store=trust_store)
+
+
+def _target(
+    url: str,
+    mode: Literal["binary", "structured", "batched"] | None,
+    headers: list[str],
+    event_type: str | None,
+    content_type: str | None,
+    trust_store: str | None,
+) -> Target:
+    from nadi.errors import InvalidArgumentError
+    from nadi.functions.handlers.address import Target
+
+    named = {}
+    if authorization := os.environ.get(AUTHORIZATION):
+        named["Authorization"] = authorization
+    for header in headers:
+        name, colon, value = header.partition(":")
+        if not colon:
+            raise InvalidArgumentError(f"--header is `Name: value`, not {header!r}")
+        named[name.strip()] = value.strip()
+    more = {"mode": mode, "event_type": event_type, "content_type": content_type}
+    chosen: Any = {option: value for option, value in more.items() if value is not None}
+    return Target(url, headers=named, trust_store=trust_store, **chosen)
+
+
+@function_app.command("list")
+def list_functions(
+    scope: Scope, as_json: AsJson = False, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
+) -> None:
+    """List a scope's functions: workers, events a second, what is unread, retries, dead letters."""
+
+    async def ask(manager: StreamManager) -> list[dict[str, Any]]:
+        from nadi.functions.progress import functions_of
+
+        found = await functions_of(manager, scope)
+        return [await _row(manager, scope, record) for _, record in sorted(found.items())]
+
+    columns = ["function", "stream", "workers", "events/s", "events", "unread bytes", "retries", "dead letters"]
+    empty = f"Scope {scope} has no functions yet: run one with `nadi function run`."
+    show(_asked(controller, trust_store, ask), columns, as_json=as_json, empty=empty)
+
+
+@function_app.command("show")
+def show_function(
+    scope: Scope,
+    name: Name,
+    as_json: AsJson = False,
+    controller: Controller = DEFAULT_URI,
+    trust_store: TrustStore = None,
+) -> None:
+    """Show a function: its instances and workers, what they have done, and the last error."""
+
+    async def ask(manager: StreamManager) -> dict[str, Any]:
+        record = await _record(manager, scope, name)
+        row = await _row(manager, scope, record)
+        counts = record.counts
+        row |= {
+            "handled by": record.handled_by,
+            "output": f"{record.output}{', exactly once' if record.exactly_once else ''}" if record.output else "",
+            "dead-letter stream": record.dead_letters or "",
+            "workers allowed": f"{record.min_workers} to {record.max_workers}",
+            "outputs": counts.outputs,
+            "failures": counts.failures,
+            "gaps": counts.gaps,
+            "last error": record.newest_error,
+        }
+        for at, one in enumerate(record.instances.values(), 1):
+            gone = ", gone" if one.is_gone(_now_ms()) else ""
+            age_s = max(_now_ms() - one.updated_ms, 0) / 1000
+            row[f"instance {at}"] = (
+                f"{one.host}, process {one.pid}, {one.status}{gone}, reported {age_s:.0f} s ago: "
+                f"{', '.join(one.workers) or 'no workers'}"
+            )
+        return row
+
+    row = _asked(controller, trust_store, ask)
+    if as_json:
+        show([row], [], as_json=True, empty="")
+    else:
+        show([{"": key, " ": value} for key, value in row.items()], ["", " "], as_json=False, empty="")
+
+
+@function_app.command("forget")
+def forget(
+    scope: Scope,
+    name: Name,
+    redo: Annotated[bool, typer.Option("--redo", help="Handle their events again.")] = False,
+    controller: Controller = DEFAULT_URI,
+    trust_store: TrustStore = None,
+) -> None:
+    """Forget recorded outputs of which the server no longer knows whether they were committed. The function says when
+    that is needed."""
+
+    async def ask(manager: StreamManager) -> int:
+        from nadi.client.readergroup.outputs import forget_output, recorded_outputs
+
+        group = await manager.reader_group_manager(scope).get_reader_group(name)
+        found = await recorded_outputs(group)
+        for output in found:
+            await forget_output(group, output, undo=redo)
+        return len(found)
+
+    say(f"forgot {_asked(controller, trust_store, ask)} outputs of function {name}")
+
+
+@function_app.command("delete")
+def delete(
+    scope: Scope, name: Name, yes: Yes = False, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
+) -> None:
+    """Delete a stopped function's reader group, and with it its positions and counters."""
+    if not yes:
+        typer.confirm(f"Delete function {name}? Run again, it begins anew.", abort=True)
+
+    async def ask(manager: StreamManager) -> None:
+        from nadi.errors import ConflictError
+
+        record = await _record(manager, scope, name)
+        if any(not one.is_gone(_now_ms()) for one in record.instances.values()):
+            raise ConflictError(f"function {name} is running: stop it first")
+        await manager.reader_group_manager(scope).delete_reader_group(name)
+
+    _asked(controller, trust_store, ask)
+    say(f"deleted function {name}")
+
+
+def _asked(controller: str, trust_store: str | None, ask: Callable[[StreamManager], Awaitable[T]]) -> T:
+    import asyncio
+
+    from nadi.client.aio import StreamManager
+
+    async def asking() -> T:
+        async with StreamManager(controller, trust_store=trust_store) as manager:
+            return await ask(manager)
+
+    with errors_told():
+        return asyncio.run(asking())
+
+
+async def _record(manager: StreamManager, scope: str, name: str) -> FunctionRecord:
+    from nadi.errors import NotFoundError
+    from nadi.functions.progress import StoredProgress
+
+    record = await StoredProgress(manager, scope, name).read()
+    if record is None:
+        raise NotFoundError(f"there is no function {scope}/{name}: see `nadi function list {scope}`")
+    return record
+
+
+async def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> dict[str, Any]:
+    group = await manager.reader_group_manager(scope).get_reader_group(record.name)
+    alive = [one for one in record.instances.values() if not one.is_gone(_now_ms())]
+    return {
+        "function": record.name,
+        "stream": record.stream,
+        "workers": sum(len(one.workers) for one in alive),
+        "events/s": round(sum(one.events_per_s for one in alive), 1),
+        "events": record.counts.events,
+        "unread bytes": await group.unread_bytes(),
+        "retries": record.counts.retries,
+        "dead letters": record.counts.dead_letters,
+    }
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,60 @@
+"""Functions that streams trigger: a handler in Python, or an HTTP service, gets each event of a stream.
+
+`definition` says what a function is. `supervisor` keeps as many workers as there are segments with unread data
+(`plan`, `tails`); each `worker` reads as a member of the function's reader group and hands batches to `delivery`, which
+calls the handler (`handlers`), tries again and narrows (`pieces`), sets aside what can't be handled (`dead_letters`),
+and writes what was returned, with `exactly_once` in transactions. `progress` is what others can see of it.
+
+What is named here is imported when it is first asked for: the handler's process needs next to nothing of it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nadi.functions.dead_letters import DeadLetter
+    from nadi.functions.definition import Function, function
+    from nadi.functions.handlers.address import Target
+    from nadi.functions.handlers.event import Context, Event, Reject
+    from nadi.functions.progress import functions_of
+    from nadi.functions.running import run, serve
+    from nadi.functions.stopped import FunctionError, FunctionStoppedError
+
+_HOMES = {
+    "Context": "handlers.event",
+    "DeadLetter": "dead_letters",
+    "Event": "handlers.event",
+    "Function": "definition",
+    "FunctionError": "stopped",
+    "FunctionStoppedError": "stopped",
+    "Reject": "handlers.event",
+    "Target": "handlers.address",
+    "function": "definition",
+    "functions_of": "progress",
+    "run": "running",
+    "serve": "running",
+}
+
+__all__ = [
+    "Context",
+    "DeadLetter",
+    "Event",
+    "Function",
+    "FunctionError",
+    "FunctionStoppedError",
+    "Reject",
+    "Target",
+    "function",
+    "functions_of",
+    "run",
+    "serve",
+]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'nadi.functions' has no attribute {name!r}")
+        return getattr(import_module(f"nadi.functions.{_HOMES[name]}"), name)

@@ -1,0 +1,201 @@
+"""What a function is: which stream triggers it, what handles the events, and what happens with results and failures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypedDict, Unpack
+
+from nadi.errors import InvalidArgumentError
+from nadi.functions.handlers.address import Target
+from nadi.functions.handlers.loading import HandlerFunction, load, reference_of, takes_context
+from nadi.limits import FUNCTION_BATCH_EVENTS, FUNCTION_RETRIES, FUNCTION_WORKERS, PREFIXED_NAME_MAX_CHARS
+from nadi.naming import check_name
+
+
+class FunctionOptions(TypedDict, total=False):
+    """The options of a `Function`, which are described there."""
+
+    name: str
+    start: Literal["head", "tail"]
+    min_workers: int
+    max_workers: int
+    idle_s: float
+    batch_events: int
+    batch_ms: int
+    by_batch: bool | None
+    timeout_s: float
+    memory_mib: int | None
+    retries: int
+    retry_first_s: float
+    retry_longest_s: float
+    dead_letters: str | None
+    output: str | None
+    exactly_once: bool
+    key_field: str | None
+    skip_damage: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function that the events of `scope`/`stream` trigger.
+
+    handler: a function of a module, or `module:name`, or `path.py:name`; it gets an event, or, if its argument is
+    annotated as a list (or `by_batch` is True), a batch; and, if it takes a second argument, a context. target: an HTTP
+    service that gets the events instead.
+    name: that of its reader group, which keeps the positions; by default made of the stream's and the handler's.
+    start: where a new function begins; one that was there before continues.
+
+    min_workers, max_workers: of all instances together, one for each segment with unread data between these; after
+    `idle_s` seconds with less to do they become fewer.
+    batch_events, batch_ms: a batch is complete with so many events, or when its first has waited so long; 0 waits for
+    no more events than there are. Its events are all of one segment. Positions are recorded after a batch.
+    timeout_s: what one call of the handler, or one request, may take. memory_mib: what the handler's process may use.
+    retries: after the first attempt, with growing pauses from `retry_first_s` to `retry_longest_s` seconds.
+    dead_letters: the stream for events that are given up; None stops the function there. output: the stream for what
+    the handler returns; both as `stream` of the same scope, or `scope/stream`. exactly_once: write it in transactions,
+    so that each event's output is there exactly once.
+    key_field: of events that are JSON objects, the field that holds the routing key. skip_damage: go on after data
+    that is damaged on the server's disk, instead of stopping.
+    """
+
+    scope: str
+    stream: str
+    handler: HandlerFunction | str | None = None
+    target: Target | None = None
+    name: str = ""
+    start: Literal["head", "tail"] = "head"
+    min_workers: int = 0
+    max_workers: int = 16
+    idle_s: float = 5.0
+    batch_events: int = 100
+    batch_ms: int = 0
+    by_batch: bool | None = None
+    timeout_s: float = 60.0
+    memory_mib: int | None = None
+    retries: int = 5
+    retry_first_s: float = 0.1
+    retry_longest_s: float = 30.0
+    dead_letters: str | None = None
+    output: str | None = None
+    exactly_once: bool = False
+    key_field: str | None = None
+    skip_damage: bool = False
+
+    def __post_init__(self) -> None:
+        check_name("scope", self.scope)
+        check_name("stream", self.stream)
+        if (self.handler is None) == (self.target is None):
+            raise InvalidArgumentError("a function has a handler or a target, one of them")
+        if self.handler is not None:
+            reference_of(self.handler)
+            if not isinstance(self.handler, str):
+                takes_context(self.handler)
+        for option in ("by_batch", "memory_mib"):
+            if self.target is not None and getattr(self, option) is not None:
+                raise InvalidArgumentError(f"{option} is about a handler, and a target has none")
+        for option, least, most in (
+            ("min_workers", 0, FUNCTION_WORKERS),
+            ("max_workers", max(self.min_workers, 1), FUNCTION_WORKERS),
+            ("batch_events", 1, FUNCTION_BATCH_EVENTS),
+            ("batch_ms", 0, 3_600_000),
+            ("retries", 0, FUNCTION_RETRIES),
+            ("idle_s", 0, 86_400),
+            ("timeout_s", 0.001, 86_400),
+            ("retry_first_s", 0.001, 86_400),
+            ("retry_longest_s", self.retry_first_s, 86_400),
+            ("memory_mib", 32, 1 << 30),
+        ):
+            value = getattr(self, option)
+            if value is not None and not least <= value <= most:
+                raise InvalidArgumentError(f"{option} is from {least:,} to {most:,}, not {value:,}")
+        if self.batch_ms and self.batch_events == 1:
+            raise InvalidArgumentError("batch_ms waits for more events, and batch_events=1 allows no more")
+        if self.exactly_once and self.output is None:
+            raise InvalidArgumentError("exactly once is about what is written to an output stream: name one (output)")
+        if self.start not in ("head", "tail"):
+            raise InvalidArgumentError(f"a function starts at the head or at the tail, not at {self.start!r}")
+        for what, stream in (("output", self.output), ("dead-letter", self.dead_letters)):
+            if stream is not None and self._full(stream) == f"{self.scope}/{self.stream}":
+                raise InvalidArgumentError(f"the {what} stream is the function's own: it would never end")
+        if not self.name:
+            object.__setattr__(self, "name", self._made_name())
+        check_name("reader group", self.name, max_chars=PREFIXED_NAME_MAX_CHARS)
+
+    def _made_name(self) -> str:
+        if self.handler is not None:
+            where, _, name = reference_of(self.handler).rpartition(":")
+            what = f"{re.split(r'[./]', where.removesuffix('.py'))[-1]}-{name}"
+        else:
+            assert self.target is not None
+            what = self.target.url.partition("://")[2]
+        return f"{self.stream}-{re.sub(r'[^A-Za-z0-9.-]+', '-', what).strip('-')}"[:PREFIXED_NAME_MAX_CHARS]
+
+    def _full(self, stream: str) -> str:
+        scope, _, name = stream.rpartition("/")
+        check_name("scope", scope or self.scope)
+        check_name("stream", name)
+        return f"{scope or self.scope}/{name}"
+
+    @property
+    def output_stream(self) -> str | None:
+        """As `scope/stream`."""
+        return None if self.output is None else self._full(self.output)
+
+    @property
+    def dead_letter_stream(self) -> str | None:
+        """As `scope/stream`."""
+        return None if self.dead_letters is None else self._full(self.dead_letters)
+
+    @property
+    def handled_by(self) -> str:
+        """The handler's reference, or the target's address."""
+        if self.handler is not None:
+            return reference_of(self.handler)
+        assert self.target is not None
+        return self.target.url
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the handler, as in a test of it."""
+        handler = load(self.handler) if isinstance(self.handler, str) else self.handler
+        if handler is None:
+            raise InvalidArgumentError("this function has a target instead of a handler: it can't be called")
+        return handler(*arguments)
+
+    def changed(self, **options: Unpack[FunctionOptions]) -> Function:
+        """Return the function with other options."""
+        return replace(self, **options)
+
+
+def function(scope: str, stream: str, **options: Unpack[FunctionOptions]) -> Callable[[HandlerFunction], Function]:
+    """Make a function of the handler below: a decorator.
+
+    >>> from nadi.functions import Event, function
+    >>> @function("home", "meters", output="bills", name="billing")
+    ... def bill(event: Event) -> str:
+    ...     return f"{int(event.data) * 2} cents"
+    >>> bill.name, bill(Event(b"12", "home/meters/0.#epoch.0", 0))
+    ('billing', '24 cents')
+    """
+
+    def decorate(handler: HandlerFunction) -> Function:
+        return Function(scope=scope, stream=stream, handler=handler, **options)
+
+    return decorate
+
+
+def function_of(reference: str, scope: str | None, stream: str | None, options: FunctionOptions) -> Function:
+    """Return the function that a reference names, with these options: of a decorated handler they replace its own.
+
+    InvalidArgumentError where a plain handler lacks a scope or a stream. What the handler's module raises passes.
+    """
+    found = load(reference)
+    if not isinstance(found, Function):
+        if scope is None or stream is None:
+            raise InvalidArgumentError(f"{reference} is a plain function: say what triggers it, --scope and --stream")
+        takes_context(found)
+        return Function(scope=scope, stream=stream, handler=reference, **options)
+    given = {name.name: getattr(found, name.name) for name in fields(Function)} | dict(options)
+    given |= {"scope": scope or found.scope, "stream": stream or found.stream, "handler": reference}
+    return Function(**given)

@@ -1,0 +1,46 @@
+"""Where an HTTP service is, and in which form it gets events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nadi.errors import InvalidArgumentError
+
+Mode = Literal["binary", "structured", "batched"]
+MODES: tuple[Mode, ...] = ("binary", "structured", "batched")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An HTTP service that gets the events as CloudEvents.
+
+    mode: "binary" and "structured" post each event by itself, "batched" all of a batch together. headers: sent with
+    every request, such as `Authorization`. trust_store: a PEM file of certificates to trust; None is the system's.
+    event_type, content_type: the CloudEvents' `type` and `datacontenttype`.
+
+    >>> Target("https://bills.example/events", mode="batched").mode
+    'batched'
+    """
+
+    url: str
+    mode: Mode = "binary"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    trust_store: str | None = None
+    event_type: str = "nadi.event"
+    content_type: str = "application/octet-stream"
+
+    def __post_init__(self) -> None:
+        if not self.url.startswith(("http://", "https://")):
+            raise InvalidArgumentError(f"a target is an http:// or https:// address, not {self.url!r}")
+        if self.mode not in MODES:
+            raise InvalidArgumentError(f"a target's mode is {', '.join(MODES)}, not {self.mode!r}")
+        if self.trust_store is not None and not self.url.startswith("https://"):
+            raise InvalidArgumentError("a trust_store is of no use without https://")
+        for name, value in self.headers.items():
+            if not name.isascii() or not value.isascii() or re.search(r"[\s:]", name) or re.search(r"[\r\n]", value):
+                raise InvalidArgumentError(f"{name!r} can't be a header: a name and a value of one line of ASCII")
+            if name.lower().startswith("ce-") or name.lower() in ("content-type", "content-length", "host"):
+                raise InvalidArgumentError(f"the header {name} is set by nadi for each event")

@@ -1,0 +1,128 @@
+"""Events as CloudEvents over HTTP, and CloudEvents in a service's answers as outputs.
+
+An event's `id` is its place in its stream, the same each time that it is sent, so that a receiver can tell that it has
+seen it; `source` is the stream, `partitionkey` the routing key, or the segment where that isn't known: events of one
+partition key are sent in order. `subject` is the routing key. Needs the package `cloudevents`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cloudevents.core.bindings.http import HTTPMessage, from_binary_event, to_binary_event, to_structured_event
+from cloudevents.core.formats.json import JSONFormat
+from cloudevents.core.v1.event import CloudEvent
+
+from nadi.functions.handlers.event import Event
+from nadi.functions.handlers.outcome import Output
+
+BATCH = "application/cloudevents-batch+json"
+STRUCTURED = "application/cloudevents+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The headers and the body of a POST."""
+
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class BadReplyError(Exception):
+    """An answer that says it has CloudEvents, and has none that can be read."""
+
+
+def cloud_event(event: Event, event_type: str, content_type: str, now: datetime) -> CloudEvent:
+    """Return an event as a CloudEvent; `now`: when it was read, its `time`."""
+    attributes: dict[str, Any] = {
+        "id": event.id,
+        "source": f"/nadi/{event.stream}",
+        "type": event_type,
+        "time": now,
+        "datacontenttype": content_type,
+        "partitionkey": event.routing_key if event.routing_key is not None else event.segment,
+    }
+    if event.routing_key:
+        attributes["subject"] = event.routing_key
+    return CloudEvent(attributes, event.data)
+
+
+def binary(event: CloudEvent) -> Request:
+    """Attributes as headers, the event's bytes as the body."""
+    message = to_binary_event(event)
+    return Request(message.headers, message.body)
+
+
+def structured(event: CloudEvent) -> Request:
+    """One JSON document."""
+    message = to_structured_event(_with_json(event))
+    return Request(message.headers, message.body)
+
+
+def batched(events: Sequence[CloudEvent]) -> Request:
+    """A JSON list of such documents."""
+    documents = [JSONFormat().write(_with_json(event)) for event in events]
+    return Request({"content-type": BATCH}, b"[" + b",".join(documents) + b"]")
+
+
+def _with_json(event: CloudEvent) -> CloudEvent:
+    """JSON stays JSON within JSON, instead of base64."""
+    content_type = str(event.get_attributes()["datacontenttype"]).partition(";")[0].strip()
+    data = event.get_data()
+    if (content_type == "application/json" or content_type.endswith("+json")) and isinstance(data, bytes):
+        try:
+            return CloudEvent(event.get_attributes(), json.loads(data))
+        except ValueError:  # what it says of itself isn't true
+            pass
+    return event
+
+
+def outputs_of_reply(headers: Mapping[str, str], body: bytes) -> list[Output]:
+    """The events of an answer, with their partition keys or subjects as routing keys; none if it has no CloudEvents.
+
+    >>> outputs_of_reply({"ce-id": "1", "ce-source": "/", "ce-type": "t", "ce-specversion": "1.0"}, b"12")
+    [(None, b'12')]
+    >>> outputs_of_reply({"content-type": "text/plain"}, b"OK")
+    []
+    """
+    names = {name.lower(): value for name, value in headers.items()}
+    content_type = names.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if content_type == BATCH:
+            found = json.loads(body)
+            if not isinstance(found, list):
+                raise BadReplyError("a batch that is not a list")
+            return [_of_document(document) for document in found]
+        if content_type == STRUCTURED:
+            return [_of_document(json.loads(body))]
+        if "ce-specversion" in names:
+            attributes = from_binary_event(HTTPMessage(names, body)).get_attributes()
+            return [(_key(attributes), body)]
+    except BadReplyError:
+        raise
+    except Exception as error:  # the package raises what it likes
+        raise BadReplyError(f"{type(error).__name__}: {error}") from error
+    return []
+
+
+def _of_document(document: object) -> Output:
+    if not isinstance(document, dict) or not {"id", "source", "type", "specversion"} <= document.keys():
+        raise BadReplyError("a document without id, source, type and specversion")
+    if "data_base64" in document:
+        return _key(document), base64.b64decode(document["data_base64"], validate=True)
+    data = document.get("data", "")
+    return _key(document), data.encode() if isinstance(data, str) else json.dumps(data).encode()
+
+
+def _key(attributes: Mapping[str, Any]) -> str | None:
+    key = attributes.get("partitionkey") or attributes.get("subject")
+    return None if key is None else str(key)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,251 @@
+"""Keeps as many workers as a function needs, from none to many, and tells others what they do.
+
+While there are workers, it looks every second at how many segments have unread data. Without any, it waits at the
+tails of the segments, and nobody of the function is in the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from nadi.backoff import Backoff
+from nadi.client.aio import ReaderGroup, StreamManager
+from nadi.client.readergroup.group import shared_state_of
+from nadi.client.readergroup.state import GroupState
+from nadi.client.readergroup.updates import Leave
+from nadi.client.readergroup.watch import Watch
+from nadi.errors import NadiError, UnavailableError
+from nadi.functions.definition import Function
+from nadi.functions.handlers.outcome import Handler
+from nadi.functions.instances import is_dead, short_name, this_instance
+from nadi.functions.plan import WorkerPlan
+from nadi.functions.progress import Counters, Instance, StoredProgress
+from nadi.functions.stopped import FunctionError
+from nadi.functions.tails import unread_bytes, wait_for_data
+from nadi.functions.worker import Worker
+from nadi.functions.writing import Step, TransactionWriters, settle_all
+from nadi.limits import FUNCTION_BEAT_S, FUNCTION_DRAIN_S, FUNCTION_LOOK_S
+
+_REFRESH_MS = 250
+_numbers = itertools.count(1)  # of this process's workers, whatever function they are of
+MakeHandler = Callable[[str, logging.Logger], Handler]
+
+
+class Supervisor:
+    """One instance of a function. handler: makes one for each worker, by its name."""
+
+    def __init__(
+        self, function: Function, manager: StreamManager, handler: MakeHandler, step: Step, logger: logging.Logger
+    ) -> None:
+        self._function, self._manager, self._make_handler, self._step = function, manager, handler, step
+        self._log = logger
+        self._counters = Counters()
+        self._plan = WorkerPlan(function.min_workers, function.max_workers, function.idle_s)
+        self._watch = Watch("")
+        self._writers = TransactionWriters(manager)
+        self._progress = StoredProgress(manager, function.scope, function.name)
+        self._workers: dict[asyncio.Task[None], Worker] = {}
+        self._starting = asyncio.Semaphore(os.cpu_count() or 1)  # the first of many workers shall begin soon
+        self._started_ms = int(time.time() * 1000)
+        self._reported: tuple[Instance, float] | None = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Run until `stop` is set, or everything in a sealed stream was handled. FunctionStoppedError and other errors
+        that retrying can't mend, once all workers have ended."""
+        group = await self._prepare()
+        stopping = asyncio.create_task(stop.wait())
+        backoff = Backoff(first_s=0.2, longest_s=5.0)
+        try:
+            while not stopping.done():
+                try:
+                    if await self._round(group, stopping):
+                        break
+                    backoff.reset()
+                except UnavailableError as error:
+                    self._log.warning("trying again: %s", error)
+                    await asyncio.wait([stopping], timeout=backoff.take())
+        finally:
+            stopping.cancel()
+            await self._end()
+
+    # --- before and after ---------------------------------------------------------------------
+
+    async def _prepare(self) -> ReaderGroup:
+        """The function's group: made if it is new, without the readers of instances that died here, and with what
+        these recorded committed."""
+        function, manager = self._function, self._manager
+        handler = self._make_handler("w0", self._log)
+        try:
+            await handler.start()  # to see at once that it can be
+        finally:
+            await handler.close()
+        for stream in (function.output_stream, function.dead_letter_stream):
+            if stream is not None:
+                await manager.stream_configuration(*stream.split("/"))  # StreamNotFoundError
+        cuts = manager.cuts(function.scope, function.stream)
+        start = await (cuts.head() if function.start == "head" else cuts.tail())
+        groups = manager.reader_group_manager(function.scope)
+        await groups.create_reader_group(
+            function.name, f"{function.scope}/{function.stream}", starts=[start], refresh_ms=_REFRESH_MS
+        )
+        group = await groups.get_reader_group(function.name)
+        state = await shared_state_of(group).read()
+        if state.streams != (f"{function.scope}/{function.stream}",):
+            raise FunctionError(
+                f"there is a reader group {function.name} of {', '.join(state.streams)}: give the function another name"
+            )
+        for reader in state.readers:
+            if is_dead(reader):
+                self._log.info("worker %s died: going on where it was", short_name(reader))
+                await group.reader_offline(reader)
+        await self._check_others()
+        await settle_all(group, self._writers, function, self._log)
+        return group
+
+    async def _check_others(self) -> None:
+        """Count instances that died here as ended. FunctionError if another runs with another handler."""
+        record, function = await self._progress.read(), self._function
+        now_ms = int(time.time() * 1000)
+        for name, instance in record.instances.items() if record is not None else ():
+            if instance.is_gone(now_ms) or is_dead(f"{name}.w0.0"):
+                await self._progress.report(function, name, None, now_ms)
+            elif record is not None and record.handled_by != function.handled_by:
+                raise FunctionError(
+                    f"function {function.name} is running on {instance.host} with {record.handled_by}, not "
+                    f"{function.handled_by}, and they would share its events: give this one another name, or stop that "
+                    "one first"
+                )
+
+    async def _end(self) -> None:
+        """Let all workers finish what they have in hand; those that take too long lose it."""
+        for worker in self._workers.values():
+            worker.stop()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=FUNCTION_DRAIN_S)
+        late = [task for task in self._workers if not task.done()]
+        for task in late:
+            self._log.warning(
+                "worker %s was not done after %g s: what it had in hand is handled again",
+                *(short_name(self._workers[task].reader_id), FUNCTION_DRAIN_S),
+            )
+            task.cancel()
+        results = await asyncio.gather(*self._workers, return_exceptions=True)
+        self._workers.clear()
+        with suppress(NadiError):
+            await self._report_now(None)
+        for result in results:
+            if isinstance(result, Exception):
+                self._log.error("%s", result)
+
+    # --- a round ------------------------------------------------------------------------------
+
+    async def _round(self, group: ReaderGroup, stopping: asyncio.Task[bool]) -> bool:
+        """Compare what is unread with who is there, and wait; return whether everything is read."""
+        self._check_workers()
+        state = await self._present(group)
+        if state.is_completed:  # the workers find out by themselves
+            if self._workers:
+                await asyncio.wait(self._workers, timeout=FUNCTION_LOOK_S)
+                return False
+            self._log.info("everything was handled: the stream is sealed")
+            return True
+        unread = await unread_bytes(self._manager, state)
+        own = {worker.reader_id: worker for worker in self._workers.values() if not worker.is_stopping}
+        leaving = {worker.reader_id for worker in self._workers.values() if worker.is_stopping}
+        others = [name for name in state.readers if name not in own and name not in leaving]
+        change = self._plan.change(time.monotonic(), len(unread), own.keys(), others)
+        for name in change.stop:
+            own[name].stop()
+        for _ in range(change.start):
+            self._start(group)
+        is_told = await self._report()
+        if self._workers or unread:
+            waiting: set[asyncio.Task[object]] = {stopping, *self._workers}
+            await asyncio.wait(waiting, timeout=FUNCTION_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            return False
+        purpose = f"function {self._function.name}, idle"
+        watching = asyncio.create_task(wait_for_data(self._manager, state, purpose))
+        try:
+            timeout = FUNCTION_BEAT_S if is_told else FUNCTION_LOOK_S
+            await asyncio.wait([stopping, watching], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+        return False
+
+    async def _present(self, group: ReaderGroup) -> GroupState:
+        """The group's state, without readers that were silent for too long: if no reader is left, nobody else looks."""
+        shared = shared_state_of(group)
+        state = await shared.read()
+        self._watch.look(state, time.monotonic())
+        silent = self._watch.silent(state)
+        if not silent:
+            return state
+        self._log.warning("workers that are silent are taken for dead: %s", ", ".join(silent))
+        return await shared.change(lambda now: now.apply(*(Leave(name) for name in silent)))
+
+    def _start(self, group: ReaderGroup) -> None:
+        number = next(_numbers)
+        name = f"w{number}"
+        logger = self._log.getChild(name)
+        worker = Worker(
+            self._function,
+            number,
+            manager=self._manager,
+            group=group,
+            handler=self._make_handler(name, logger),
+            writers=self._writers,
+            counters=self._counters,
+            logger=logger,
+            step=self._step,
+            starting=self._starting,
+        )
+        self._workers[asyncio.create_task(worker.run(), name=name)] = worker
+        self._counters.started()
+        self._log.info("worker %s started", name)
+
+    def _check_workers(self) -> None:
+        """Forget workers that have ended; raise the error of one that failed."""
+        for task in [task for task in self._workers if task.done()]:
+            worker = self._workers.pop(task)
+            self._log.info("worker %s ended", short_name(worker.reader_id))
+            task.result()
+
+    # --- what others see ----------------------------------------------------------------------
+
+    async def _report(self) -> bool:
+        """Return whether others see how it is now."""
+        now = Instance(
+            socket.gethostname(),
+            os.getpid(),
+            self._started_ms,
+            0,
+            "running" if self._workers else "idle",
+            tuple(sorted(short_name(worker.reader_id) for worker in self._workers.values())),
+            round(self._counters.events_per_s(), 1),
+            self._counters.counts,
+            self._counters.last_error,
+            self._counters.last_error_ms,
+        )
+        if self._reported is not None:
+            before, at = self._reported
+            waited = time.monotonic() - at
+            if waited < FUNCTION_LOOK_S * 0.9 or (before == now and waited < FUNCTION_BEAT_S * 0.9):
+                return before == now
+        self._reported = now, time.monotonic()
+        await self._report_now(now)
+        return True
+
+    async def _report_now(self, now: Instance | None) -> None:
+        now_ms = int(time.time() * 1000)
+        if now is not None:
+            now = Instance(**{**{field: getattr(now, field) for field in now.__struct_fields__}, "updated_ms": now_ms})
+        await self._progress.report(self._function, this_instance(), now, now_ms)

@@ -1,0 +1,232 @@
+"""Epochs well before a stream's head are forgotten, whoever is killed meanwhile and whoever else looks; and what still
+needs one of them keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from nadi.controller.controller import Controller
+from nadi.controller.state.history import Cut
+from nadi.controller.state.records import EpochBase, EpochChange, SealedSizes, TxnState
+from nadi.controller.state.store import ANY_VERSION
+from nadi.errors import EpochGoneError, InvalidStreamCutError, NotFoundError, UnavailableError
+from nadi.naming import TRANSACTION_DELIMITER, transaction_segment_name
+from nadi.wire import commands as wire
+from nadi.wire.commands import Command
+
+from .fake_store import FakeStore
+from .support import STREAM, FakeClock, running, scaled, settle
+from .test_crashes import check, crash, two_segments
+from .test_two_controllers import over
+
+KEPT, AT_ONCE = 3, 2
+
+
+@pytest.fixture(autouse=True)
+def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("workflows.truncate", "workflows.transactions"):
+        monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_KEPT", KEPT)
+    for module in ("workflows.truncate", "state.histories"):
+        monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_FORGOTTEN_AT_ONCE", AT_ONCE)
+
+
+async def scale_often(controller: Controller, times: int = 12) -> None:
+    """The first segment is split, then joined again with what it was split into; the last is never touched."""
+    for _ in range(times):
+        segments = await controller.current_segments(STREAM)
+        if len(segments) == 2:
+            await scaled(controller, [segments[0].id], [(0.0, 0.25), (0.25, 0.5)])
+        else:
+            await scaled(controller, [segments[0].id, segments[1].id], [(0.0, 0.5)])
+
+
+async def scaled_often(controller: Controller, store: FakeStore) -> None:
+    await two_segments(controller, store)
+    await scale_often(controller)
+
+
+async def tail(controller: Controller) -> Cut:
+    return {piece.id: 0 for piece in await controller.current_segments(STREAM)}
+
+
+async def truncate_all(controller: Controller, store: FakeStore) -> None:
+    await controller.truncate_stream(STREAM, await tail(controller))
+    await check_records(controller, 12 - KEPT)
+
+
+async def check_records(controller: Controller, first: int) -> None:
+    """The table has nothing from before that epoch, and what it has is what is in memory."""
+    newest = (await controller.stream(STREAM)).epoch
+    found = {key: record.value async for key, record in controller.metadata.epochs(STREAM).scan()}
+    base = found.pop("base")
+    assert isinstance(base, EpochBase)
+    assert (base.epoch, base.cleared) == (first, first)
+    changes = [one.epoch for one in found.values() if isinstance(one, EpochChange)]
+    assert sorted(changes) == list(range(first + 1, newest + 1))
+    sizes = [key for key, one in found.items() if isinstance(one, SealedSizes)]
+    assert sorted(sizes) == sorted(f"sizes/{epoch}" for epoch in range(first + 1, newest + 1))
+    held = await controller.history(STREAM)
+    controller.metadata.forget_history(STREAM)
+    read = await controller.history(STREAM)
+    assert held is not read
+    for history in (held, read):
+        assert (history.first, history.newest) == (first, newest)
+    assert held.changes == read.changes
+    assert held.sizes == read.sizes
+    assert {i: held.began_ms(i) for i in held.segments if i >= 0 and i not in held.sealed_in} == {
+        i: read.began_ms(i) for i in read.segments if i not in read.sealed_in
+    }
+
+
+@pytest.mark.parametrize("lose_reply", [False, True], ids=["lost", "unanswered"])
+def test_killed_at_every_command(lose_reply: bool) -> None:
+    at = 0
+    while asyncio.run(crash(scaled_often, truncate_all, at, lose_reply=lose_reply)):
+        at += 1
+    assert at >= 10, "it forgets in several steps"
+
+
+async def test_old_positions_are_told_that_they_were_truncated() -> None:
+    store = FakeStore()
+    async with running(store) as controller:
+        await two_segments(controller, store)
+        old = await tail(controller)
+        began_ms = (await controller.stream(STREAM)).epoch_created_ms
+        await scale_often(controller)
+        await truncate_all(controller, store)
+        head = await controller.head(STREAM)
+        for ask in (
+            controller.is_cut_valid(STREAM, old),
+            controller.segments_between(STREAM, old, head),
+            controller.successors(STREAM, 0),
+        ):
+            with pytest.raises(EpochGoneError, match="start at the stream's head"):
+                await ask
+        with pytest.raises(InvalidStreamCutError, match="truncated beyond"):
+            await controller.truncate_stream(STREAM, old)
+        with pytest.raises(NotFoundError):
+            await controller.successors(STREAM, 77 << 32)
+        # a segment that outlived its epoch is known, and when it began
+        assert [piece.id for piece in await controller.epoch_segments(STREAM, 0)] == [1]
+        assert (await controller.history(STREAM)).began_ms(1) == began_ms
+        assert await controller.is_cut_valid(STREAM, head)
+        assert await controller.segments_between(STREAM, head, {}) == sorted(head)
+        assert await controller.cut_at(STREAM, began_ms) == head
+        await check(controller, store)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_an_unfinished_transaction_keeps_its_epoch(commits: bool) -> None:
+    store, clock = FakeStore(), FakeClock()
+    async with running(store, clock) as controller:
+        await two_segments(controller, store)
+        await scale_often(controller, 2)
+        begun = await controller.create_transaction(STREAM, 600_000)
+        for piece in begun.ranges:
+            store.append(transaction_segment_name(STREAM.segment(piece.id), begun.txn_id), b"t")
+        await scale_often(controller, 10)
+        await controller.truncate_stream(STREAM, await tail(controller))
+        assert (await controller.history(STREAM)).first == 2
+    async with running(store, clock) as controller:  # another, which knows of it from the table only
+        await controller.truncate_stream(STREAM, await tail(controller))
+        assert (await controller.history(STREAM)).first == 2
+        if commits:
+            await controller.commit_transaction(STREAM, begun.txn_id)
+        else:
+            await controller.abort_transaction(STREAM, begun.txn_id)
+        await settle(600)
+        state = await controller.transaction_state(STREAM, begun.txn_id)
+        assert state is (TxnState.COMMITTED if commits else TxnState.ABORTED)
+        assert not any(TRANSACTION_DELIMITER in name for name in store.segments)
+        written = b"".join(bytes(segment.data) for segment in store.segments.values() if b"t" in segment.data)
+        assert written.count(b"t") == (len(begun.ranges) if commits else 0)
+        await controller.truncate_stream(STREAM, await tail(controller))
+        await check_records(controller, (await controller.stream(STREAM)).reference - KEPT)
+        await check(controller, store)
+
+
+async def test_a_controller_that_slept_begins_no_transaction_of_a_forgotten_epoch() -> None:
+    store = FakeStore()
+    async with running(store) as sleeper, running(store) as other:
+        await two_segments(sleeper, store)
+        await scale_often(other)
+        await other.truncate_stream(STREAM, await tail(other))
+        assert (await sleeper.stream(STREAM)).epoch == 0
+        with pytest.raises(UnavailableError, match="again"):
+            await sleeper.create_transaction(STREAM, 600_000)
+        begun = await sleeper.create_transaction(STREAM, 600_000)
+        assert begun.txn_id >> 96 == 12
+        await settle(300)
+        assert len(sleeper.transactions.live(STREAM, TxnState.OPEN)) == 1
+
+
+async def test_two_controllers_forget_the_same() -> None:
+    store = FakeStore()
+    async with running(store) as one, running(store) as other:
+        await two_segments(one, store)
+        await scale_often(one, 8)
+        assert (await other.history(STREAM)).first == 0
+        await one.truncate_stream(STREAM, await tail(one))
+        assert (await other.history(STREAM)).first == 0, "what it knows is still right"
+        other.metadata.forget(STREAM)
+        await scale_often(other, 4)  # on top of what it knows
+        one.metadata.forget(STREAM)
+        await other.truncate_stream(STREAM, await tail(other))
+        await check_records(other, 12 - KEPT)
+        await one.truncate_stream(STREAM, await tail(one))
+        await check_records(one, 12 - KEPT)
+        await check(one, store)
+
+
+async def test_who_reads_the_epochs_while_some_are_forgotten_reads_them_again() -> None:
+    store = FakeStore()
+    pages = reads = 0
+
+    async def in_small_pages(command: Command) -> Command:
+        nonlocal pages, reads
+        if isinstance(command, wire.ReadTableEntries) and "/stream/" in command.segment:
+            pages += 1
+            reads += command.range[0] == b""
+            if pages == 3:
+                await truncate_all(writer, store)
+            command = msgspec.structs.replace(command, suggested_count=3)
+        return await store.exchange(command)
+
+    reader = over(in_small_pages)
+    async with running(store) as writer:
+        await scaled_often(writer, store)
+        await reader.start()
+        try:
+            history = await reader.history(STREAM)
+            assert (history.first, history.newest) == (12 - KEPT, 12)
+            assert reads == 2
+        finally:
+            await reader.stop()
+
+
+async def test_records_that_a_crash_left_count_for_nothing_and_are_removed_later() -> None:
+    store = FakeStore()
+    async with running(store) as controller:
+        await scaled_often(controller, store)
+        table = controller.metadata.epochs(STREAM)
+        old = [(key, record.value, ANY_VERSION) async for key, record in table.scan()]
+        await controller.truncate_stream(STREAM, await tail(controller))
+        base = await table.get("base")
+        assert base is not None
+        assert isinstance(base.value, EpochBase)
+        began = {i: (await controller.history(STREAM)).began_ms(i) for i in await tail(controller)}
+        await table.put_all(old)
+        await table.put("base", _uncleared(base.value), ANY_VERSION)
+        controller.metadata.forget_history(STREAM)
+        history = await controller.history(STREAM)
+        assert history.first == 12 - KEPT
+        assert {i: history.began_ms(i) for i in began} == began
+        await controller.truncate_stream(STREAM, await tail(controller))
+        await check_records(controller, 12 - KEPT)
+
+
+def _uncleared(base: EpochBase) -> EpochBase:
+    return EpochBase(base.epoch, base.reference, base.created_ms, base.segments, base.began_ms, 0)

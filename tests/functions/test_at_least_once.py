@@ -1,0 +1,157 @@
+"""Functions on a real server, with real processes: each event is handled, whatever the handler does to itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from nadi.client.aio import StreamManager
+from nadi.functions import DeadLetter, FunctionError, FunctionStoppedError
+
+from .support import (
+    HANDLERS,
+    a_function,
+    in_order,
+    read,
+    read_all,
+    running,
+    streams,
+    until_handled,
+    until_workers,
+    write,
+)
+
+
+async def test_each_event_is_handled_in_order_and_from_zero_to_many_and_back(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope, 4)
+    function = a_function(nadi_scope, "echo", output="out", max_workers=3)
+    async with running(function, manager):
+        await until_workers(manager, function, 0, 0)
+        await write(manager, nadi_scope, 0, 500)
+        await until_workers(manager, function, 1, 3)
+        out = await read(manager, nadi_scope, "out", 500)
+        assert len(set(out)) == 500
+        await until_workers(manager, function, 0, 0)
+        started = asyncio.get_running_loop().time()
+        await write(manager, nadi_scope, 500, 501)
+        await read(manager, nadi_scope, "out", 501)
+        print(f"from zero in {asyncio.get_running_loop().time() - started:.2f} s")
+    assert in_order(await read_all(manager, nadi_scope, "out"))
+
+
+POISONED: dict[str, tuple[str, dict[str, Any]]] = {
+    "raise_at_poison": ("raised", {}),
+    "batch_with_poison": ("raised", {}),
+    "die_at_poison": ("died", {}),
+    "exit_at_poison": ("died", {}),
+    "hang_at_poison": ("timed out", {"timeout_s": 0.5}),
+    "eat_memory_at_poison": ("raised", {"memory_mib": 512}),
+}
+
+
+async def test_a_poison_event_is_set_aside_and_the_others_are_handled(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 60, poison=(20,))
+
+    async def check(handler: str) -> None:
+        kind, options = POISONED[handler]
+        name = handler.replace("_", "-")
+        for what in ("dead", "out"):
+            await manager.create_stream(nadi_scope, f"{what}-{name}", 1)
+        function = a_function(
+            *(nadi_scope, handler),
+            output=f"out-{name}",
+            dead_letters=f"dead-{name}",
+            **{"retries": 1, "max_workers": 2, **options},
+        )
+        async with running(function, manager):
+            [letter] = [DeadLetter.decode(data) for data in await read(manager, nadi_scope, f"dead-{name}", 1)]
+            out = await read(manager, nadi_scope, f"out-{name}", 59)
+            record = await until_handled(manager, function, 60)
+        assert letter.data == b"k4 20 poison"
+        assert (letter.kind, letter.function) == (kind, function.name)
+        assert letter.attempts >= 2
+        assert letter.event.id == f"{letter.segment}@{letter.offset}"
+        assert sorted(set(out)) == sorted(f"k{i % 16} {i}".encode() for i in range(60) if i != 20)
+        assert in_order(out)
+        assert record.counts.dead_letters == 1
+        assert kind in record.newest_error
+
+    await asyncio.gather(*map(check, POISONED))
+
+
+async def test_an_event_that_fails_for_a_while_is_handled_in_its_place(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 40, poison=(5, 21))
+    function = a_function(nadi_scope, "third_time_lucky", output="out")
+    async with running(function, manager):
+        out = await read(manager, nadi_scope, "out", 40)
+        record = await until_handled(manager, function, 40)
+    assert in_order(out)
+    assert (record.counts.retries, record.counts.failures, record.counts.dead_letters) == (4, 4, 0)
+
+
+async def test_without_a_dead_letter_stream_it_stops_at_the_event_and_begins_with_it(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 30, poison=(12,))
+    function = a_function(nadi_scope, "reject_poison", output="out", retries=50)
+    with pytest.raises(FunctionStoppedError, match=r"after 1 attempt: raised: .*Reject: not ours"):
+        async with running(function, manager) as task:
+            await asyncio.wait([task], timeout=60)
+    assert await read_all(manager, nadi_scope, "out") == [f"k{i % 16} {i}".encode() for i in range(12)]
+    mended = a_function(nadi_scope, "echo", output="out", name=function.name)
+    async with running(mended, manager):
+        out = await read(manager, nadi_scope, "out", 30)
+    assert [int(event.split()[1]) for event in out] == list(range(30))
+
+
+async def test_batches_are_filled_or_wait_their_time(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope, 1)
+    function = a_function(nadi_scope, "count", output="out", batch_events=10, batch_ms=700)
+    async with running(function, manager):
+        for first in range(0, 25, 5):  # each five are an append of their own
+            await write(manager, nadi_scope, first, first + 5)
+        assert await read(manager, nadi_scope, "out", 3) == [b"10", b"10", b"5"]
+
+
+async def test_it_follows_a_scaling_and_ends_with_a_sealed_stream(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope, 1)
+    function = a_function(nadi_scope, "echo_later", output="out")
+    async with running(function, manager) as task:
+        await write(manager, nadi_scope, 0, 100)
+        await manager.scale_stream(nadi_scope, "in", [0], [(0.0, 0.5), (0.5, 1.0)])
+        await write(manager, nadi_scope, 100, 200)
+        await manager.seal_stream(nadi_scope, "in")
+        await asyncio.wait_for(task, 60)
+    out = await read_all(manager, nadi_scope, "out")
+    assert len(out) == 200
+    assert in_order(out)
+
+
+async def test_what_can_not_be_is_said_at_the_start(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 1)
+    with pytest.raises(FunctionError, match="has no 'missing'"):
+        async with running(a_function(nadi_scope, "missing", min_workers=1), manager) as task:
+            await asyncio.wait([task], timeout=60)
+    groups = manager.reader_group_manager(nadi_scope)
+    await groups.create_reader_group("taken", "out")
+    with pytest.raises(FunctionError, match="give the function another name"):
+        async with running(a_function(nadi_scope, "echo", name="taken"), manager) as task:
+            await asyncio.wait([task], timeout=60)
+    assert HANDLERS.endswith("handlers.py")
+
+
+async def test_nonsense_that_is_returned_is_an_error(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 1)
+    function = a_function(nadi_scope, "returns_nonsense", output="out", retries=0)
+    with pytest.raises(FunctionStoppedError, match="a handler returns bytes"):
+        async with running(function, manager) as task:
+            await asyncio.wait([task], timeout=60)

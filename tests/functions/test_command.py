@@ -1,0 +1,226 @@
+"""`nadi function`, as people and service managers use it: real processes, signals, options."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nadi.cli.app import app
+from nadi.client.aio import StreamManager
+from nadi.errors import InvalidArgumentError, NadiError
+from nadi.functions import Event, Function, FunctionError, Reject, Target, function, serve
+from nadi.functions.definition import function_of
+from nadi.functions.instances import is_dead, short_name, this_instance, worker_name
+from nadi.functions.progress import Counts, FunctionRecord, Instance
+from nadi.testing import RestartableServer
+
+from .support import HANDLERS, read, read_all, streams, until_workers, write
+
+NADI = [sys.executable, "-m", "nadi.cli.app"]
+SLOW = """
+import time
+from nadi.functions import Event, function
+
+@function("{scope}", "in", output="out", name="slow", batch_events=50)
+def slow(event: Event) -> bytes:
+    time.sleep(0.05)
+    return event.data
+"""
+
+
+def takes_too_much(event: Event, one: int, two: int, three: int) -> None: ...
+
+
+async def nadi_command(server: RestartableServer, *arguments: str, code: int = 0) -> str:
+    environment = {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "200"}
+    result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@contextmanager
+def running_command(
+    server: RestartableServer, *arguments: str, folder: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [*NADI, "function", "run", *arguments],
+        env={**os.environ, "NADI_CONTROLLER": server.controller_uri},
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+async def test_ctrl_c_finishes_and_records_what_is_in_hand(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, tmp_path: Path
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 400)
+    (tmp_path / "slowly.py").write_text(SLOW.format(scope=nadi_scope))
+    with running_command(nadi_server, "slowly:slow", folder=tmp_path) as process:
+        await read(manager, nadi_scope, "out", 5)
+        process.send_signal(signal.SIGINT)
+        _, logs = await asyncio.to_thread(process.communicate, timeout=60)
+        assert process.returncode == 0, logs
+    assert "nadi.functions.slow: worker w1 started" in logs
+    done = await read_all(manager, nadi_scope, "out")
+    assert len(done) < 100
+    group = await manager.reader_group_manager(nadi_scope).get_reader_group("slow")
+    assert await group.online_readers() == []
+    with running_command(nadi_server, "slowly:slow", "--timeout", "5", "--max", "2", folder=tmp_path):
+        await read(manager, nadi_scope, "out", len(done) + 20)
+    rest = await read_all(manager, nadi_scope, "out")
+    assert rest[: len(done) + 20] == [f"k{i % 16} {i}".encode() for i in range(len(done) + 20)]  # nothing twice
+
+
+async def test_others_see_what_it_does_and_a_stopped_one_can_be_deleted(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 50, poison=(7,))
+    handler = f"{HANDLERS}:raise_at_poison"
+    options = ["--scope", nadi_scope, "--stream", "in", "--name", "checked", "--retries", "1", "--min", "1"]
+    with running_command(nadi_server, handler, *options, "--output", "out", "--dead-letter", "dead") as process:
+        await read(manager, nadi_scope, "out", 49)
+        await read(manager, nadi_scope, "dead", 1)
+        await until_workers(manager, Function(scope=nadi_scope, stream="in", handler=handler, name="checked"), 1, 2)
+        listed = ""
+        async with asyncio.timeout(30):
+            while " 49 " not in listed:  # the last report takes a second
+                listed = await nadi_command(nadi_server, "function", "list", nadi_scope)
+        assert f"{nadi_scope}/in" in listed
+        shown = await nadi_command(nadi_server, "function", "show", nadi_scope, "checked")
+        assert "ValueError: no such meter" in shown
+        assert "1 to 16" in shown
+        delete = ("function", "delete", nadi_scope, "checked", "--yes")
+        refused = await nadi_command(nadi_server, *delete, code=1)
+        assert "is running: stop it first" in refused
+        process.terminate()
+        await asyncio.to_thread(process.communicate, timeout=60)
+        assert process.returncode == 0
+    assert "forgot 0 outputs" in await nadi_command(nadi_server, "function", "forget", nadi_scope, "checked")
+    assert "deleted function" in await nadi_command(nadi_server, *delete)
+    assert "no functions yet" in await nadi_command(nadi_server, "function", "list", nadi_scope)
+
+
+def test_what_has_no_effect_or_is_missing_is_an_error() -> None:
+    here = ["--scope", "s", "--stream", "t"]
+    for arguments, why in (
+        ([], "say what handles the events"),
+        ([f"{HANDLERS}:echo"], "say what triggers it"),
+        ([f"{HANDLERS}:echo", *here, "--mode", "batched"], "of no use without --target"),
+        ([f"{HANDLERS}:echo", *here, "--exactly-once"], "name one"),
+        ([f"{HANDLERS}:nothing", *here], "has no 'nothing'"),
+        (["no_such_module:echo", *here], "there is no module"),
+        (["--target", "http://127.0.0.1:1", *here, "--memory-mib", "100"], "a target has none"),
+        (["--target", "http://127.0.0.1:1", *here, "--header", "nonsense"], "Name: value"),
+    ):
+        result = CliRunner().invoke(app, ["function", "run", *arguments])
+        assert result.exit_code == 1
+        assert why in " ".join(result.output.split()), arguments
+
+
+def test_options_of_the_command_replace_those_of_the_decorator(tmp_path: Path) -> None:
+    path = tmp_path / "decorated.py"
+    path.write_text(SLOW.format(scope="home"))
+    found = function_of(f"{path}:slow", None, "other", {"retries": 9})
+    assert (found.scope, found.stream, found.retries, found.batch_events, found.output) == (
+        "home",
+        "other",
+        9,
+        50,
+        "out",
+    )
+    assert found.changed(name="twin").name == "twin"
+
+
+def test_functions_that_make_no_sense_are_refused() -> None:
+    def local(event: Event) -> None: ...
+
+    good = {"scope": "s", "stream": "t", "handler": "m:f"}
+    for wrong, why in (
+        ({"handler": None}, "a handler or a target"),
+        ({"target": Target("http://x")}, "a handler or a target"),
+        ({"handler": local}, "at the top of a module"),
+        ({"handler": lambda event: None}, "at the top of a module"),
+        ({"min_workers": 5, "max_workers": 4}, "max_workers is from 5"),
+        ({"batch_events": 0}, "batch_events is from 1"),
+        ({"batch_events": 1, "batch_ms": 5}, "allows no more"),
+        ({"retry_first_s": 5, "retry_longest_s": 1}, "retry_longest_s is from 5"),
+        ({"output": "t"}, "would never end"),
+        ({"dead_letters": "s/t"}, "would never end"),
+        ({"output": "a/b/c"}, "not a scope name"),
+        ({"start": "middle"}, "at the head or at the tail"),
+        ({"handler": None, "target": Target("http://x"), "by_batch": True}, "about a handler"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            Function(**{**good, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="can't be called with"):
+        function("s", "t")(takes_too_much)
+    with pytest.raises(InvalidArgumentError, match="it can't be called"):
+        Function(scope="s", stream="t", target=Target("http://x"))(None)
+
+
+async def test_a_target_without_its_packages_says_what_to_install(
+    manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await streams(manager, nadi_scope)
+    monkeypatch.delitem(sys.modules, "nadi.functions.handlers.target", raising=False)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(FunctionError, match=r"pip install 'nadi\[functions\]'"):
+        await serve(Function(scope=nadi_scope, stream="in", target=Target("http://127.0.0.1:1")), manager)
+
+
+def test_handlers_know_nothing_of_the_client() -> None:
+    """So that a process starts in a tenth of a second."""
+    program = """
+        import sys
+        import nadi.functions.handlers.host
+        from nadi.functions import Context, Event, Reject, function
+        print(any(name.startswith(("nadi.client", "grpc", "pyarrow", "numpy")) for name in sys.modules))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr
+    assert issubclass(Reject, Exception)
+    assert not issubclass(Reject, NadiError)
+
+
+def test_a_dead_workers_name_is_known_and_no_other() -> None:
+    name = worker_name(3, 1)
+    assert name.startswith(this_instance())
+    assert short_name(name) == "w3"
+    assert not is_dead(name)
+    place = this_instance().rsplit(".", 2)[0]
+    assert is_dead(f"{place}.{os.getpid()}.1.w3.1")  # the process number was used again
+    done = subprocess.Popen(["true"])
+    done.wait()
+    assert is_dead(f"{place}.{done.pid}.12345.w1.0")
+    assert not is_dead(f"elsewhere-00000000.{done.pid}.12345.w1.0")
+    assert not is_dead("reader-1")
+
+
+def test_counters_of_instances_that_end_or_die_are_kept() -> None:
+    record = FunctionRecord("f", "s/t", "m:f")
+    one = Instance("h", 1, 0, 1_000, "running", counts=Counts(events=5), last_error="one", last_error_ms=10)
+    two = Instance("h", 2, 0, 1_000, "running", counts=Counts(events=7), last_error="two", last_error_ms=5)
+    record = record.with_instance("one", one, 1_000).with_instance("two", two, 1_000)
+    assert (record.counts.events, record.newest_error, len(record.instances)) == (12, "one", 2)
+    record = record.with_instance("one", None, 2_000)
+    assert (record.counts.events, record.ended.events, record.newest_error) == (12, 5, "one")
+    record = record.with_instance("three", Instance("h", 3, 0, 500_000, "idle"), 500_000)
+    assert (record.counts.events, record.ended.events, list(record.instances)) == (12, 12, ["three"])

@@ -1,0 +1,135 @@
+"""From none to one worker to many and back, with a real service as target, while instances are killed: what the guide
+promises, counted. The short form has one kill; the long one, `-m slow -s`, prints what it saw."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import pytest
+
+from nadi.client.aio import StreamManager
+from nadi.functions import Function, Target
+from nadi.testing import RestartableServer
+
+from .service import Answer, Service, serving
+from .support import streams, until_handled, until_workers, write
+
+RANGES = [(i / 8, (i + 1) / 8) for i in range(8)]
+
+
+@dataclass
+class Demo:
+    """Instances of one function, as processes of the command."""
+
+    server: RestartableServer
+    function: Function
+    processes: list[asyncio.subprocess.Process]
+
+    async def start(self) -> None:
+        assert self.function.target is not None
+        words = ["--scope", self.function.scope, "--stream", "in", "--name", self.function.name, "--idle", "1"]
+        words += ["--target", self.function.target.url, "--mode", "batched", "--max", "8", "--batch", "10"]
+        command = [sys.executable, "-m", "nadi.cli.app", "function", "run", *words]
+        environment = {**os.environ, "NADI_CONTROLLER": self.server.controller_uri}
+        log = asyncio.subprocess.DEVNULL
+        self.processes.append(await asyncio.create_subprocess_exec(*command, env=environment, stderr=log))
+
+    async def kill(self, process: asyncio.subprocess.Process) -> None:
+        self.processes.remove(process)
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def demo(server: RestartableServer, scope: str, service: Service) -> AsyncIterator[Demo]:
+    shown = Demo(server, Function(scope=scope, stream="in", target=Target(service.url), name="demo"), [])
+    try:
+        yield shown
+    finally:
+        for process in list(shown.processes):
+            await shown.kill(process)
+
+
+async def until_received(service: Service, count: int, timeout_s: float = 90.0) -> None:
+    """Wait until so many different events have come."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if len(service.ids) >= count:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def sample(manager: StreamManager, function: Function, counts: list[int]) -> None:
+    """Note how many workers there are, again and again."""
+    group = await manager.reader_group_manager(function.scope).get_reader_group(function.name)
+    while True:
+        counts.append(len(await group.online_readers()))
+        await asyncio.sleep(0.05)
+
+
+async def shown(server: RestartableServer, manager: StreamManager, scope: str, events: int, kills: int) -> str:
+    await streams(manager, scope, 1)
+    chance = random.Random(kills)
+    counts: list[int] = []
+    with serving(Service(lambda events, count: Answer(after_s=0.1))) as service:
+        async with demo(server, scope, service) as shown:
+            await shown.start()
+            await until_handled(manager, shown.function, 0)
+            await until_workers(manager, shown.function, 0, 0)
+            began = time.monotonic()
+            await write(manager, scope, 0, 1)
+            await until_received(service, 1)
+            from_zero_s = time.monotonic() - began
+
+            await manager.scale_stream(scope, "in", [0], RANGES)
+            await shown.start()
+            sampling = asyncio.create_task(sample(manager, shown.function, counts))
+            for number in range(kills):
+                first, last = 1 + events * number // kills, 1 + events * (number + 1) // kills
+                writing = asyncio.create_task(write(manager, scope, first, last))
+                await asyncio.sleep(chance.random() * 2 / kills if kills == 1 else chance.random())
+                await shown.kill(chance.choice(shown.processes))
+                await shown.start()
+                await writing
+            try:
+                await until_received(service, 1 + events)
+            finally:
+                sampling.cancel()
+            await until_workers(manager, shown.function, 0, 0)
+        seen: set[str] = set()
+        last_of: dict[str, int] = {}
+        for event, data in zip(service.events, service.data(), strict=True):
+            if event.get_id() not in seen:
+                seen.add(str(event.get_id()))
+                key, number_of = data.decode().split()
+                assert int(number_of) > last_of.get(key, -1)
+                last_of[key] = int(number_of)
+        assert len(seen) == 1 + events
+        assert max(counts) > 1
+        again = len(service.events) - len(seen)
+    return (
+        f"{events:,} events, {kills} kills: from zero in {from_zero_s:.2f} s, up to {max(counts)} workers, then none; "
+        f"{again:,} events came again"
+    )
+
+
+async def test_from_none_to_many_and_back_with_a_kill(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+) -> None:
+    print(await shown(nadi_server, manager, nadi_scope, 600, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+async def test_from_none_to_many_and_back_with_many_kills(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+) -> None:
+    print(await shown(nadi_server, manager, nadi_scope, 20_000, 30))

@@ -1,0 +1,78 @@
+"""What a group's state says of outputs that are not committed yet: pure rules, and states stored without any."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from nadi.client.readergroup.plan import Completion, Facts, plan
+from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, RecordedOutput, first_state
+from nadi.client.readergroup.updates import (
+    Acquire,
+    Complete,
+    ForgetOutput,
+    Join,
+    Leave,
+    RecordOutput,
+    UndoOutput,
+)
+from nadi.errors import InvalidArgumentError
+
+KEYS = NamedRange("sc/st/0.#epoch.0", 0.0, 1.0)
+SEGMENT = KEYS.segment
+FIRST = RecordedOutput(0, 100, (("sc/out", "id 1"),))
+SECOND = RecordedOutput(100, 150, (("sc/out", "id 2"),))
+
+
+def owned() -> GroupState:
+    state = first_state("id", [(KEYS, 0)], streams=["sc/st"])
+    return state.apply(Join("a", "token"), Acquire("a", SEGMENT))
+
+
+def test_an_output_and_its_position_are_recorded_together() -> None:
+    state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
+    assert state.positions() == {SEGMENT: 100}
+    assert state.outputs == {SEGMENT: FIRST}
+    state = state.apply(RecordOutput("a", SEGMENT, SECOND, FIRST))
+    assert state.outputs == {SEGMENT: SECOND}
+    assert state.apply(ForgetOutput(SEGMENT, FIRST)).outputs == {SEGMENT: SECOND}
+    assert state.apply(ForgetOutput(SEGMENT, SECOND)).outputs == {}
+
+
+def test_no_output_is_recorded_over_one_that_is_not_committed_or_by_who_lost_the_segment() -> None:
+    state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
+    with pytest.raises(InvalidArgumentError, match="its output up to 100 is not committed"):
+        state.apply(RecordOutput("a", SEGMENT, SECOND, None))
+    with pytest.raises(InvalidArgumentError, match="the group is at 100"):
+        state.apply(RecordOutput("a", SEGMENT, RecordedOutput(0, 120, ()), FIRST))
+    with pytest.raises(InvalidArgumentError, match="is not with reader a"):
+        state.apply(Leave("a"), RecordOutput("a", SEGMENT, SECOND, FIRST))
+
+
+def test_an_output_that_can_not_be_committed_is_undone_by_the_segments_reader_or_if_it_has_none() -> None:
+    state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
+    assert state.apply(UndoOutput(NOBODY, SEGMENT, FIRST)) is state
+    for undone in (
+        state.apply(UndoOutput("a", SEGMENT, FIRST)),
+        state.apply(Leave("a"), UndoOutput(NOBODY, SEGMENT, FIRST)),
+    ):
+        assert undone.positions() == {SEGMENT: 0}
+        assert not undone.outputs
+
+
+def test_no_segment_ends_before_its_output_is_committed() -> None:
+    after = NamedRange("sc/st/1.#epoch.1", 0.0, 1.0)
+    facts = Facts(given={SEGMENT: 100}, movable={SEGMENT}, completed={SEGMENT: Completion(100, (after,))})
+    state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
+    assert not any(isinstance(update, Complete) for update in plan(state, "a", facts)[1])
+    state = state.apply(ForgetOutput(SEGMENT, FIRST))
+    assert any(isinstance(update, Complete) for update in plan(state, "a", facts)[1])
+
+
+def test_a_state_stored_before_there_were_outputs_is_read() -> None:
+    state = owned()
+    old = msgspec.to_builtins(state)
+    del old["outputs"]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=GroupState) == state
+    state = state.apply(RecordOutput("a", SEGMENT, FIRST, None))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=GroupState) == state

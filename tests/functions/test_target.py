@@ -1,0 +1,173 @@
+"""An HTTP service as a target, as it sees it: CloudEvents in all three forms, and every kind of answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cloudevents.core.base import BaseCloudEvent
+
+from nadi.client.aio import StreamManager
+from nadi.errors import InvalidArgumentError
+from nadi.functions import DeadLetter, Function, FunctionStoppedError, Target
+from nadi.naming import parse_segment_name
+
+from .service import Answer, Service, as_bytes, serving
+from .support import in_order, read, read_all, running, streams, until_handled, write
+
+QUICK: dict[str, Any] = {"retry_first_s": 0.01, "retry_longest_s": 0.05, "idle_s": 0.5, "max_workers": 2}
+
+
+def to(service: Service, scope: str, target: dict[str, Any] | None = None, **options: Any) -> Function:
+    return Function(scope=scope, stream="in", target=Target(service.url, **(target or {})), **{**QUICK, **options})
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured", "batched"])
+async def test_events_arrive_in_order_with_their_places_and_each_is_dispatched_once(
+    manager: StreamManager, nadi_scope: str, mode: str
+) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 100)
+    target = {"mode": mode, "headers": {"Authorization": "Bearer secret"}, "event_type": "meter.read"}
+    with serving(Service()) as service:
+        function = to(service, nadi_scope, target)
+        async with running(function, manager):
+            await until_handled(manager, function, 100)
+    assert sorted(service.data()) == sorted(f"k{i % 16} {i}".encode() for i in range(100))
+    assert in_order(service.data())
+    for event in service.events:
+        scope, stream, _ = parse_segment_name(event.get_id().rpartition("@")[0])
+        assert (scope, stream, event.get_source()) == (nadi_scope, "in", f"/nadi/{nadi_scope}/in")
+        assert (event.get_type(), event.get_datacontenttype()) == ("meter.read", "application/octet-stream")
+        assert event.get_extension("partitionkey") == event.get_id().rpartition("@")[0]
+        assert event.get_subject() is None
+    assert len({event.get_id() for event in service.events}) == 100
+    assert all(headers["authorization"] == "Bearer secret" for headers in service.headers)
+    assert len(service.connections) <= 2  # one a worker
+    assert len(service.requests) == 100 if mode != "batched" else len(service.requests) < 20
+
+
+async def test_json_stays_json_and_its_key_is_subject_and_partition_key(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    writer = await manager.create_writer(nadi_scope, "in")
+    await writer.write_many([b'{"meter": "hall 1", "wh": 3}', b"no JSON"], "k")
+    await writer.close()
+    with serving(Service()) as service:
+        target = {"mode": "structured", "content_type": "application/json"}
+        function = to(service, nadi_scope, target, key_field="meter")
+        async with running(function, manager):
+            await until_handled(manager, function, 2)
+    first, second = service.events
+    assert first.get_data() == {"meter": "hall 1", "wh": 3}
+    assert (first.get_subject(), first.get_extension("partitionkey")) == ("hall 1", "hall 1")
+    assert second.get_data() == b"no JSON"
+    assert second.get_subject() is None
+
+
+async def test_answers_that_are_cloud_events_go_to_the_output_stream_exactly_once(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 40)
+    event = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "t"}
+
+    def answer(events: list[BaseCloudEvent], count: int) -> Answer:
+        data = as_bytes(events[0])
+        key = data.split()[0].decode()
+        if count % 3 == 0:
+            return Answer(200, {**event, "ce-partitionkey": key, "content-type": "text/plain"}, data)
+        document = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": key}
+        document["data"] = data.decode()
+        if count % 3 == 1:
+            return Answer(200, {"content-type": "application/cloudevents+json"}, json.dumps(document).encode())
+        body = json.dumps([document]).encode()
+        return Answer(200, {"content-type": "application/cloudevents-batch+json; charset=utf-8"}, body)
+
+    with serving(Service(answer)) as service:
+        function = to(service, nadi_scope, output="out", exactly_once=True)
+        async with running(function, manager):
+            out = await read(manager, nadi_scope, "out", 40)
+    assert sorted(out) == sorted(f"k{i % 16} {i}".encode() for i in range(40))
+    assert in_order(out)
+
+
+async def test_what_is_refused_is_a_dead_letter_and_what_fails_is_sent_again(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 12, poison=(3,))
+    failures = {5: Answer(500), 6: Answer(302), 7: Answer(503, {"Retry-After": "1"}), 9: Answer(200, after_s=1.2)}
+
+    def answer(events: list[BaseCloudEvent], count: int) -> Answer:
+        if b"poison" in as_bytes(events[0]):
+            return Answer(422, body=b"no such meter")
+        return failures.pop(count, Answer())
+
+    with serving(Service(answer)) as service:
+        function = to(service, nadi_scope, dead_letters="dead", timeout_s=1.0, retries=3)
+        async with running(function, manager):
+            record = await until_handled(manager, function, 12)
+    letters = [DeadLetter.decode(data) for data in await read_all(manager, nadi_scope, "dead")]
+    assert [(letter.data, letter.error, letter.attempts) for letter in letters] == [
+        (b"k3 3 poison", "HTTP 422", 1),
+        (b"k5 5", "HTTP 302", 2),
+    ]
+    assert letters[0].message == "no such meter"
+    assert [int(data.split()[1]) for data in service.data()] == [0, 1, 2, 3, 4, 5, 5, 6, 6, 7, 7, 8, 9, 10, 11]
+    assert service.times[8] - service.times[7] >= 0.9  # Retry-After
+    assert record.counts.retries == 3
+
+
+async def test_a_refused_batch_is_narrowed_to_the_event(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 64, poison=(40,))
+
+    def answer(events: list[BaseCloudEvent], count: int) -> Answer:
+        return Answer(400 if any(b"poison" in as_bytes(event) for event in events) else 202)
+
+    with serving(Service(answer)) as service:
+        function = to(service, nadi_scope, {"mode": "batched"}, dead_letters="dead")
+        async with running(function, manager):
+            await until_handled(manager, function, 64)
+    [letter] = [DeadLetter.decode(data) for data in await read_all(manager, nadi_scope, "dead")]
+    assert letter.data == b"k8 40 poison"
+    assert len(service.requests) <= 14
+
+
+async def test_tls_with_the_certificates_that_are_trusted(
+    manager: StreamManager, nadi_scope: str, tmp_path: Path
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 3)
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    with serving(Service(), tls) as service:
+        with pytest.raises(FunctionStoppedError, match=r"ConnectError: .*[Cc]ertificate"):
+            async with running(to(service, nadi_scope, retries=0), manager) as task:
+                await asyncio.wait([task], timeout=60)
+        function = to(service, nadi_scope, {"trust_store": str(tmp_path / "ca.pem")})
+        async with running(function, manager):
+            await until_handled(manager, function, 3)
+    assert len(service.data()) == 3
+
+
+def test_targets_that_make_no_sense_are_refused() -> None:
+    for wrong, why in (
+        ({"url": "ftp://x"}, "http"),
+        ({"url": "http://x", "mode": "loud"}, "binary, structured, batched"),
+        ({"url": "http://x", "trust_store": "ca.pem"}, "without https"),
+        ({"url": "http://x", "headers": {"A b": "c"}}, "can't be a header"),
+        ({"url": "http://x", "headers": {"A": "c\r\nd"}}, "can't be a header"),
+        ({"url": "http://x", "headers": {"ce-id": "1"}}, "set by nadi"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=why):
+            Target(**wrong)
