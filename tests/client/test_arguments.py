@@ -35,7 +35,7 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
     **dict.fromkeys(("scale_factor", "min_segments", "events_per_s", "kib_per_s", "keep_ms", "most_ms"), NO_NUMBERS),
     **dict.fromkeys(("keep_bytes", "most_bytes", "primary_key_bytes", "secondary_key_bytes"), NO_NUMBERS),
     **dict.fromkeys(("partitions", "rollover_size_bytes", "schema_id"), NO_NUMBERS),
-    **dict.fromkeys(("recursive", "follow", "wait", "is_done", "keep_history"), ("no", None, 5)),
+    **dict.fromkeys(("recursive", "follow", "wait", "is_done", "keep_history", "over_bookmarks"), ("no", None, 5)),
     **dict.fromkeys(("automatically_note_time", "validate_host_name"), ("no", None, 5)),
     **dict.fromkeys(("scaling", "retention"), ("fixed", 5)),
     **dict.fromkeys(("config", "kind", "rule", "compatibility", "credentials", "serializer"), ("text", 5)),

@@ -195,6 +195,36 @@ def test_a_name_keeps_what_is_left_of_it(seed: int) -> None:
     assert protected(cuts, Named("bookmark", "b", "meters", {1 << 40: 3})) is None
 
 
+def test_epochs_that_are_forgotten_protect_no_less() -> None:
+    forgotten = 0
+    for seed in range(200):
+        stream = lived(seed)
+        places = [stream.head, *(stream.somewhere() for _ in range(3)), stream.tail()]
+        for _ in range(10):
+            stream.live()
+        cuts = Cuts(stream.past())
+        stream.truncate(cuts.latest(cuts.settled(stream.somewhere()), cuts.head))
+        cuts, known = Cuts(stream.past()), stream.history
+        first = min(known.span(stream.head).values())
+        ends = {s: n for s, n in stream.past().ends.items() if s in known.forgetting(first).segments}
+        now = Cuts(Past(known.forgetting(first), stream.head, ends))
+        for start in places:
+            assert now.is_of_stream(start) or now.is_forgotten(start)
+            forgotten += now.is_forgotten(start)
+            for end in (None, *places):
+                named = Named("slice" if end else "bookmark", "s", "meters", start, end)
+                before, after = protected(cuts, named), protected(now, named)
+                if before is None:
+                    is_partly = end is not None and now.is_forgotten(start)
+                    assert after is None or (is_partly and set(after) == set(now.head))
+                elif after is not None:
+                    assert cuts.is_at_or_after(cuts.settled(before), cuts.settled(after))
+                else:  # it stands in segments from long before the head, and nothing was written from there to it
+                    assert now.is_forgotten(start)
+                    assert end is None or cuts.is_at_or_after(cuts.head, cuts.settled(end))
+    assert forgotten > 50
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [

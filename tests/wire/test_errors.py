@@ -37,6 +37,7 @@ BECOMES: list[tuple[e.NadiError, type[e.NadiError]]] = [  # Pravega's protocol c
     (e.PastEndError(S, 40, AT), e.InvalidArgumentError),
     (e.EventTooLargeError(9_000_000, 8_388_608), e.InvalidArgumentError),
     (e.SegmentGoneError(S), e.TruncatedError),
+    (e.EpochGoneError("epoch 3 is forgotten"), e.TruncatedError),
     (e.QueryTruncatedError("scope/stream", e.TruncatedError(S, AT, 40)), e.TruncatedError),
 ]
 NEVER: list[type[e.NadiError]] = [

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from nadi.controller.retention.past import Past
 from nadi.controller.state.history import Cut
 from nadi.controller.state.records import EpochSegment
+from nadi.errors import EpochGoneError
 from nadi.model import cutorder
 from nadi.model.cutorder import CutOrder
 from nadi.model.frontier import Frontier
@@ -32,7 +33,22 @@ class Cuts:
 
     def is_of_stream(self, cut: Cut) -> bool:
         """Whether a reader of the stream could stand there; False too if epochs it needs are forgotten."""
-        return self.past.history.is_valid_cut(cut)
+        try:
+            return self.past.history.is_valid_cut(cut)
+        except EpochGoneError:
+            return False
+
+    def is_forgotten(self, cut: Cut) -> bool:
+        """Whether the cut stands in epochs that are forgotten: under some keys, at least, before the head."""
+        history = self.past.history
+        return not any(map(history.is_unknown, cut)) and any(map(history.is_forgotten, cut))
+
+    def is_gone(self, cut: Cut) -> bool:
+        """Whether such a cut has nothing of what is left before it, under any key."""
+        head, history = self.head, self.past.history
+        is_passed = history.passed(head)
+        known = (segment for segment in cut if not history.is_forgotten(segment))
+        return all(is_passed(segment) or cut[segment] <= head.get(segment, -1) for segment in known)
 
     def settled(self, cut: Cut) -> Cut:
         """The same place, after all segments that end there."""

@@ -105,11 +105,12 @@ class Names:
 
 def protected(cuts: Cuts, named: Named) -> Cut | None:
     """From where on the name keeps the stream's data; None if it names none that is left."""
-    if not all(cuts.is_of_stream(cut) for cut in (named.start, named.end) if cut is not None):
+    head, end = cuts.head, named.end
+    if not all(cuts.is_of_stream(cut) or cuts.is_forgotten(cut) for cut in (named.start, end) if cut is not None):
         return None
-    start, head = cuts.settled(named.start), cuts.head
-    if cuts.is_at_or_after(start, head):
+    start = None if cuts.is_forgotten(named.start) else cuts.settled(named.start)
+    if start is not None and cuts.is_at_or_after(start, head):
         return named.start  # as it was given, so that the segments it names stay
-    if named.end is None or cuts.is_at_or_after(head, cuts.settled(named.end)):
+    if end is None or (cuts.is_gone(end) if cuts.is_forgotten(end) else cuts.is_at_or_after(head, cuts.settled(end))):
         return None
-    return cuts.latest(start, head)
+    return head if start is None else cuts.latest(start, head)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from nadi.errors import InvalidArgumentError
 from nadi.model.load import WINDOWS_S, SegmentLoad
 
-MINUTE_S = 60.0
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
