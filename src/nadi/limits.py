@@ -175,6 +175,14 @@ WATERMARK_PERIOD_S = 10.0  # Pravega's; between two looks at the marks of stream
 # looked at in one round, some 2 ms each; the others have their turn in the next rounds
 WATERMARK_STREAMS_A_ROUND = 1_000
 WATERMARK_WRITERS_MAX = 10_000  # that note times in one stream at once; with more no watermarks are made
+SCALING_LOG_ENTRIES = 1_000  # of a stream; the oldest give way
+SCALING_STREAMS_A_ROUND = 1_000  # looked at in one round; the others have their turn in the next rounds
+SCALING_LOOKS_A_TURN = 20  # of them in one turn of the loop, some 50 us each, and more with many segments
+SCALING_AT_ONCE = 8  # streams that are being changed
+SCALING_MEASURING_SHARE = 0.2  # of the time, at most, is spent waiting for loads
+SCALING_SCAN_S = 10.0  # between two looks for streams that have no load and more segments than they need
+SCALING_SCAN_STREAMS = 1_000  # looked at each time, some 10 us each
+SCALING_WATCHED = 10_000  # of them that are remembered
 RETENTION_PERIOD_S = 10.0  # between two looks at the streams that have a retention policy; Pravega takes 30 minutes
 RETENTION_CLOCK_S = 1.0  # between two comparisons of the wall clock with the monotonic one
 RETENTION_CLOCK_PIECES = 1_000  # of differences between the two that are remembered

@@ -15,7 +15,7 @@ from nadi.cli.session import AsJson, connected
 
 if TYPE_CHECKING:
     from nadi.client import StreamManager
-    from nadi.model.reports import SegmentReport
+    from nadi.model.reports import LoadReport, SegmentReport
 
 
 @connected
@@ -52,8 +52,10 @@ def show_segments(
     if not history:
         current = {segment.segment_id for segment in manager.current_segments(scope, stream)}
         segments = sorted((s for s in segments if s.segment_id in current), key=lambda s: s.low)
-    columns = ["segment", "low", "high", "since", "bytes"]
-    show([_row(s) for s in segments], columns, as_json=as_json, empty=f"Stream {scope}/{stream} is sealed.")
+    columns = ["segment", "low", "high", "since", "bytes", *([] if history else ["events/s", "bytes/s"])]
+    loads = {load.segment_id: load for load in manager.segment_loads(scope, stream)} if not history else {}
+    rows = [_row(s) | (_rates(loads.get(s.segment_id)) if not history else {}) for s in segments]
+    show(rows, columns, as_json=as_json, empty=f"Stream {scope}/{stream} is sealed.")
 
 
 def _row(segment: SegmentReport) -> dict[str, object]:
@@ -72,6 +74,13 @@ def _row(segment: SegmentReport) -> dict[str, object]:
         "end_offset": segment.end_offset,
         "rolled": segment.rolled,
     }
+
+
+def _rates(load: LoadReport | None) -> dict[str, object]:
+    """Means over ten seconds."""
+    if load is None:
+        return {"events/s": 0, "bytes/s": 0}
+    return {"events/s": round(load.events_per_s[1]), "bytes/s": round(load.bytes_per_s[1])}
 
 
 def _draw(segments: list[SegmentReport], name: str, file: Path | None, last_s: float | None) -> None:

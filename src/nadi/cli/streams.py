@@ -8,12 +8,14 @@ import typer
 
 from nadi.cli.bookmarks import PLACE, Scope, Stream
 from nadi.cli.printing import say, show
+from nadi.cli.scaling import EventsPerS, KibPerS, ScaleFactor, policy_of, scaling, scaling_log, scaling_text
 from nadi.cli.segments import show_segments
 from nadi.cli.session import AsJson, Yes, connected
 from nadi.errors import InvalidArgumentError, PermissionDeniedError
 
 if TYPE_CHECKING:
     from nadi.client import Holder, RetentionPolicy, StreamManager
+    from nadi.model.reports import LoadReport
 
 scope_app = typer.Typer(help="Scopes: the namespaces of streams.", no_args_is_help=True)
 stream_app = typer.Typer(help="Streams: list, create, show, seal, truncate, delete.", no_args_is_help=True)
@@ -84,20 +86,16 @@ def create_stream(
     scope: Scope,
     stream: Stream,
     segments: Annotated[int, typer.Option(help="Minimum number of segments.", min=1)] = 1,
-    events_per_s: Annotated[
-        int | None, typer.Option("--events-per-s", help="Split segments that receive more events per second.", min=1)
-    ] = None,
+    events_per_s: EventsPerS = None,
+    kib_per_s: KibPerS = None,
+    scale_factor: ScaleFactor = None,
     tag: Annotated[list[str] | None, typer.Option(help="A tag; may be given several times.")] = None,
     retention: Retention = None,
     retention_most: RetentionMost = None,
     retention_over_bookmarks: OverBookmarks = False,
 ) -> None:
     """Create a stream; its scope must exist."""
-    from nadi.client import ScalingPolicy
-
-    scaling = ScalingPolicy.fixed(segments)
-    if events_per_s is not None:
-        scaling = ScalingPolicy.by_event_rate(events_per_s, min_segments=segments)
+    scaling = policy_of(segments, events_per_s, kib_per_s, scale_factor)
     kept = _policy(retention, retention_most, retention_over_bookmarks)
     made = manager.create_stream(scope, stream, scaling=scaling, retention=kept, tags=tag or ())
     say(f"created stream {scope}/{stream}" if made else f"stream {scope}/{stream} already exists")
@@ -145,7 +143,10 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: A
     info = manager.stream_info(scope, stream)
     row["bytes"] = manager.cuts(scope, stream).bytes_between(info.head, info.tail)
     row["head"], row["tail"] = info.head.as_text(), info.tail.as_text()
-    row["retention"] = policy_text(manager.stream_configuration(scope, stream).retention)
+    configuration = manager.stream_configuration(scope, stream)
+    row["scaling"], row["retention"] = scaling_text(configuration.scaling), policy_text(configuration.retention)
+    hot = [load for load in manager.segment_loads(scope, stream) if load.hot_key is not None]
+    row["hot_keys"] = [_hot(load) for load in hot]
     held_by: tuple[Holder, ...] = ()
     try:
         kept = manager.kept(scope, stream)
@@ -158,9 +159,11 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: A
         {"kind": one.kind, "name": one.name, "bytes_after": one.bytes_after, "cut": one.cut.as_text()}
         for one in held_by
     ]
-    columns = ["stream", "segments", "sealed", "tags", "bytes", "oldest", "retention"]
+    columns = ["stream", "segments", "sealed", "tags", "bytes", "oldest", "scaling", "retention"]
     show([row], columns, as_json=as_json, empty="")
     if not as_json:
+        for key in row["hot_keys"]:
+            say(f"hot key in segment {key['segment']}: {_share(key['share'])}; a key isn't divided by splitting")
         for one in held_by:
             say(f"held back by {one.kind} {one.name}: {one.bytes_after:,} bytes after it")
         if more:
@@ -168,6 +171,8 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: A
 
 
 stream_app.command("segments")(show_segments)
+stream_app.command("scaling")(scaling)
+stream_app.command("scaling-log")(scaling_log)
 
 
 @stream_app.command("seal")
@@ -210,3 +215,14 @@ def _row(manager: StreamManager, scope: str, stream: str) -> dict[str, Any]:
     segments = manager.current_segments(scope, stream)
     tags = sorted(manager.stream_configuration(scope, stream).tags)
     return {"stream": stream, "segments": len(segments), "sealed": not segments, "tags": tags}
+
+
+def _hot(load: LoadReport) -> dict[str, Any]:
+    from nadi.cli.pictures.text import name_of
+
+    assert load.hot_key is not None
+    return {"segment": name_of(load.segment_id), "position": load.hot_key.position, "share": load.hot_key.share}
+
+
+def _share(share: float | None) -> str:
+    return "which one isn't known, for no writer reports its keys" if share is None else f"{share:.0%} of its load"

@@ -14,6 +14,7 @@ from nadi.defaults import (
     DEFAULT_CONTROLLER_PORT,
     DEFAULT_HOST,
     DEFAULT_REST_PORT,
+    DEFAULT_SCALING,
     DEFAULT_STORE_PORT,
     DEFAULT_TOKEN_LIFETIME_S,
 )
@@ -37,6 +38,10 @@ def up(
     containers: Annotated[
         int | None, typer.Option(help="Segment containers of a new folder; can't be changed later. [default: 1]")
     ] = None,
+    scaling: Annotated[
+        str,
+        typer.Option(help="How streams with a scaling policy follow their load: classic or fast."),
+    ] = DEFAULT_SCALING,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
     advertised_host: Annotated[
         str | None, typer.Option(help="Name or address that clients should connect to. [default: --host]")
@@ -100,6 +105,7 @@ def up(
         containers=containers,
         advertised_host=advertised_host,
         security=security,
+        scaling=scaling,
     )
 
     def ready(s: Server) -> None:

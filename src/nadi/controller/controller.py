@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from nadi.controller.engine import comparisons
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.periodic.retention_rounds import RetentionRounds
+from nadi.controller.periodic.scaling_rounds import ScalingRounds
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds
-from nadi.controller.reports.kinds import Page, report
+from nadi.controller.reports.kinds import Kind, Page, report
+from nadi.controller.reports.scaling import loads, scalings
 from nadi.controller.retention import policy
+from nadi.controller.scaling.profile import CLASSIC, Profile
 from nadi.controller.state.histories import first_change
 from nadi.controller.state.history import Cut, History
 from nadi.controller.state.metadata import Metadata, StreamName
@@ -68,7 +72,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS, TXN_TICK_MS, WATERMARK_PERIOD_S
-from nadi.model.reports import RETENTION
+from nadi.model.reports import LOAD, RETENTION, SCALING
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
 from nadi.runtime import Runtime
@@ -79,7 +83,8 @@ class Controller(StructureCalls):
 
     exchange: sends a wire command to the store that has its segment and returns the reply; it is called again after
     WrongHost, since segments move. endpoint_of: (host, port) of the store that has a segment now, as reported to
-    clients; called with any segment name. rpc_endpoint: where this controller itself answers.
+    clients; called with any segment name. rpc_endpoint: where this controller itself answers. scaling: how streams
+    follow their load.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class Controller(StructureCalls):
         clock: Runtime | None = None,
         endpoint_of: Callable[[str], tuple[str, int]],
         rpc_endpoint: tuple[str, int],
+        scaling: Profile = CLASSIC,
     ) -> None:
         self.endpoint_of, self.rpc_endpoint = endpoint_of, rpc_endpoint
         self.clock = clock or Runtime()
@@ -99,6 +105,12 @@ class Controller(StructureCalls):
         super().__init__(flow)
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.watermarks, self.retention = WatermarkRounds(flow), RetentionRounds(flow)
+        self.scaling = ScalingRounds(flow, scaling)
+        self._reports: dict[str, Kind] = {
+            RETENTION: self.retention.report,
+            SCALING: partial(scalings, self.scaling.log),
+            LOAD: partial(loads, self.scaling.hot_keys),
+        }
         flow.steps = {
             CreateWork: lambda name, work: create.steps(flow, name, work),
             UpdateWork: lambda name, work: update.steps(flow, name, work),
@@ -129,6 +141,7 @@ class Controller(StructureCalls):
         schedule.start("transactions whose lease has run out", TXN_TICK_MS / 1000, self.transactions.expire_due)
         schedule.start("watermarks", WATERMARK_PERIOD_S, self.watermarks.round)
         self.retention.start(schedule)
+        self.scaling.start(schedule)
 
     @property
     def unfinished(self) -> dict[str, int]:
@@ -214,7 +227,7 @@ class Controller(StructureCalls):
 
     async def report(self, name: StreamName, kind: str, token: str = "") -> Page:
         """A page of what there is to know of that kind: `nadi.model.reports`."""
-        return await report(self._flow, name, kind, token, {RETENTION: self.retention.report})
+        return await report(self._flow, name, kind, token, self._reports)
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None

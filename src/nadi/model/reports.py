@@ -6,6 +6,8 @@ import msgspec
 
 SEGMENTS = "segments"
 RETENTION = "retention"
+SCALING = "scaling"
+LOAD = "load"
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
@@ -50,3 +52,50 @@ class RetentionReport(msgspec.Struct, frozen=True):
     oldest_ms: int
     holders: list[HolderReport]
     more_holders: int
+
+
+class ScalingReport(msgspec.Struct, frozen=True):
+    """One decision about a stream's segments, by its policy and load.
+
+    number: counts the stream's decisions. kind: "split", "merge" or "hot-key". segments: those that it was about; into:
+    the key ranges of what replaced them. rate, target: in `unit`, "events/s" or "KiB/s". profile: whose rules decided.
+    epoch: the one that began with it, -1 if nothing was to change. is_done: False if somebody else was faster, or the
+    controller died before it began.
+    """
+
+    number: int
+    at_ms: int
+    kind: str
+    segments: list[int]
+    into: list[tuple[float, float]]
+    rate: float
+    target: int
+    unit: str
+    why: str
+    profile: str
+    epoch: int
+    is_done: bool
+
+
+class HotKeyReport(msgspec.Struct, frozen=True):
+    """A key that alone is over what its segment may have. position: in the key space; share: of the segment's load,
+    from 0 to 1. Both are None if no writer reports its keys."""
+
+    position: float | None
+    share: float | None
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """What passes into one of a stream's current segments now.
+
+    events_per_s, bytes_per_s: means, over 2 s, 10 s, 2, 5, 10 and 20 minutes (`nadi.model.load.WINDOWS_S`); all 0 for
+    a segment without load. has_keys: writers report where in the key space their events fall.
+    """
+
+    segment_id: int
+    low: float
+    high: float
+    events_per_s: list[float]
+    bytes_per_s: list[float]
+    has_keys: bool
+    hot_key: HotKeyReport | None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.defaults import DEFAULT_HOST
+from nadi.defaults import DEFAULT_HOST, DEFAULT_SCALING
 from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, StorageFullError, UnavailableError
 from nadi.standalone.security import ServerSecurity
 
@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True):
     containers: int | None
     advertised_host: str | None
     security: ServerSecurity
+    scaling: str = DEFAULT_SCALING
 
 
 class Ready(msgspec.Struct):
@@ -145,13 +146,15 @@ def embedded(
     host: str = DEFAULT_HOST,
     advertised_host: str | None = None,
     security: ServerSecurity | None = None,
+    scaling: str = DEFAULT_SCALING,
 ) -> EmbeddedServer:
     """Start a server in a child process and wait until it takes clients.
 
     folder: where data is kept; None is a new temporary folder (which stays). port: the controller's,
     0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, 1 if
     not given. environment: variables for the server's process. host: where to listen; advertised_host:
-    what clients are told, if not that. security: TLS and who may log in.
+    what clients are told, if not that. security: TLS and who may log in. scaling: how streams with a scaling policy
+    follow their load, "classic" (Pravega's rules, within ten minutes) or "fast" (within seconds).
     Raises DataFolderError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
@@ -161,6 +164,6 @@ def embedded(
     """
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
     settings = Settings(
-        host, port, rest_port, containers or None, advertised_host or None, security or ServerSecurity()
+        host, port, rest_port, containers or None, advertised_host or None, security or ServerSecurity(), scaling
     )
     return EmbeddedServer(path, settings, timeout_s=timeout_s, environment=environment)

@@ -23,8 +23,9 @@ from nadi.controller.grpc.server import add_controller, rpc_server
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
+from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
-from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_STORE_PORT
+from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, StorageFullError, UnavailableError
 from nadi.limits import THREAD_SWITCH_S
 from nadi.observe.health import Component
@@ -41,7 +42,8 @@ class Server:
     """`async with Server(folder) as server:` serves until the block ends.
 
     Ports of 0 are any free ones; `controller_uri` and `rest_uri` say which. A REST port of None: no REST.
-    advertised_host: what clients are told to connect to, if not `host`. Raises DataFolderError where the
+    advertised_host: what clients are told to connect to, if not `host`. scaling: the profile by whose rules streams
+    follow their load. Raises DataFolderError where the
     folder can't be used, UnavailableError where a port is taken, InvalidArgumentError where `security`
     doesn't fit the address or its files.
     """
@@ -57,6 +59,7 @@ class Server:
         containers: int | None = None,
         advertised_host: str | None = None,
         security: ServerSecurity | None = None,
+        scaling: str = DEFAULT_SCALING,
     ) -> None:
         self.folder = Path(folder)
         self._host = host
@@ -66,6 +69,7 @@ class Server:
         self._containers = containers
         self._advertised_host = advertised_host
         self._security = security or ServerSecurity()
+        self._scaling = profile_of(scaling)
         self.store_address = ("", 0)
         self.controller_uri = ""
         self.rest_uri = ""
@@ -98,6 +102,7 @@ class Server:
                 exchange,
                 endpoint_of=lambda segment: self.store_address,
                 rpc_endpoint=(self.store_address[0], self._controller_port),
+                scaling=self._scaling,
             )
             parts.push_async_callback(self.controller.stop)
             await self._start_controller(exchange)

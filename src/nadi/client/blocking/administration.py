@@ -25,5 +25,7 @@ class Administration(Face[aio.StreamManager]):
     segment_info = waits(aio.StreamManager.segment_info)
     current_segments = waits(aio.StreamManager.current_segments)
     segment_history = waits(aio.StreamManager.segment_history)
+    segment_loads = waits(aio.StreamManager.segment_loads)
+    scaling_log = waits(aio.StreamManager.scaling_log)
     segments_between = waits(aio.StreamManager.segments_between)
     scale_stream = waits(aio.StreamManager.scale_stream)

@@ -27,6 +27,8 @@ class ScalingPolicy:
     def __post_init__(self) -> None:
         if self.min_segments < 1:
             raise InvalidArgumentError(f"a stream needs at least one segment, not {self.min_segments}")
+        if self.kind != FIXED and self.target_rate < 1:
+            raise InvalidArgumentError(f"the target rate is {self.target_rate}: give 1 or more for a segment")
 
     @classmethod
     def fixed(cls, segments: int) -> ScalingPolicy:
@@ -35,12 +37,14 @@ class ScalingPolicy:
 
     @classmethod
     def by_event_rate(cls, events_per_s: int, scale_factor: int = 2, min_segments: int = 1) -> ScalingPolicy:
-        """Split a segment above `events_per_s`, into at most `scale_factor`; merge cold ones."""
+        """Split a segment above `events_per_s`, into at most `scale_factor` (2 or more); merge quiet ones."""
+        _check_factor(scale_factor)
         return cls(BY_EVENTS, events_per_s, scale_factor, min_segments)
 
     @classmethod
     def by_data_rate(cls, kib_per_s: int, scale_factor: int = 2, min_segments: int = 1) -> ScalingPolicy:
         """Like `by_event_rate`, but by KiB/s."""
+        _check_factor(scale_factor)
         return cls(BY_KBYTES, kib_per_s, scale_factor, min_segments)
 
 
@@ -117,3 +121,8 @@ class StreamConfiguration:
     tags: tuple[str, ...] = ()
     timestamp_aggregation_timeout_ms: int = 0
     rollover_size_bytes: int = 0
+
+
+def _check_factor(scale_factor: int) -> None:
+    if scale_factor < 2:
+        raise InvalidArgumentError(f"a split makes at least 2 segments: the scale factor can't be {scale_factor}")

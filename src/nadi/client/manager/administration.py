@@ -17,7 +17,16 @@ from nadi.client.control.policy import Holder, Kept, RetentionPolicy, ScalingPol
 from nadi.client.reading.boundary import check_cut
 from nadi.client.segments.info import SegmentInfo, StreamInfo, segment_info, stream_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.model.reports import RETENTION, SEGMENTS, RetentionReport, SegmentReport
+from nadi.model.reports import (
+    LOAD,
+    RETENTION,
+    SCALING,
+    SEGMENTS,
+    LoadReport,
+    RetentionReport,
+    ScalingReport,
+    SegmentReport,
+)
 from nadi.model.scrub import ScrubReport
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -163,6 +172,27 @@ class Administration:
     async def segment_history(self, scope: str, stream: str) -> list[SegmentReport]:
         """Return all segments that the stream ever had, in the order of their ids, those of older epochs first."""
         return await self._controller.report(scope, stream, SEGMENTS, SegmentReport)
+
+    async def segment_loads(self, scope: str, stream: str) -> list[LoadReport]:
+        """Return what passes into the stream's current segments now, by key range; none if the stream is sealed.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     for load in manager.segment_loads("home", "meters"):
+        ...         print(load.low, load.high, f"{load.events_per_s[1]:,.0f} events/s over 10 s", load.hot_key)
+        """
+        return await self._controller.report(scope, stream, LOAD, LoadReport)
+
+    async def scaling_log(self, scope: str, stream: str) -> list[ScalingReport]:
+        """Return what was decided about the stream's segments by its policy and load, and why: the latest 1,000
+        decisions, oldest first.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     for decision in manager.scaling_log("home", "meters"):
+        ...         print(decision.kind, decision.segments, decision.into, decision.why)
+        """
+        return await self._controller.report(scope, stream, SCALING, ScalingReport)
 
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None

@@ -18,6 +18,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     streams.delete_stream,
     streams.change_state,
     scaling.scaling_events,
+    scaling.scaling_log,
+    scaling.load,
     readergroups.list_reader_groups,
     readergroups.show_reader_group,
     readergroups.delete_reader_group,

@@ -10,9 +10,10 @@ from starlette.responses import Response
 from nadi.access.names import Act
 from nadi.controller.rest.bodies import ListedSegment, ScaledSegment, ScaleMetadata
 from nadi.controller.rest.endpoint import STREAM, Call, Parameter, endpoint, on_stream
-from nadi.controller.rest.replies import stream_array
+from nadi.controller.rest.replies import reply, stream_array
 from nadi.controller.state.history import History
 from nadi.errors import InvalidArgumentError
+from nadi.model.reports import LOAD, SCALING, LoadReport, ScalingReport
 from nadi.model.segments import share_keys
 from nadi.naming import segment_epoch, segment_number
 
@@ -46,6 +47,29 @@ async def scaling_events(call: Call) -> Response:
             yield [_metadata(history, epoch) for epoch in epochs[begin : begin + _EPOCHS_A_PAGE]]
 
     return await stream_array(pages(), call.page)
+
+
+@endpoint("GET", STREAM + "/scaling-log", on_stream(Act.LOOK), list[ScalingReport])
+async def scaling_log(call: Call) -> Response:
+    """List what was decided about a stream's segments by its policy and load, and why."""
+
+    async def pages() -> AsyncIterator[list[ScalingReport]]:
+        token = ""
+        while True:
+            page, token = await call.controller.report(call.stream, SCALING, token)
+            yield list(page)
+            if not token:
+                return
+
+    await call.controller.stream(call.stream)
+    return await stream_array(pages(), call.page)
+
+
+@endpoint("GET", STREAM + "/load", on_stream(Act.LOOK), list[LoadReport])
+async def load(call: Call) -> Response:
+    """List what passes into a stream's current segments now."""
+    records, _ = await call.controller.report(call.stream, LOAD)
+    return reply(list(records))
 
 
 def _time(call: Call, name: str) -> int:

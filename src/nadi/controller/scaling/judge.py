@@ -202,15 +202,20 @@ class Judge:
         spare = len(stream.segments) + added - max(stream.config.min_segments, 1)
         steps: list[Step] = []
         run: list[EpochSegment] = []
+        waits = False  # for a neighbour that can soon be merged with it
         for segment in [*stream.segments, None]:
-            is_cold = segment is not None and segment.id not in busy and self._is_cold(stream, segment, now_s)
-            if segment is not None and is_cold and self._may_join(stream, run, segment, spare):
+            left_s = math.inf
+            if segment is not None and segment.id not in busy:
+                left_s = self._cold_in_s(stream, segment, now_s)
+            if segment is not None and left_s <= 0 and self._may_join(stream, run, segment, spare):
                 run.append(segment)
                 continue
-            if len(run) > 1:
+            is_soon = left_s <= self.profile.together_s
+            if len(run) > 1 and not (waits or (is_soon and left_s > 0)):
                 steps.append(self._merge(stream, run))
                 spare -= len(run) - 1
-            run = [segment] if segment is not None and is_cold else []
+            waits = is_soon and left_s > 0
+            run = [segment] if segment is not None and left_s <= 0 else []
         return steps
 
     def _may_join(self, stream: _Stream, run: Sequence[EpochSegment], segment: EpochSegment, spare: int) -> bool:
@@ -224,7 +229,8 @@ class Judge:
             and (joint is None or together <= joint * stream.target)
         )
 
-    def _is_cold(self, stream: _Stream, segment: EpochSegment, now_s: float) -> bool:
+    def _cold_in_s(self, stream: _Stream, segment: EpochSegment, now_s: float) -> float:
+        """How long the segment must stay as quiet as it is to be merged; 0 or less if it can be now."""
         profile, known, load = self.profile, self._known[segment.id], stream.loads.get(segment.id)
         if known.absent_s is not None:
             is_quiet = now_s - max(known.absent_s, known.seen_s) >= profile.idle_s
@@ -236,11 +242,11 @@ class Judge:
             )
         if not is_quiet:
             known.quiet_s = None
-            return False
+            return math.inf
         if known.quiet_s is None:
             known.quiet_s = now_s
-        rests = known.by_change and now_s - known.seen_s < profile.rest_s
-        return not rests and now_s - known.quiet_s >= profile.quiet_s
+        rested_s = known.seen_s + profile.rest_s if known.by_change else now_s
+        return max(rested_s, known.quiet_s + profile.quiet_s) - now_s
 
     def _merge(self, stream: _Stream, run: Sequence[EpochSegment]) -> Step:
         rate = sum(stream.calm_rate(segment) for segment in run)

@@ -27,8 +27,9 @@ class Profile:
     that it is split once and far enough. wanted_s: windows whose highest mean says how many pieces it needs, each with
     `share` of the target, rounded up or down.
 
-    cold: rules that must all be met to merge, for quiet_s; and together with its neighbours, a segment must stay under
-    `joint` times the target, if that is set. idle_s: a segment without any load for so long is cold. merge_at_once:
+    cold: rules that must all be met to merge, for quiet_s, and a little longer while a neighbour is within together_s
+    of that, so that both are merged at once; and together with its neighbours, a segment must stay under `joint` times
+    the target, if that is set. idle_s: a segment without any load for so long is cold. merge_at_once:
     segments that one merge takes. rest_s: a segment made by a change is left alone for so long, unless its rate is
     over `urgent` times the target.
     """
@@ -44,6 +45,7 @@ class Profile:
     round_up: bool
     cold: tuple[Rule, ...]
     quiet_s: float
+    together_s: float
     joint: float | None
     rest_s: float
     urgent: float
@@ -63,6 +65,7 @@ CLASSIC = Profile(
     round_up=False,
     cold=(Rule(120.0, 1.0, 1200.0), Rule(300.0, 1.0), Rule(600.0, 1.0), Rule(1200.0, 0.5)),
     quiet_s=0.0,
+    together_s=0.0,
     joint=None,
     rest_s=600.0,
     urgent=float("inf"),
@@ -81,6 +84,7 @@ FAST = Profile(
     round_up=True,
     cold=(Rule(2.0, 0.5), Rule(10.0, 0.5, 10.0)),
     quiet_s=60.0,
+    together_s=10.0,
     joint=0.5,
     rest_s=60.0,
     urgent=2.0,

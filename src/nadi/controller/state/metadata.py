@@ -45,6 +45,7 @@ from nadi.controller.state.records import (
     Number,
     ReaderGroup,
     RetentionType,
+    ScalingEntry,
     Scope,
     ScopeState,
     Stream,
@@ -186,6 +187,10 @@ class Metadata:
 
     def marks(self, name: StreamName) -> RecordTable[WriterMark]:
         return self._store.table(f"{_PREFIX}/marks/{name.key}", WriterMark, made_late=True)
+
+    def scalings(self, name: StreamName) -> RecordTable[ScalingEntry]:
+        """The stream's scaling log: a ring of its latest entries."""
+        return self._store.table(f"{_PREFIX}/scaling/{name.key}", ScalingEntry, made_late=True)
 
     def tables(self, scope: str) -> RecordTable[KeyValueTable]:
         return self._store.table(f"{_PREFIX}/kvtables/{scope}", KeyValueTable, made_late=True)

@@ -224,6 +224,26 @@ class LimitedStream(Record, frozen=True):
     """Marks that a stream has a retention policy; the stream is in the key."""
 
 
+class ScalingEntry(Record, frozen=True):
+    """Something that was decided about a stream's segments, and why.
+
+    number: counts the stream's entries. kind: split, merge or hot-key. epoch: the one that it was to begin; -1 if none.
+    into: key ranges. rate, target: of what it was about, in `unit`. profile: whose rules decided.
+    """
+
+    number: int
+    at_ms: int
+    kind: str
+    epoch: int
+    segments: tuple[int, ...]
+    into: tuple[tuple[float, float], ...]
+    rate: float
+    target: int
+    unit: str
+    why: str
+    profile: str
+
+
 class TableConfig(Record, frozen=True):
     """A key-value table's configuration. Its keys have `primary_key_bytes` + `secondary_key_bytes` bytes each."""
 

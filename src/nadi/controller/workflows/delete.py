@@ -51,6 +51,7 @@ async def steps(flow: Workflows, name: StreamName, work: DeleteWork) -> None:
         await flow.metadata.epochs(owner).drop()
         await flow.metadata.subscribers(owner).drop()
         await flow.metadata.marks(owner).drop()
+        await flow.metadata.scalings(owner).drop()
         await flow.metadata.timed.remove([owner.key])
         flow.metadata.forget_history(owner)
 

@@ -1,0 +1,219 @@
+"""The rounds in which streams are scaled: every few seconds, those that have load, and those that have more segments
+than they need now.
+
+What should change is for `scaling.judge`; it is carried out by the workflow of any scaling, if the stream still is as
+it was judged. So a round cut short leaves the rest to the next, a scaling that has begun is finished whatever happens,
+and of two decisions about a segment, by two controllers or by a person meanwhile, only the first is carried out.
+
+What the judges remember is kept in memory, by the monotonic clock: after a restart they wait as long again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+from nadi.controller.engine.workflows import Workflows
+from nadi.controller.periodic.schedule import Schedule
+from nadi.controller.scaling.cutting import HotKey
+from nadi.controller.scaling.judge import Decision, Judge, Step
+from nadi.controller.scaling.log import ScalingLog
+from nadi.controller.scaling.profile import Profile
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, Stream, StreamState
+from nadi.controller.workflows import scale
+from nadi.errors import InvalidArgumentError, NotFoundError, StreamSealedError
+from nadi.limits import (
+    SCALING_AT_ONCE,
+    SCALING_LOOKS_A_TURN,
+    SCALING_MEASURING_SHARE,
+    SCALING_SCAN_S,
+    SCALING_SCAN_STREAMS,
+    SCALING_STREAMS_A_ROUND,
+    SCALING_WATCHED,
+)
+from nadi.model.load import SegmentLoad
+from nadi.naming import INTERNAL_SCOPE, parse_segment_name, segment_epoch
+from nadi.throttled_log import Complaints
+
+log = logging.getLogger(__name__)
+
+_NO_LOADS: Mapping[int, SegmentLoad] = {}
+
+
+@dataclass
+class Counts:
+    """What this controller has decided since it began, in segments that were split, merges, and hot keys found."""
+
+    splits: int = 0
+    merges: int = 0
+    hot_keys: int = 0
+
+
+class ScalingRounds:
+    def __init__(self, flow: Workflows, profile: Profile) -> None:
+        self.profile, self.counts, self.log = profile, Counts(), ScalingLog(flow.metadata)
+        self._flow = flow
+        self._judges: dict[str, Judge] = {}
+        self._watched: set[str] = set()  # streams with more segments than their least
+        self._changing: set[str] = set()
+        self._all: AsyncIterator[StreamName] | None = None
+        self._continue_after = ""
+        self._loads_due_s = 0.0
+        self._complaints = Complaints(log, "scaling of %s waits for the next round")
+
+    def start(self, schedule: Schedule) -> None:
+        schedule.start("scalings", self.profile.period_s, self.round)
+        schedule.start("looks for streams to merge", SCALING_SCAN_S, self.find_idle)
+
+    def hot_keys(self, name: StreamName) -> Mapping[int, HotKey | None]:
+        """The segments of the stream with a key that alone is too hot; None where it isn't known which key."""
+        judge = self._judges.get(name.key)
+        return judge.hot_keys if judge is not None else {}
+
+    async def round(self) -> None:
+        """Look at the next streams, at most SCALING_STREAMS_A_ROUND of them."""
+        clock = self._flow.clock
+        began_s = clock.monotonic()
+        if began_s < self._loads_due_s:
+            return
+        loads = _by_stream(await self._flow.segments.loads())
+        now_s = clock.monotonic()
+        self._loads_due_s = began_s + (now_s - began_s) / SCALING_MEASURING_SHARE
+        keys = sorted({*loads, *self._watched})
+        self._judges = {key: judge for key, judge in self._judges.items() if key in loads or key in self._watched}
+        if len(keys) > SCALING_STREAMS_A_ROUND:
+            later = [key for key in keys if key > self._continue_after]
+            keys = [*later, *keys][:SCALING_STREAMS_A_ROUND]
+            self._continue_after = keys[-1]
+        for index, key in enumerate(keys):
+            if index % SCALING_LOOKS_A_TURN == 0:
+                await asyncio.sleep(0)
+            if key not in self._changing:
+                await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s)
+
+    async def _look_at(self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float) -> None:
+        metadata = self._flow.metadata
+        found = await metadata.find_stream(name)
+        if found is not None and any(segment_epoch(segment) > found.value.epoch for segment in loads):
+            metadata.forget(name)  # another controller has scaled it
+            found = await metadata.find_stream(name)
+        if found is None or found.value.state is not StreamState.ACTIVE or not _is_elastic(found.value):
+            self._watched.discard(name.key)
+            self._judges.pop(name.key, None)
+            return
+        stream = found.value
+        judge = self._judges.get(name.key)
+        if judge is None:
+            judge = self._judges[name.key] = Judge(self.profile)
+        try:
+            decision = judge.look(stream.segments, stream.config, loads, now_s)
+            self._watch(name, stream)
+            await self._tell(name, decision)
+            if decision.sealed and len(self._changing) < SCALING_AT_ONCE:
+                self._changing.add(name.key)
+                self._flow.tasks.spawn(self._change(name, stream, decision))
+        except Exception as error:
+            self._complaints.tell(name.key, error)
+
+    def _watch(self, name: StreamName, stream: Stream) -> None:
+        """Remember whether the stream could do with fewer segments, for when it has no load any more."""
+        if len(stream.segments) <= stream.config.min_segments:
+            self._watched.discard(name.key)
+        elif len(self._watched) < SCALING_WATCHED:
+            self._watched.add(name.key)
+
+    async def _tell(self, name: StreamName, decision: Decision) -> None:
+        """Record what changes nothing: hot keys."""
+        found = [step for step in decision.steps if not step.into]
+        if found:
+            self.counts.hot_keys += len(found)
+            for step in found:
+                log.warning("%s has a hot key in segment %d: %s", name, step.segments[0], step.why)
+            await self.log.add(name, [self._entry(step, -1) for step in found])
+
+    async def _change(self, name: StreamName, stream: Stream, decision: Decision) -> None:
+        steps = [step for step in decision.steps if step.into]
+
+        async def begin() -> AnyWork | None:
+            now = await self._flow.metadata.open_stream(name)
+            if now.config != stream.config or now.epoch != stream.epoch:
+                return None  # another policy, other segments: the next round looks again
+            work = await scale.begin(self._flow, name, decision.sealed, decision.ranges, 0)
+            await self.log.add(name, [self._entry(step, work.change.epoch) for step in steps])
+            return work
+
+        try:
+            if await self._flow.run(name, begin) is not None:
+                for step in steps:
+                    self.counts.splits += len(step.into) > 1
+                    self.counts.merges += len(step.into) == 1
+                    log.info("%s: %s of %s: %s", name, step.kind, ", ".join(map(str, step.segments)), step.why)
+            self._complaints.settled(name.key)
+        except (NotFoundError, StreamSealedError):
+            pass  # meanwhile
+        except Exception as error:
+            self._complaints.tell(name.key, error)
+        finally:
+            self._changing.discard(name.key)
+
+    def _entry(self, step: Step, epoch: int) -> ScalingEntry:
+        return ScalingEntry(
+            0,
+            self._flow.clock.now_ms(),
+            step.kind,
+            epoch,
+            step.segments,
+            step.into,
+            step.rate,
+            step.target,
+            step.unit,
+            step.why,
+            self.profile.name,
+        )
+
+    # --- streams without load ----------------------------------------------------------------------
+
+    async def find_idle(self) -> None:
+        """Look at the next streams for more segments than they need, though nothing is written to them."""
+        for _ in range(SCALING_SCAN_STREAMS):
+            if self._all is None:
+                self._all = self._streams()
+            try:
+                name = await anext(self._all, None)
+            except BaseException:
+                self._all = None
+                raise
+            if name is None:
+                self._all = None
+                return
+            found = await self._flow.metadata.find_stream(name)
+            if found is not None and found.value.state is StreamState.ACTIVE and _is_elastic(found.value):
+                self._watch(name, found.value)
+
+    async def _streams(self) -> AsyncIterator[StreamName]:
+        metadata = self._flow.metadata
+        async for scope, _ in metadata.scopes.scan():
+            if scope != INTERNAL_SCOPE:
+                async for stream, _ in metadata.streams(scope).scan():
+                    if not stream.startswith("_"):
+                        yield StreamName(scope, stream)
+
+
+def _is_elastic(stream: Stream) -> bool:
+    return stream.config.scale_type is not ScaleType.FIXED and stream.config.target_rate > 0
+
+
+def _by_stream(loads: list[SegmentLoad]) -> dict[str, dict[int, SegmentLoad]]:
+    """The loads of people's streams, by stream and segment."""
+    found: dict[str, dict[int, SegmentLoad]] = {}
+    for load in loads:
+        try:
+            scope, stream, segment = parse_segment_name(load.segment)
+        except InvalidArgumentError:
+            continue  # a part of a transaction, say
+        if scope != INTERNAL_SCOPE and not stream.startswith("_"):
+            found.setdefault(f"{scope}/{stream}", {})[segment] = load
+    return found
