@@ -129,12 +129,12 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
     wanted = {
         "scopes": [("prn::/", read), ("prn::/", update), ("prn::/scope:S", read), ("prn::/", update)],
         "streams": [("prn::/scope:S", read), ("prn::/scope:S", update)],
-        "stream": [("prn::/scope:S/stream:T", p) for p in (read, update, update, update, read)],
+        "stream": [("prn::/scope:S/stream:T", p) for p in (read, update, update, update, update, read, read, read)],
     }
-    assert asked[:11] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
+    assert asked[:14] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
     group = [("prn::/scope:S", read), ("prn::/scope:S/reader-group:G", read), ("prn::/scope:S", update)]
-    assert asked[11:14] == group
-    assert set(asked[14:]) == {("prn::/", read)}
+    assert asked[14:17] == group
+    assert set(asked[17:]) == {("prn::/", read)}
     assert len(asked) == len(ENDPOINTS)
 
 

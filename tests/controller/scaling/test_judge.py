@@ -50,6 +50,18 @@ def test_a_load_ten_times_as_high_for_a_while_and_back() -> None:
     assert min(world.times("merge")) >= 1_500 + 60, "quiet means a minute"
 
 
+def test_neighbours_that_go_quiet_one_after_the_other_are_merged_at_once() -> None:
+    def until(end: float) -> Keys:
+        return even(50, lambda at: 1_000 if at < end else 1, seed=int(end))
+
+    world = World([until(end) for end in (200, 201, 203, 206, 208, 212)], FAST, policy(1_000), noise=0.1)
+    world.run(200)
+    assert len(world.segments) >= 6
+    world.run(200)
+    assert len(world.segments) == 1
+    assert len(world.times("merge")) == 1
+
+
 @pytest.mark.parametrize("profile", [FAST, CLASSIC])
 @pytest.mark.parametrize("times", [0.5, 0.9, 1.0, 1.1, 1.2, 1.3, 2.0])
 def test_a_load_at_a_threshold_does_not_flap(profile: Profile, times: float) -> None:

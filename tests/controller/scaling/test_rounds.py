@@ -1,0 +1,307 @@
+"""The rounds of scaling over a store that says what load there is: what is decided happens whole, once, or not at all,
+whoever is killed or comes between, and its reason is on record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import pytest
+from msgspec.structs import replace
+
+from nadi.controller.controller import Controller
+from nadi.controller.scaling.judge import Step
+from nadi.controller.scaling.profile import FAST
+from nadi.controller.state.metadata import StreamName
+from nadi.controller.state.records import Config, ScaleType
+from nadi.errors import InvalidArgumentError
+from nadi.limits import SCALING_LOG_ENTRIES
+from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
+from nadi.model.reports import LOAD, SCALING, LoadReport, ScalingReport
+from nadi.wire import commands as wire
+from nadi.wire.commands import Command
+from nadi.wire.loads import packed_loads
+from tests.controller.fake_store import FakeStore
+from tests.controller.support import STREAM, FakeClock, scaled, settle
+
+TARGET = 1_000
+LONG_S = 2_000.0
+ELASTIC = Config(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
+SPREAD = KeySample(tuple(i / 100 for i in range(100)), (1.0,) * 100)
+
+
+class LoadedStore(FakeStore):
+    """rates: what the store measures now, by segment; keys: what it knows of their keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates: dict[str, float] = {}
+        self.keys: KeySample | None = SPREAD
+        self.asked = 0
+
+    def answer(self, command: Command) -> Command:
+        if isinstance(command, wire.GetSegmentLoads):
+            self.asked += 1
+            loads = [
+                SegmentLoad(name, LONG_S, (rate,) * len(WINDOWS_S), (rate * 100,) * len(WINDOWS_S), self.keys)
+                for name, rate in sorted(self.rates.items())
+            ]
+            return wire.SegmentLoads(command.request_id, command.segment, packed_loads(loads), True)
+        return super().answer(command)
+
+
+def new_controller(store: FakeStore, clock: FakeClock) -> Controller:
+    return Controller(
+        store.exchange, clock=clock, endpoint_of=lambda _: ("127.0.0.1", 1), rpc_endpoint=("127.0.0.1", 2), scaling=FAST
+    )
+
+
+@asynccontextmanager
+async def elastic(config: Config = ELASTIC) -> AsyncIterator[tuple[Controller, LoadedStore, FakeClock]]:
+    store, clock = LoadedStore(), FakeClock()
+    controller = new_controller(store, clock)
+    await controller.start()
+    try:
+        await controller.create_scope(STREAM.scope)
+        await controller.create_stream(STREAM, config)
+        yield controller, store, clock
+    finally:
+        await controller.stop()
+
+
+async def rounds(controller: Controller, clock: FakeClock, seconds: int) -> None:
+    for _ in range(seconds):
+        await clock.advance(1_000)
+        await settle(300)
+
+
+async def ids(controller: Controller) -> list[int]:
+    return [segment.id for segment in await controller.current_segments(STREAM)]
+
+
+async def told(controller: Controller) -> list[ScalingReport]:
+    page, token = await controller.report(STREAM, SCALING)
+    assert not token
+    assert all(isinstance(one, ScalingReport) for one in page)
+    return list(page)
+
+
+async def test_a_hot_segment_is_split_by_its_keys_and_its_pieces_merged_when_all_is_quiet() -> None:
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 2_500.0}
+        await rounds(controller, clock, 3)
+        made = await ids(controller)
+        assert len(made) == 4
+        (split,) = await told(controller)
+        assert (split.kind, split.segments, split.epoch, split.is_done) == ("split", [0], 1, True)
+        assert (split.rate, split.target, split.unit, split.profile) == (2_500, TARGET, "events/s", "fast")
+        assert "2.5 times its target of 1,000 events/s" in split.why
+        assert split.into == [(s.low, s.high) for s in await controller.current_segments(STREAM)]
+        assert controller.scaling.counts.splits == 1
+        store.rates = {STREAM.segment(segment): 5.0 for segment in made}
+        await rounds(controller, clock, 200)
+        assert len(await ids(controller)) == 1
+        assert [one.kind for one in await told(controller)] == ["split", "merge"]
+        assert controller.scaling.counts.merges == 1
+
+
+async def test_streams_without_load_are_found_and_merged() -> None:
+    async with elastic() as (controller, _, clock):
+        await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
+        await controller.create_stream(StreamName("home", "fixed"), Config(min_segments=1))
+        await rounds(controller, clock, 150)
+        assert len(await ids(controller)) == 1
+        (merge,) = await told(controller)
+        assert (merge.kind, merge.rate) == ("merge", 0.0)
+
+
+async def test_a_hot_key_is_told_once_and_nothing_is_split() -> None:
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 5_000.0}
+        store.keys = KeySample((0.25,) * 96 + (0.1, 0.4, 0.6, 0.9), (1.0,) * 100)
+        await rounds(controller, clock, 300)
+        assert await ids(controller) == [0]
+        (found,) = await told(controller)
+        assert (found.kind, found.into, found.epoch, found.is_done) == ("hot-key", [], -1, True)
+        assert "one key has 96%" in found.why
+        ((load,), _) = await controller.report(STREAM, LOAD)
+        assert isinstance(load, LoadReport)
+        assert load.hot_key is not None
+        assert (load.hot_key.position, load.hot_key.share) == (0.25, 0.96)
+        assert controller.scaling.counts.hot_keys == 1
+        store.rates = {STREAM.segment(0): 500.0}
+        await rounds(controller, clock, 5)
+        ((load,), _) = await controller.report(STREAM, LOAD)
+        assert load.hot_key is None, "it is hot no more"
+
+
+@pytest.mark.parametrize("change", ["policy", "fixed", "scaled", "sealed", "deleted"])
+async def test_what_changes_while_loads_are_asked_for(change: str) -> None:
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 2_500.0}
+
+        async def meanwhile(command: Command) -> None:
+            if isinstance(command, wire.GetSegmentLoads) and store.asked:
+                store.before = None
+                if change == "policy":
+                    await controller.update_stream(STREAM, replace(ELASTIC, target_rate=10_000))
+                elif change == "fixed":
+                    await controller.update_stream(STREAM, Config(min_segments=1))
+                elif change == "scaled":
+                    await scaled(controller, [0], [(0.0, 0.9), (0.9, 1.0)])
+                else:
+                    await controller.seal_stream(STREAM)
+                    if change == "deleted":
+                        await controller.delete_stream(STREAM)
+
+        store.before = meanwhile
+        await rounds(controller, clock, 5)
+        if change == "deleted":
+            assert not await controller.stream_exists(STREAM)
+            return
+        assert await ids(controller) == {"scaled": [1 << 32 | 1, 1 << 32 | 2], "sealed": []}.get(change, [0])
+        assert not await told(controller)
+
+
+@pytest.mark.parametrize("what", ["policy", "scaled", "sealed"])
+async def test_who_is_faster_at_the_streams_lock_wins(what: str) -> None:
+    """A person's change that has the lock while the round has its verdict: the verdict is dropped."""
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 2_500.0}
+        lock = controller._flow.lock(STREAM)
+        await lock.acquire()
+        await rounds(controller, clock, 2)
+        assert STREAM.key in controller.scaling._changing, "it is decided"
+        if what == "policy":
+            person = asyncio.ensure_future(controller.update_stream(STREAM, replace(ELASTIC, target_rate=10_000)))
+        elif what == "scaled":
+            person = asyncio.ensure_future(scaled(controller, [0], [(0.0, 0.9), (0.9, 1.0)]))
+        else:
+            person = asyncio.ensure_future(controller.seal_stream(STREAM))
+        await settle()
+        waiters = lock._waiters
+        assert waiters is not None
+        waiters.rotate(1)  # the person first
+        lock.release()
+        await person
+        await settle(300)
+        await rounds(controller, clock, 3)
+        expected = {"policy": [0], "scaled": [1 << 32 | 1, 1 << 32 | 2], "sealed": []}
+        assert await ids(controller) == expected[what]
+        assert not await told(controller)
+
+
+@pytest.mark.parametrize("lose_reply", [False, True])
+async def test_a_controller_killed_at_any_step_has_scaled_or_has_not(lose_reply: bool) -> None:
+    for step in count():
+        store, clock = LoadedStore(), FakeClock()
+        controller = new_controller(store, clock)
+        await controller.start()
+        await controller.create_scope(STREAM.scope)
+        await controller.create_stream(STREAM, ELASTIC)
+        store.rates = {STREAM.segment(0): 2_500.0}
+        await rounds(controller, clock, 1)
+        store.die_at(step, lose_reply=lose_reply)
+        await rounds(controller, clock, 2)
+        was_killed = store.dead.is_set()
+        await controller.stop()
+        store.revive()
+        again = new_controller(store, clock)
+        await again.start()
+        await settle(500)
+        epoch = (await again.stream(STREAM)).epoch
+        assert epoch in (0, 1), step
+        done = [one for one in await told(again) if one.is_done]
+        assert len(done) == epoch, "each scaling has its reason, and one that isn't done isn't said to be"
+        await rounds(again, clock, 20)
+        assert len(await ids(again)) == 4, step
+        assert (await again.stream(STREAM)).epoch == 1, "it was split once"
+        assert [one.kind for one in await told(again) if one.is_done] == ["split"]
+        held = {name for name in store.segments if name.startswith(f"{STREAM.key}/")}
+        assert held == {STREAM.segment(segment) for segment in (0, *await ids(again))}
+        await again.stop()
+        if not was_killed:
+            assert step > 10
+            return
+
+
+async def test_two_controllers_never_both_change_a_segment() -> None:
+    store, clock = LoadedStore(), FakeClock()
+    one, other = new_controller(store, clock), new_controller(store, clock)
+    await one.start()
+    await other.start()
+    await one.create_scope(STREAM.scope)
+    await one.create_stream(STREAM, ELASTIC)
+    for generation in range(6):
+        segments = await ids(one)
+        store.rates = {STREAM.segment(segment): 2_500.0 for segment in segments[:2]}
+        epoch = (await one.stream(STREAM)).epoch
+        await rounds(one, clock, 8)
+        one.metadata.forget(STREAM)
+        assert (await one.stream(STREAM)).epoch == epoch + 1, generation
+        store.rates = {}
+        await rounds(one, clock, 70)  # rested
+        one.metadata.forget(STREAM)
+    reports = await told(one)
+    sealed = [segment for report in reports if report.is_done for segment in report.segments]
+    assert len(sealed) == len(set(sealed))
+    await one.stop()
+    await other.stop()
+
+
+async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
+    async with elastic() as (controller, store, _):
+        log = controller.scaling.log
+        entry = controller.scaling._entry(Step("hot-key", (0,), (), 5.0, 1, "events/s", "one key has it all"), -1)
+        for _ in range(3):
+            await log.add(STREAM, [entry] * (SCALING_LOG_ENTRIES // 2 - 1))
+        await controller._flow.metadata.scalings(STREAM).drop()
+        for size in (1, SCALING_LOG_ENTRIES - 2, 7):
+            await log.add(STREAM, [entry] * size)
+        fresh = [one.number for one in await log.entries(STREAM)]
+        assert len(fresh) == SCALING_LOG_ENTRIES
+        assert fresh == list(range(fresh[0], fresh[0] + SCALING_LOG_ENTRIES))
+        other = Controller(
+            store.exchange, endpoint_of=lambda _: ("127.0.0.1", 1), rpc_endpoint=("127.0.0.1", 2), scaling=FAST
+        )
+        await other.scaling.log.add(STREAM, [entry])
+        await log.add(STREAM, [entry])  # what it remembers is old
+        assert [one.number for one in await log.entries(STREAM)][-1] == fresh[-1] + 2
+        page, token = await controller.report(STREAM, SCALING, str(fresh[-1]))
+        assert [one.number for one in page] == [fresh[-1] + 1, fresh[-1] + 2]
+        assert not token
+        with pytest.raises(InvalidArgumentError, match="give back the one that you got"):
+            await controller.report(STREAM, SCALING, "x")
+        await controller.seal_stream(STREAM)
+        await controller.delete_stream(STREAM)
+        await controller.create_stream(STREAM, ELASTIC)
+        assert not await told(controller)
+        await log.add(STREAM, [entry])
+        assert [one.number for one in await told(controller)] == [1]
+
+
+async def test_odd_loads_harm_nothing() -> None:
+    async with elastic() as (controller, store, clock):
+        names = ["home/meters/0.#epoch.9", "home/nothing/0.#epoch.0", "home/_hidden/0.#epoch.0", "odd", "a/b/c/d"]
+        names += ["_system/_tables/work/0.#epoch.0", f"{STREAM.segment(0)}#transaction.{5:032x}"]
+        store.rates = dict.fromkeys(names, 1e9)
+        await rounds(controller, clock, 10)
+        assert await ids(controller) == [0]
+        store.rates[STREAM.segment(0)] = float("nan")
+        await rounds(controller, clock, 10)
+        assert await ids(controller) == [0]
+
+
+async def test_a_clock_that_is_set_changes_no_decision() -> None:
+    async with elastic() as (controller, store, clock):
+        await rounds(controller, clock, 2)
+        clock.set(-86_400_000)
+        store.rates = {STREAM.segment(0): 2_500.0}
+        await rounds(controller, clock, 3)
+        assert len(await ids(controller)) == 4
+        clock.set(10 * 86_400_000)
+        store.rates = {STREAM.segment(segment): 5.0 for segment in await ids(controller)}
+        await rounds(controller, clock, 55)
+        assert len(await ids(controller)) == 4, "quiet is a minute, whatever the wall clock says"
