@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, TxnState
+from nadi.controller.state.records import Config, ScaleType, TxnState
 from nadi.controller.state.segments import Segments
 from nadi.controller.time.mark_stream import MarkStream
 from nadi.errors import AlreadyExistsError
@@ -96,9 +96,10 @@ async def _at_work(world: World, history: History, seconds: float, pace: float) 
     await world.until_ready()
     with contextlib.suppress(AlreadyExistsError):  # an answer was lost; so below
         await first.control("scope", lambda controller: controller.create_scope("home"))
-    for stream in (SCALED, TRUNCATED):
+    elastic = Config(ScaleType.EVENTS_PER_SECOND, 1, 4, 2)  # so that segments are merged while the scaler splits them
+    for stream, config in ((SCALED, elastic), (TRUNCATED, Config(min_segments=2))):
         with contextlib.suppress(AlreadyExistsError):
-            await first.control("create", lambda controller: controller.create_stream(stream, Config(min_segments=2)))  # noqa: B023
+            await first.control("create", lambda controller: controller.create_stream(stream, config))  # noqa: B023
     streams = [SCALED, TRUNCATED]
     works: list[Coroutine[Any, Any, None]] = [
         Writer(world, history, "writer-1", SCALED, notes=True).run(10.0 * pace),

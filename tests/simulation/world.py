@@ -23,6 +23,7 @@ from typing import Self, TypeVar
 from crc32c import crc32c
 
 from nadi.controller.controller import Controller
+from nadi.controller.scaling.profile import FAST
 from nadi.controller.state.history import History
 from nadi.errors import UnavailableError
 from nadi.segmentstore.store import SegmentStore
@@ -110,7 +111,11 @@ class World:
         while True:
             store = SegmentStore(self._folder, CONTAINERS, None, self.runtime, chunks, parts)
             controller = Controller(
-                store.exchange, clock=self.runtime, endpoint_of=lambda _: ("store", 1), rpc_endpoint=("controller", 2)
+                store.exchange,
+                clock=self.runtime,
+                endpoint_of=lambda _: ("store", 1),
+                rpc_endpoint=("controller", 2),
+                scaling=FAST,
             )
             self.server = server = Server(process, store, controller, parts)
             try:
