@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nadi
-from nadi.client import StreamManager, aio
+from nadi.client import ScalingPolicy, StreamManager, aio
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
@@ -369,3 +369,12 @@ async def test_nothing_is_left_of_the_async_face(uri: str) -> None:
     with pytest.raises(ClosedError):
         await writer.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_a_stream_that_may_be_split_takes_no_bytes(manager: StreamManager) -> None:
+    manager.create_stream("sc", "elastic-bytes", scaling=ScalingPolicy.by_data_rate(10))
+    with pytest.raises(InvalidArgumentError, match="scaled with its load"):
+        manager.create_byte_writer("sc", "elastic-bytes")
+    manager.update_stream("sc", "elastic-bytes", scaling=ScalingPolicy.fixed(1))
+    with manager.create_byte_writer("sc", "elastic-bytes") as writer:
+        writer.write(b"fixed")

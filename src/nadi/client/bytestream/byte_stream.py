@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nadi.client.bytestream.byte_reader import ByteStreamReader
 from nadi.client.bytestream.byte_writer import ByteStreamWriter
+from nadi.client.control.policy import FIXED
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.writing.sender import ACK_TIMEOUT_S
@@ -18,7 +19,12 @@ from nadi.naming import segment_name
 async def open_byte_writer(
     stores: SegmentStores, scope: str, stream: str, ack_timeout_s: float = ACK_TIMEOUT_S
 ) -> ByteStreamWriter:
-    """A writer at the stream's present end."""
+    """A writer at the stream's present end; InvalidArgumentError for a stream that may be scaled under it."""
+    if (await stores.controller.stream_configuration(scope, stream)).scaling.kind != FIXED:
+        raise InvalidArgumentError(
+            f"{scope}/{stream} is scaled with its load, and a byte stream has one segment: "
+            "update its scaling to ScalingPolicy.fixed(1)"
+        )
     current = await stores.controller.current_segments(scope, stream)
     if not current:
         raise StreamSealedError(f"{scope}/{stream}")
