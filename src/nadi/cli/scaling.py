@@ -45,14 +45,15 @@ def policy_of(segments: int, events_per_s: int | None, kib_per_s: int | None, fa
 
 
 def scaling_text(policy: ScalingPolicy) -> str:
-    """The policy in words: `1,000 events/s a segment, 4 segments or more`."""
+    """The policy in words: `1,000 events/s a segment, at least 4 segments, …`."""
     from nadi.client.control.policy import BY_EVENTS, FIXED
 
     several = f"{policy.min_segments:,} segment{'s' if policy.min_segments > 1 else ''}"
     if policy.kind == FIXED:
         return f"{several}, fixed"
     unit = "events/s" if policy.kind == BY_EVENTS else "KiB/s"
-    return f"{policy.target_rate:,} {unit} a segment, {several} or more, split by up to {max(2, policy.scale_factor):,}"
+    pieces = max(2, policy.scale_factor)
+    return f"{policy.target_rate:,} {unit} a segment, at least {several}, split into up to {pieces:,} at once"
 
 
 @connected
@@ -97,5 +98,5 @@ def _row(one: ScalingReport) -> dict[str, Any]:
         "at": at.isoformat(timespec="milliseconds"),
         "decision": one.kind if one.is_done else f"{one.kind} (not carried out)",
         "segments": [name_of(segment) for segment in one.segments],
-        "into": [f"{low:.4g}-{high:.4g}" for low, high in one.into] or "-",
+        "into": [f"{low:.4g}-{high:.4g}" for low, high in one.into],
     }

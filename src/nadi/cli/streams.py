@@ -159,9 +159,10 @@ def show_stream(manager: StreamManager, scope: Scope, stream: Stream, as_json: A
         {"kind": one.kind, "name": one.name, "bytes_after": one.bytes_after, "cut": one.cut.as_text()}
         for one in held_by
     ]
-    columns = ["stream", "segments", "sealed", "tags", "bytes", "oldest", "scaling", "retention"]
+    columns = ["stream", "segments", "sealed", "tags", "bytes", "oldest", "retention"]
     show([row], columns, as_json=as_json, empty="")
     if not as_json:
+        say(f"scaling: {row['scaling']}")
         for key in row["hot_keys"]:
             say(f"hot key in segment {key['segment']}: {_share(key['share'])}; a key isn't divided by splitting")
         for one in held_by:

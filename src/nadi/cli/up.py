@@ -96,17 +96,6 @@ def up(
         token_lifetime_s=token_lifetime,
         insecure_public=insecure_public,
     )
-    server = Server(
-        data,
-        host=host,
-        store_port=store_port,
-        controller_port=port,
-        rest_port=rest_port,
-        containers=containers,
-        advertised_host=advertised_host,
-        security=security,
-        scaling=scaling,
-    )
 
     def ready(s: Server) -> None:
         say(f"nadi is serving {data.resolve()}")
@@ -116,5 +105,16 @@ def up(
         say("Press Ctrl-C to stop.")
 
     with errors_told():
+        server = Server(
+            data,
+            host=host,
+            store_port=store_port,
+            controller_port=port,
+            rest_port=rest_port,
+            containers=containers,
+            advertised_host=advertised_host,
+            security=security,
+            scaling=scaling,
+        )
         uvloop.run(serve(server, ready))
     say("stopped")

@@ -1,0 +1,104 @@
+"""Streams that scale themselves, as one sees it in the shell: policies, the log of decisions, loads and hot keys."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import nadi
+from nadi.cli.app import app
+from nadi.client import ScalingPolicy, StreamManager
+
+from .test_streams import Shell
+
+TARGET = 50
+LIMIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[nadi.standalone.EmbeddedServer]:
+    with nadi.embedded(tmp_path_factory.mktemp("data"), scaling="fast", rest_port=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def busy(server: nadi.standalone.EmbeddedServer) -> Iterator[Shell]:
+    """Two streams that get 400 events/s each: one under many keys, one under a single one."""
+    done = threading.Event()
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        for stream in ("spread", "single"):
+            manager.create_stream("home", stream, scaling=ScalingPolicy.by_event_rate(TARGET, 4))
+
+        def write() -> None:
+            with manager.create_writer("home", "spread") as spread, manager.create_writer("home", "single") as single:
+                while not done.is_set():
+                    for key in range(20):
+                        spread.write_event(b"spread", routing_key=f"{key}")
+                        single.write_event(b"single", routing_key="same")
+                    time.sleep(0.05)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            yield Shell(server.controller_uri)
+        finally:
+            done.set()
+            thread.join()
+
+
+def test_a_split_and_its_reason(busy: Shell) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not (rows := busy.json("stream", "scaling-log", "home", "spread")):
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    split = rows[0]
+    assert (split["kind"], split["decision"], split["segments"]) == ("split", "split", ["0.#epoch.0"])
+    assert (split["target"], split["unit"], split["profile"], split["is_done"]) == (TARGET, "events/s", "fast", True)
+    assert 2 <= len(split["into"]) <= 4
+    told = busy.run("stream", "scaling-log", "home", "spread").output
+    assert "0.#epoch.0" in told
+    assert "split" in told
+    shown = busy.json("stream", "segments", "home", "spread")
+    assert len(shown) >= 2
+    assert sum(row["events/s"] for row in shown) > 0
+    assert busy.json("stream", "scaling-log", "home", "spread", "--last", "1")[0]["number"] >= split["number"]
+
+
+def test_a_hot_key_is_shown(busy: Shell) -> None:
+    end = time.monotonic() + LIMIT_S
+    while not busy.json("stream", "show", "home", "single")[0]["hot_keys"]:
+        assert time.monotonic() < end
+        time.sleep(0.5)
+    output = busy.run("stream", "show", "home", "single").output
+    assert "hot key in segment 0.#epoch.0: 100% of its load" in output
+    assert "scaling: 50 events/s a segment, at least 1 segment, split into up to 4 at once" in output
+    assert len(busy.json("stream", "segments", "home", "single")) == 1, "it is not split in vain"
+    (found,) = busy.json("stream", "scaling-log", "home", "single")
+    assert (found["kind"], found["into"]) == ("hot-key", [])
+
+
+def test_policies_that_mean_nothing_are_refused(busy: Shell) -> None:
+    create = ("stream", "create", "home", "odd")
+    for options, says in (
+        (("--events-per-s", "5", "--kib-per-s", "5"), "choose one"),
+        (("--scale-factor", "4"), "no effect on a fixed number"),
+    ):
+        refused = busy.run(*create, *options, code=1)
+        assert says in refused.output
+    assert busy.run(*create, "--events-per-s", "0", code=2).output
+    assert busy.run(*create, "--scale-factor", "1", "--events-per-s", "5", code=2).output
+
+
+def test_a_profile_that_is_none(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["up", "--data", str(tmp_path / "d"), "--port", "0", "--scaling", "quick"])
+    assert result.exit_code == 1
+    assert "there is no scaling profile 'quick': choose classic or fast" in result.output
+    assert "Traceback" not in result.output
+    with pytest.raises(nadi.errors.InvalidArgumentError, match="choose classic or fast"):
+        nadi.embedded(tmp_path / "d", scaling="quick")
