@@ -438,7 +438,7 @@ def test_a_repair_that_is_killed_leaves_it_to_the_next_start(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("nadi.cli.repair.made_anew", killed)
+        patch.setattr("nadi.cli.admin.repair.made_anew", killed)
         assert "a server can be started" not in command("repair", folder, "--yes").output
     assert "stream power/steady: rebuilt" in command("check", folder).output
     with nadi.embedded(folder) as server, nadi.StreamManager(server.controller_uri) as manager:

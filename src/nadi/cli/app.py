@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 
 from nadi import __version__
+from nadi.cli.admin.check import check
+from nadi.cli.admin.passwd import passwd
+from nadi.cli.admin.repair import repair
+from nadi.cli.admin.up import up
 from nadi.cli.bookmarks import bookmark_app, slice_app
-from nadi.cli.check import check
 from nadi.cli.functions import function_app
-from nadi.cli.passwd import passwd
 from nadi.cli.printing import failure, say
 from nadi.cli.read import read
-from nadi.cli.repair import repair
 from nadi.cli.scrub import scrub
 from nadi.cli.streams import scope_app, stream_app
-from nadi.cli.up import up
 
 app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
 app.command()(up)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nadi.cli.check import inspected, locked, made_anew, tell, tell_anew
+from nadi.cli.admin.check import inspected, locked, made_anew, tell, tell_anew
 from nadi.cli.printing import errors_told, failure, say
 from nadi.errors import InvalidArgumentError
 
