@@ -228,6 +228,10 @@ class FakeController(ControllerClient):
     def _checkStreamExists(self, request: pb.StreamInfo) -> pb.ExistsResponse:
         return pb.ExistsResponse(exists=(request.scope, request.stream) in self.streams)
 
+    def _getStreamConfiguration(self, request: pb.StreamInfo) -> pb.StreamConfig:
+        self._stream(request)
+        return pb.StreamConfig(streamInfo=request, scalingPolicy=pb.ScalingPolicy(minNumSegments=1))
+
     def _getCurrentSegments(self, request: pb.StreamInfo) -> pb.SegmentRanges:
         stream = self._stream(request)
         epoch = {} if stream.sealed else stream.epochs[-1]
