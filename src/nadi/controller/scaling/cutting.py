@@ -65,16 +65,22 @@ def sampled(keys: KeySample | None, low: float, high: float) -> Sampled:
 
 
 def cut(sample: Sampled, pieces: int) -> list[KeyRange]:
-    """The range in at most so many pieces of like load, tiling it; a single one if it can't be cut.
+    """The range in at most so many pieces of like load, tiling it; a single one if it can't be cut. Evenly, if too
+    little is known of its keys; in fewer pieces, if there aren't enough samples for so many.
 
     >>> sample = sampled(KeySample((0.1, 0.2, 0.3, 0.4) * 8, (1.0,) * 32), 0.0, 1.0)
     >>> [round(high, 2) for _, high in cut(sample, 2)]
     [0.25, 1.0]
     """
+    if sample.is_enough or pieces < 2:
+        return _cut_by_keys(sample, pieces)
+    return [piece for piece in equal_ranges(pieces, sample.low, sample.high) if piece[0] < piece[1]]
+
+
+def _cut_by_keys(sample: Sampled, pieces: int) -> list[KeyRange]:
+    pieces = min(pieces, sample.count // SAMPLES_A_PIECE)
     if pieces < 2:
         return [(sample.low, sample.high)]
-    if sample.count < max(LEAST_SAMPLES, SAMPLES_A_PIECE * pieces):
-        return [piece for piece in equal_ranges(pieces, sample.low, sample.high) if piece[0] < piece[1]]
     borders: list[float] = []
     passed, wanted = 0.0, 1 / pieces
     for index, share in enumerate(sample.shares[:-1]):
@@ -103,7 +109,7 @@ def around(sample: Sampled, key: HotKey, pieces: int) -> list[KeyRange]:
     ranges: list[KeyRange] = []
     for low, high, share, count in ((sample.low, start, before, left), (end, sample.high, after, others - left)):
         if low < high and share:
-            ranges += cut(_within(sample, low, high), max(1, count))
+            ranges += _cut_by_keys(_within(sample, low, high), count)
     return _tiling([*ranges, (start, end)], sample.low, sample.high)
 
 

@@ -9,13 +9,14 @@ restart sees everything anew, and never acts sooner because of it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nadi.controller.scaling.cutting import HotKey, Sampled, around, cut, sampled
 from nadi.controller.scaling.profile import Profile, Rule, mean
 from nadi.controller.state.records import Config, EpochSegment, ScaleType
-from nadi.limits import STREAM_MAX_SEGMENTS
+from nadi.limits import SCALING_SEGMENTS_A_CHANGE, STREAM_MAX_SEGMENTS
 from nadi.model.load import SegmentLoad
 from nadi.model.segments import KeyRange
 
@@ -57,7 +58,7 @@ class Decision:
 @dataclass(slots=True)
 class _Known:
     """A segment since it was first seen. blind: how often in a row its keys were cut without knowing where they are;
-    siblings: the other pieces of that cut."""
+    of: the range that was cut into it and its siblings then."""
 
     seen_s: float
     by_change: bool
@@ -66,7 +67,7 @@ class _Known:
     quiet_s: float | None = None
     absent_s: float | None = None
     blind: int = 0
-    siblings: tuple[KeyRange, ...] = ()
+    of: KeyRange = (0.0, 0.0)
 
 
 @dataclass(slots=True)
@@ -112,7 +113,7 @@ class Judge:
     # --- splits ----------------------------------------------------------------------------------
 
     def _splits(self, stream: _Stream, now_s: float) -> list[Step]:
-        room = STREAM_MAX_SEGMENTS - len(stream.segments)
+        room = min(STREAM_MAX_SEGMENTS - len(stream.segments), SCALING_SEGMENTS_A_CHANGE)
         steps = []
         for segment in stream.segments:
             step = self._split(stream, segment, now_s, room)
@@ -178,20 +179,20 @@ class Judge:
         """Remember that the range was cut blindly, for when its pieces are seen."""
         if len(self._blind) > STREAM_MAX_SEGMENTS:
             self._blind.clear()  # of changes that were refused
+        blind, of = self._known[segment.id].blind + 1, (segment.low, segment.high)
         for piece in ranges:
-            siblings = tuple(other for other in ranges if other != piece)
-            self._blind[piece] = _Known(0.0, True, blind=self._known[segment.id].blind + 1, siblings=siblings)
+            self._blind[piece] = _Known(0.0, True, blind=blind, of=of)
 
     def _is_vain(self, stream: _Stream, segment: EpochSegment, rate: float) -> bool:
         """Whether the segment came of blind cuts that left nearly all load in one piece, time and again."""
         known = self._known[segment.id]
-        beside = sum(
-            stream.rate(stream.loads.get(other.id), self.profile.wanted_s[-1])
-            for other in stream.segments
-            if any(other.low < high and low < other.high for low, high in known.siblings) and other is not segment
-        )
-        if rate < VAIN_SHARE * (rate + beside):
-            known.blind, known.siblings = 0, ()
+        beside = 0.0
+        for other in stream.within(*known.of):
+            if other is not segment:
+                beside += stream.rate(stream.loads.get(other.id), self.profile.wanted_s[-1])
+            if rate < VAIN_SHARE * (rate + beside):
+                known.blind, known.of = 0, (0.0, 0.0)
+                return False
         return known.blind >= VAIN_GENERATIONS
 
     # --- merges ----------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class Judge:
     def _merges(self, stream: _Stream, splits: Sequence[Step], now_s: float) -> list[Step]:
         busy = {segment for step in splits for segment in step.segments if step.into}
         added = sum(len(step.into) - 1 for step in splits if step.into)
-        spare = len(stream.segments) + added - max(stream.config.min_segments, 1)
+        spare = min(len(stream.segments) + added - max(stream.config.min_segments, 1), SCALING_SEGMENTS_A_CHANGE)
         steps: list[Step] = []
         run: list[EpochSegment] = []
         waits = False  # for a neighbour that can soon be merged with it
@@ -286,6 +287,14 @@ class _Stream:
 
     def rate(self, load: SegmentLoad | None, window_s: float) -> float:
         return mean(load, window_s, in_bytes=self.in_bytes) if load is not None else 0.0
+
+    def within(self, low: float, high: float) -> Iterator[EpochSegment]:
+        """The segments that have keys of that range."""
+        index = bisect_left(self.segments, low, key=lambda segment: segment.high)
+        while index < len(self.segments) and self.segments[index].low < high:
+            if self.segments[index].high > low:
+                yield self.segments[index]
+            index += 1
 
     def calm_rate(self, segment: EpochSegment) -> float:
         """The rate by which a merge is judged: over the longest window that all quiet must have lasted."""
