@@ -203,6 +203,17 @@ def test_a_policy_changed_meanwhile_counts_from_then_on() -> None:
     assert len(world.segments) == 1
 
 
+def test_a_time_without_a_store_is_no_quiet_time() -> None:
+    """It is away for two minutes soon after a load fell, and measures anew when the load is back."""
+    world = World([even(300, lambda at: 0 if 100 <= at < 243 else 4_000)], FAST, policy(1_000))
+    world.run(120)
+    assert len(world.segments) >= 4
+    world.now_s += 120
+    world.rates.clear()
+    world.run(30)
+    assert "merge" not in world.kinds()
+
+
 def test_a_judge_that_forgot_everything_does_nothing_new_at_a_steady_load() -> None:
     world = World([even(300, lambda _: 7_000)], FAST, policy(1_000), noise=0.1)
     world.run(200)

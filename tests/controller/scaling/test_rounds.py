@@ -29,6 +29,7 @@ from tests.controller.support import STREAM, FakeClock, scaled, settle
 TARGET = 1_000
 LONG_S = 2_000.0
 ELASTIC = Config(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
+HOT = KeySample((0.25,) * 96 + (0.1, 0.4, 0.6, 0.9), (1.0,) * 100)
 SPREAD = KeySample(tuple(i / 100 for i in range(100)), (1.0,) * 100)
 
 
@@ -120,7 +121,7 @@ async def test_streams_without_load_are_found_and_merged() -> None:
 async def test_a_hot_key_is_told_once_and_nothing_is_split() -> None:
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 5_000.0}
-        store.keys = KeySample((0.25,) * 96 + (0.1, 0.4, 0.6, 0.9), (1.0,) * 100)
+        store.keys = HOT
         await rounds(controller, clock, 300)
         assert await ids(controller) == [0]
         (found,) = await told(controller)
@@ -191,6 +192,42 @@ async def test_who_is_faster_at_the_streams_lock_wins(what: str) -> None:
         expected = {"policy": [0], "scaled": [1 << 32 | 1, 1 << 32 | 2], "sealed": []}
         assert await ids(controller) == expected[what]
         assert not await told(controller)
+
+
+async def test_a_hot_key_told_while_the_stream_is_deleted_leaves_nothing() -> None:
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 5_000.0}
+        store.keys = HOT
+        deletions: list[asyncio.Future[None]] = []
+
+        async def delete() -> None:
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+
+        async def meanwhile(command: Command) -> None:
+            if isinstance(command, wire.UpdateTableEntries) and "/scaling/" in command.segment and not deletions:
+                store.rates = {}
+                deletions.append(asyncio.ensure_future(delete()))
+                await settle(500)
+
+        store.before = meanwhile
+        await rounds(controller, clock, 4)
+        await asyncio.gather(*deletions)
+        assert deletions
+        assert not [name for name in store.tables if "/scaling/" in name]
+
+
+async def test_a_hot_key_that_could_not_be_recorded_is_told_when_there_is_room() -> None:
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 5_000.0}
+        store.keys = HOT
+        store.full = True
+        await rounds(controller, clock, 10)
+        assert not await told(controller)
+        store.full = False
+        await rounds(controller, clock, 10)
+        assert [one.kind for one in await told(controller)] == ["hot-key"]
+        assert controller.scaling.counts.hot_keys == 1
 
 
 @pytest.mark.parametrize("lose_reply", [False, True])

@@ -102,6 +102,7 @@ class World:
         decision = self.judge.look(self.segments, self.config, loads, self.now_s)
         if decision.steps:
             self.history.append((self.now_s - 1_000, decision))
+        self.judge.told |= {step.segments[0] for step in decision.steps if not step.into}
         if decision.sealed:
             self._change(decision)
 

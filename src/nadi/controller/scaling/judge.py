@@ -72,10 +72,12 @@ class _Known:
 
 @dataclass(slots=True)
 class Judge:
-    """For one stream, under one profile."""
+    """For one stream, under one profile. hot_keys: what is found, by segment; None: suspected, not sampled. told: of
+    which segments that is on record, as whoever records it says here; until then each look returns it again."""
 
     profile: Profile
-    hot_keys: dict[int, HotKey | None] = field(default_factory=dict)  # by segment; None: suspected, not sampled
+    hot_keys: dict[int, HotKey | None] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
     _known: dict[int, _Known] = field(default_factory=dict)
     _blind: dict[KeyRange, _Known] = field(default_factory=dict)  # what will be known of pieces that are being made
     _is_new: bool = True
@@ -86,6 +88,7 @@ class Judge:
         """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
         have any. now_s: monotonic. Called at most once per profile.period_s or so."""
         self._meet(segments, loads, now_s)
+        self.told &= self.hot_keys.keys()
         if config.scale_type is ScaleType.FIXED or config.target_rate <= 0:
             self.hot_keys.clear()
             return Decision()
@@ -106,8 +109,8 @@ class Judge:
             known = self._known[segment.id]
             if segment.id in loads:
                 known.absent_s = None
-            elif known.absent_s is None:
-                known.absent_s = now_s
+            elif known.absent_s is None:  # after a store's restart, say: what it was before counts no more
+                known.absent_s, known.quiet_s = now_s, None
         self._is_new = False
 
     # --- splits ----------------------------------------------------------------------------------
@@ -170,10 +173,9 @@ class Judge:
         return self._found(stream, segment, key, rate, f"{told}: one key has {key.share:.0%}, and a key isn't divided")
 
     def _found(self, stream: _Stream, segment: EpochSegment, key: HotKey | None, rate: float, why: str) -> Step | None:
-        """A hot key: told once for a segment."""
-        is_known = segment.id in self.hot_keys
+        """A hot key: told once for a segment, until it is hot no more."""
         self.hot_keys[segment.id] = key
-        return None if is_known else stream.step("hot-key", [segment], (), rate, why)
+        return None if segment.id in self.told else stream.step("hot-key", [segment], (), rate, why)
 
     def _expect(self, segment: EpochSegment, ranges: Sequence[KeyRange]) -> None:
         """Remember that the range was cut blindly, for when its pieces are seen."""
