@@ -4,18 +4,19 @@ whoever is killed or comes between, and its reason is on record."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.judge import Step
+from nadi.controller.scaling.judge import Decision, Judge, Step
 from nadi.controller.scaling.profile import FAST
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType
+from nadi.controller.state.records import Config, EpochSegment, ScaleType
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCALING_LOG_ENTRIES
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
@@ -25,6 +26,7 @@ from nadi.wire.commands import Command
 from nadi.wire.loads import packed_loads
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import STREAM, FakeClock, scaled, settle
+from tests.support.turns import MostInATurn
 
 TARGET = 1_000
 LONG_S = 2_000.0
@@ -317,6 +319,25 @@ async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
         assert not await told(controller)
         await log.add(STREAM, [entry])
         assert [one.number for one in await told(controller)] == [1]
+
+
+async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with elastic() as (controller, store, _):
+        for number in range(12):
+            name = StreamName("home", f"wide{number}")
+            await controller.create_stream(name, replace(ELASTIC, min_segments=60))
+            store.rates |= {name.segment(segment): 900.0 for segment in range(60)}
+        turn, look = MostInATurn(), Judge.look
+
+        def counted(judge: Judge, segments: Sequence[EpochSegment], *others: Any) -> Decision:
+            turn.count(len(segments))
+            return look(judge, segments, *others)
+
+        monkeypatch.setattr(Judge, "look", counted)
+        async with turn:
+            await controller.scaling.round()
+        assert turn.all == 12 * 60
+        assert turn.most <= 240
 
 
 async def test_odd_loads_harm_nothing() -> None:

@@ -27,10 +27,10 @@ from nadi.controller.workflows import scale
 from nadi.errors import InvalidArgumentError, NotFoundError, StreamSealedError
 from nadi.limits import (
     SCALING_AT_ONCE,
-    SCALING_LOOKS_A_TURN,
     SCALING_MEASURING_SHARE,
     SCALING_SCAN_S,
     SCALING_SCAN_STREAMS,
+    SCALING_SEGMENTS_A_TURN,
     SCALING_STREAMS_A_ROUND,
     SCALING_WATCHED,
 )
@@ -40,6 +40,7 @@ from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
 
+_LOOK = 4  # segments: what a stream costs besides its own
 _NO_LOADS: Mapping[int, SegmentLoad] = {}
 
 
@@ -88,13 +89,17 @@ class ScalingRounds:
             later = [key for key in keys if key > self._continue_after]
             keys = [*later, *keys][:SCALING_STREAMS_A_ROUND]
             self._continue_after = keys[-1]
-        for index, key in enumerate(keys):
-            if index % SCALING_LOOKS_A_TURN == 0:
+        looked = 0  # in this turn
+        for key in keys:
+            if key in self._changing:
+                continue
+            looked += await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s)
+            if looked >= SCALING_SEGMENTS_A_TURN:
                 await asyncio.sleep(0)
-            if key not in self._changing:
-                await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s)
+                looked = 0
 
-    async def _look_at(self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float) -> None:
+    async def _look_at(self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float) -> int:
+        """Return how many segments were looked at, and what a look costs besides as so many."""
         metadata = self._flow.metadata
         found = await metadata.find_stream(name)
         if found is not None and any(segment_epoch(segment) > found.value.epoch for segment in loads):
@@ -103,7 +108,7 @@ class ScalingRounds:
         if found is None or found.value.state is not StreamState.ACTIVE or not _is_elastic(found.value):
             self._watched.discard(name.key)
             self._judges.pop(name.key, None)
-            return
+            return _LOOK
         stream = found.value
         judge = self._judges.get(name.key)
         if judge is None:
@@ -116,6 +121,7 @@ class ScalingRounds:
                 self._flow.tasks.spawn(self._carry_out(name, stream, judge, decision))
         except Exception as error:
             self._complaints.tell(name.key, error)
+        return _LOOK + len(stream.segments)
 
     def _watch(self, name: StreamName, stream: Stream) -> None:
         """Remember whether the stream could do with fewer segments, for when it has no load any more."""
