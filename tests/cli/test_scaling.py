@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 
 import nadi
 from nadi.cli.app import app
+from nadi.cli.scaling import _first
 from nadi.client import ScalingPolicy, StreamManager
 
 from .test_streams import Shell
@@ -61,13 +64,22 @@ def test_a_split_and_its_reason(busy: Shell) -> None:
     assert (split["kind"], split["decision"], split["segments"]) == ("split", "split", ["0.#epoch.0"])
     assert (split["target"], split["unit"], split["profile"], split["is_done"]) == (TARGET, "events/s", "fast", True)
     assert 2 <= len(split["into"]) <= 4
+    assert (split["into"][0][0], split["into"][-1][1]) == (0.0, 1.0), "as exactly as they are"
+    assert all(one[1] == other[0] for one, other in pairwise(split["into"]))
     told = busy.run("stream", "scaling-log", "home", "spread").output
     assert "0.#epoch.0" in told
     assert "split" in told
-    shown = busy.json("stream", "segments", "home", "spread")
-    assert len(shown) >= 2
-    assert sum(row["events/s"] for row in shown) > 0
+    assert re.search(r"\b0-0\.\d", told)
+    while not any(row["events/s"] for row in busy.json("stream", "segments", "home", "spread")):
+        assert time.monotonic() < end, "new segments have a rate half a second after their first events"
+        time.sleep(0.1)
+    assert len(busy.json("stream", "segments", "home", "spread")) >= 2
     assert busy.json("stream", "scaling-log", "home", "spread", "--last", "1")[0]["number"] >= split["number"]
+
+
+def test_a_decision_about_many_segments_is_told_in_short() -> None:
+    assert _first(list("abcdefghi")) == list("abcdefghi")
+    assert _first([f"{number}" for number in range(1_208)])[-2:] == ["7", "and 1,200 more"]
 
 
 def test_a_hot_key_is_shown(busy: Shell) -> None:

@@ -463,3 +463,5 @@ async def test_the_load_of_a_segment_is_told(ask: Exchange) -> None:
     assert load.keys is None
     assert unpacked_loads((await ask(wire.GetSegmentLoads(9, LOAD_SEGMENT, "", S))).loads) == []
     assert await ask(wire.GetSegmentLoads(9, S, "", "")) == wire.NoSuchSegment(9, S, "", -1)
+    assert isinstance(await ask(wire.DeleteSegment(9, S, "")), wire.SegmentDeleted)
+    assert unpacked_loads((await ask(wire.GetSegmentLoads(9, LOAD_SEGMENT, "", ""))).loads) == []

@@ -83,6 +83,8 @@ class MemoryContainer(Container):
         request.done(result)
         for record in frame.touched.values():
             record.waiters.wake()
+            if record.deleted:
+                self.load.forget(record.name)
 
 
 class MemoryStore:

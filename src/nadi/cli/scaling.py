@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nadi.client import ScalingPolicy, StreamManager
     from nadi.model.reports import ScalingReport
 
+_LISTED = 8  # segments or key ranges of one decision
+
 EventsPerS = Annotated[
     int | None, typer.Option("--events-per-s", help="Split segments that receive more events per second.", min=1)
 ]
@@ -82,7 +84,7 @@ def scaling_log(
 ) -> None:
     """Show what was decided about a stream's segments, and why."""
     decisions = manager.scaling_log(scope, stream)[-last:]
-    rows = [_row(one) for one in decisions]
+    rows = [_row(one) if as_json else _told(_row(one)) for one in decisions]
     empty = f"Nothing was decided about {scope}/{stream} yet."
     show(rows, ["at", "decision", "segments", "into", "why"], as_json=as_json, empty=empty)
 
@@ -98,5 +100,15 @@ def _row(one: ScalingReport) -> dict[str, Any]:
         "at": at.isoformat(timespec="milliseconds"),
         "decision": one.kind if one.is_done else f"{one.kind} (not carried out)",
         "segments": [name_of(segment) for segment in one.segments],
-        "into": [f"{low:.4g}-{high:.4g}" for low, high in one.into],
     }
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    """The row as people read it."""
+    into = [f"{low:.4g}-{high:.4g}" for low, high in row["into"]]
+    return row | {"segments": _first(row["segments"]), "into": _first(into)}
+
+
+def _first(names: list[str]) -> list[str]:
+    left = len(names) - _LISTED
+    return names if left < 2 else [*names[:_LISTED], f"and {left:,} more"]

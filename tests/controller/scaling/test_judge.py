@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nadi.controller.scaling.profile import CLASSIC, FAST, Profile
 from nadi.controller.state.records import Config, ScaleType
+from nadi.limits import SCALING_SEGMENTS_A_CHANGE
 
 from .world import Keys, World, even, policy
 
@@ -133,6 +134,32 @@ def test_without_samples_ranges_are_cut_evenly() -> None:
     assert first.into == ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 
 
+def test_one_decision_adds_or_takes_no_more_than_a_thousand_segments() -> None:
+    """A policy that wants 2,000 at once gets them one after the other."""
+    world = World([even(3_000, lambda _: 1_500)], FAST, policy(1, 1 << 30), sampled=False)
+    world.run(15)
+    assert len(world.segments) > 1_200
+    world.keys = ()
+    world.run(80)
+    assert len(world.segments) < 200
+    added = [len(decision.ranges) - len(decision.sealed) for _, decision in world.history]
+    assert max(added) == SCALING_SEGMENTS_A_CHANGE
+    assert min(added) >= -SCALING_SEGMENTS_A_CHANGE
+
+
+def test_few_samples_divide_a_load_too() -> None:
+    """Many keys in a thousandth of the key space, of which a store has 40 samples: cutting evenly would be in vain."""
+    keys = Keys([0.5 + 0.001 * i / 400 for i in range(400)], lambda _: 80)
+    world = World([keys], FAST, policy(10), samples=40)
+    world.run(30)
+    first = world.history[0][1].steps[0]
+    assert "where its sampled keys divide its load" in first.why
+    assert len(first.into) == 5
+    assert all(0.5 < low < 0.501 for low, _ in first.into[1:])
+    assert len(world.segments) >= 8
+    assert max(world.rate(segment) for segment in world.segments) < 20
+
+
 def test_never_fewer_segments_than_the_minimum() -> None:
     world = World([even(100, lambda at: 9_000 if at < 100 else 0)], FAST, policy(1_000, least=3))
     world.run(2_000)
@@ -174,6 +201,17 @@ def test_a_policy_changed_meanwhile_counts_from_then_on() -> None:
     world.config = policy(10_000)
     world.run(300)
     assert len(world.segments) == 1
+
+
+def test_a_time_without_a_store_is_no_quiet_time() -> None:
+    """It is away for two minutes soon after a load fell, and measures anew when the load is back."""
+    world = World([even(300, lambda at: 0 if 100 <= at < 243 else 4_000)], FAST, policy(1_000))
+    world.run(120)
+    assert len(world.segments) >= 4
+    world.now_s += 120
+    world.rates.clear()
+    world.run(30)
+    assert "merge" not in world.kinds()
 
 
 def test_a_judge_that_forgot_everything_does_nothing_new_at_a_steady_load() -> None:

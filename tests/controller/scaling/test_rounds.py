@@ -4,18 +4,19 @@ whoever is killed or comes between, and its reason is on record."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from nadi.controller.controller import Controller
-from nadi.controller.scaling.judge import Step
+from nadi.controller.scaling.judge import Decision, Judge, Step
 from nadi.controller.scaling.profile import FAST
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import Config, ScaleType
+from nadi.controller.state.records import Config, EpochSegment, ScaleType
 from nadi.errors import InvalidArgumentError
 from nadi.limits import SCALING_LOG_ENTRIES
 from nadi.model.load import WINDOWS_S, KeySample, SegmentLoad
@@ -25,10 +26,12 @@ from nadi.wire.commands import Command
 from nadi.wire.loads import packed_loads
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import STREAM, FakeClock, scaled, settle
+from tests.support.turns import MostInATurn
 
 TARGET = 1_000
 LONG_S = 2_000.0
 ELASTIC = Config(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
+HOT = KeySample((0.25,) * 96 + (0.1, 0.4, 0.6, 0.9), (1.0,) * 100)
 SPREAD = KeySample(tuple(i / 100 for i in range(100)), (1.0,) * 100)
 
 
@@ -120,7 +123,7 @@ async def test_streams_without_load_are_found_and_merged() -> None:
 async def test_a_hot_key_is_told_once_and_nothing_is_split() -> None:
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 5_000.0}
-        store.keys = KeySample((0.25,) * 96 + (0.1, 0.4, 0.6, 0.9), (1.0,) * 100)
+        store.keys = HOT
         await rounds(controller, clock, 300)
         assert await ids(controller) == [0]
         (found,) = await told(controller)
@@ -191,6 +194,42 @@ async def test_who_is_faster_at_the_streams_lock_wins(what: str) -> None:
         expected = {"policy": [0], "scaled": [1 << 32 | 1, 1 << 32 | 2], "sealed": []}
         assert await ids(controller) == expected[what]
         assert not await told(controller)
+
+
+async def test_a_hot_key_told_while_the_stream_is_deleted_leaves_nothing() -> None:
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 5_000.0}
+        store.keys = HOT
+        deletions: list[asyncio.Future[None]] = []
+
+        async def delete() -> None:
+            await controller.seal_stream(STREAM)
+            await controller.delete_stream(STREAM)
+
+        async def meanwhile(command: Command) -> None:
+            if isinstance(command, wire.UpdateTableEntries) and "/scaling/" in command.segment and not deletions:
+                store.rates = {}
+                deletions.append(asyncio.ensure_future(delete()))
+                await settle(500)
+
+        store.before = meanwhile
+        await rounds(controller, clock, 4)
+        await asyncio.gather(*deletions)
+        assert deletions
+        assert not [name for name in store.tables if "/scaling/" in name]
+
+
+async def test_a_hot_key_that_could_not_be_recorded_is_told_when_there_is_room() -> None:
+    async with elastic() as (controller, store, clock):
+        store.rates = {STREAM.segment(0): 5_000.0}
+        store.keys = HOT
+        store.full = True
+        await rounds(controller, clock, 10)
+        assert not await told(controller)
+        store.full = False
+        await rounds(controller, clock, 10)
+        assert [one.kind for one in await told(controller)] == ["hot-key"]
+        assert controller.scaling.counts.hot_keys == 1
 
 
 @pytest.mark.parametrize("lose_reply", [False, True])
@@ -280,6 +319,25 @@ async def test_the_log_is_a_ring_that_ends_with_its_stream() -> None:
         assert not await told(controller)
         await log.add(STREAM, [entry])
         assert [one.number for one in await told(controller)] == [1]
+
+
+async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with elastic() as (controller, store, _):
+        for number in range(12):
+            name = StreamName("home", f"wide{number}")
+            await controller.create_stream(name, replace(ELASTIC, min_segments=60))
+            store.rates |= {name.segment(segment): 900.0 for segment in range(60)}
+        turn, look = MostInATurn(), Judge.look
+
+        def counted(judge: Judge, segments: Sequence[EpochSegment], *others: Any) -> Decision:
+            turn.count(len(segments))
+            return look(judge, segments, *others)
+
+        monkeypatch.setattr(Judge, "look", counted)
+        async with turn:
+            await controller.scaling.round()
+        assert turn.all == 12 * 60
+        assert turn.most <= 240
 
 
 async def test_odd_loads_harm_nothing() -> None:

@@ -53,12 +53,13 @@ class Means:
 
 @dataclass
 class World:
-    """sampled: whether writers report their keys."""
+    """sampled: whether writers report their keys; samples: how many of them the store has of a segment."""
 
     keys: Sequence[Keys]
     profile: Profile
     config: Config
     sampled: bool = True
+    samples: int = SAMPLES
     noise: float = 0.0
     seed: int = 1
     segments: list[EpochSegment] = field(default_factory=list)
@@ -101,6 +102,7 @@ class World:
         decision = self.judge.look(self.segments, self.config, loads, self.now_s)
         if decision.steps:
             self.history.append((self.now_s - 1_000, decision))
+        self.judge.told |= {step.segments[0] for step in decision.steps if not step.into}
         if decision.sealed:
             self._change(decision)
 
@@ -112,7 +114,7 @@ class World:
             for group in self.keys:
                 if inside := group.inside(segment):
                     share = group.rate(segment, self.now_s - 1_000) / self.rate(segment)
-                    chosen += self.random.choices(inside, k=round(SAMPLES * share))
+                    chosen += self.random.choices(inside, k=round(self.samples * share))
             keys = KeySample(tuple(chosen), (1.0,) * len(chosen))
         return SegmentLoad(
             str(segment.id), self.now_s - rates.began_s, means, tuple(100 * mean for mean in means), keys

@@ -156,6 +156,27 @@ def test_an_idle_segment_is_forgotten_after_the_longest_window() -> None:
     assert only(meter).events_per_s == pytest.approx([10] * 6, rel=0.2)
 
 
+def test_a_deleted_segment_is_forgotten_and_one_made_anew_begins_without_its_load() -> None:
+    meter, clock = made()
+    run(meter, clock, 700, 900)
+    run(meter, clock, 0.3, 900)  # counted and not folded
+    meter.count([(TRANSACTION, 7, 700)], clock.now)
+    meter.report(S, np.array([0.5]), 100)
+    meter.forget(TRANSACTION)
+    assert only(meter).keys is not None, "a transaction's end is not its parent's"
+    meter.forget(S)
+    meter.forget(S)
+    assert not meter.loads()
+    clock.now += 5
+    run(meter, clock, 3, 10)
+    load = only(meter)
+    assert load.age_s <= 3
+    assert load.keys is None
+    assert load.events_per_s == pytest.approx([10] * 6, rel=0.15)
+    clock.now += 2_000
+    assert not meter.loads()
+
+
 def test_past_the_limit_the_longest_idle_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LOAD_SEGMENTS", 10)
     names = [f"home/meters/{number}.#epoch.0" for number in range(12)]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nadi.controller.engine.workflows import Workflows
@@ -27,10 +27,10 @@ from nadi.controller.workflows import scale
 from nadi.errors import InvalidArgumentError, NotFoundError, StreamSealedError
 from nadi.limits import (
     SCALING_AT_ONCE,
-    SCALING_LOOKS_A_TURN,
     SCALING_MEASURING_SHARE,
     SCALING_SCAN_S,
     SCALING_SCAN_STREAMS,
+    SCALING_SEGMENTS_A_TURN,
     SCALING_STREAMS_A_ROUND,
     SCALING_WATCHED,
 )
@@ -40,6 +40,7 @@ from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
 
+_LOOK = 4  # segments: what a stream costs besides its own
 _NO_LOADS: Mapping[int, SegmentLoad] = {}
 
 
@@ -88,13 +89,17 @@ class ScalingRounds:
             later = [key for key in keys if key > self._continue_after]
             keys = [*later, *keys][:SCALING_STREAMS_A_ROUND]
             self._continue_after = keys[-1]
-        for index, key in enumerate(keys):
-            if index % SCALING_LOOKS_A_TURN == 0:
+        looked = 0  # in this turn
+        for key in keys:
+            if key in self._changing:
+                continue
+            looked += await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s)
+            if looked >= SCALING_SEGMENTS_A_TURN:
                 await asyncio.sleep(0)
-            if key not in self._changing:
-                await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s)
+                looked = 0
 
-    async def _look_at(self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float) -> None:
+    async def _look_at(self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float) -> int:
+        """Return how many segments were looked at, and what a look costs besides as so many."""
         metadata = self._flow.metadata
         found = await metadata.find_stream(name)
         if found is not None and any(segment_epoch(segment) > found.value.epoch for segment in loads):
@@ -103,7 +108,7 @@ class ScalingRounds:
         if found is None or found.value.state is not StreamState.ACTIVE or not _is_elastic(found.value):
             self._watched.discard(name.key)
             self._judges.pop(name.key, None)
-            return
+            return _LOOK
         stream = found.value
         judge = self._judges.get(name.key)
         if judge is None:
@@ -111,12 +116,12 @@ class ScalingRounds:
         try:
             decision = judge.look(stream.segments, stream.config, loads, now_s)
             self._watch(name, stream)
-            await self._tell(name, decision)
-            if decision.sealed and len(self._changing) < SCALING_AT_ONCE:
+            if decision.steps and len(self._changing) < SCALING_AT_ONCE:
                 self._changing.add(name.key)
-                self._flow.tasks.spawn(self._change(name, stream, decision))
+                self._flow.tasks.spawn(self._carry_out(name, stream, judge, decision))
         except Exception as error:
             self._complaints.tell(name.key, error)
+        return _LOOK + len(stream.segments)
 
     def _watch(self, name: StreamName, stream: Stream) -> None:
         """Remember whether the stream could do with fewer segments, for when it has no load any more."""
@@ -125,29 +130,26 @@ class ScalingRounds:
         elif len(self._watched) < SCALING_WATCHED:
             self._watched.add(name.key)
 
-    async def _tell(self, name: StreamName, decision: Decision) -> None:
-        """Record what changes nothing: hot keys."""
+    async def _carry_out(self, name: StreamName, stream: Stream, judge: Judge, decision: Decision) -> None:
+        """Record what was decided, and change the stream if that is decided. A hot key changes nothing."""
+        changes = [step for step in decision.steps if step.into]
         found = [step for step in decision.steps if not step.into]
-        if found:
-            self.counts.hot_keys += len(found)
-            for step in found:
-                log.warning("%s has a hot key in segment %d: %s", name, step.segments[0], step.why)
-            await self.log.add(name, [self._entry(step, -1) for step in found])
-
-    async def _change(self, name: StreamName, stream: Stream, decision: Decision) -> None:
-        steps = [step for step in decision.steps if step.into]
 
         async def begin() -> AnyWork | None:
             now = await self._flow.metadata.open_stream(name)
-            if now.config != stream.config or now.epoch != stream.epoch:
+            if now.config != stream.config or now.segments != stream.segments:
                 return None  # another policy, other segments: the next round looks again
-            work = await scale.begin(self._flow, name, decision.sealed, decision.ranges, 0)
-            await self.log.add(name, [self._entry(step, work.change.epoch) for step in steps])
+            work = await scale.begin(self._flow, name, decision.sealed, decision.ranges, 0) if changes else None
+            entries = [self._entry(step, -1) for step in found if step.segments[0] not in judge.told]
+            if work is not None:
+                entries += [self._entry(step, work.change.epoch) for step in changes]
+            await self.log.add(name, entries)
+            self._tell(name, judge, found)
             return work
 
         try:
             if await self._flow.run(name, begin) is not None:
-                for step in steps:
+                for step in changes:
                     self.counts.splits += len(step.into) > 1
                     self.counts.merges += len(step.into) == 1
                     log.info("%s: %s of %s: %s", name, step.kind, ", ".join(map(str, step.segments)), step.why)
@@ -158,6 +160,14 @@ class ScalingRounds:
             self._complaints.tell(name.key, error)
         finally:
             self._changing.discard(name.key)
+
+    def _tell(self, name: StreamName, judge: Judge, found: Sequence[Step]) -> None:
+        for step in found:
+            (segment,) = step.segments
+            if segment not in judge.told:
+                judge.told.add(segment)
+                self.counts.hot_keys += 1
+                log.warning("%s has a hot key in segment %d: %s", name, segment, step.why)
 
     def _entry(self, step: Step, epoch: int) -> ScalingEntry:
         return ScalingEntry(

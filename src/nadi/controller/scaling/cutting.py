@@ -6,7 +6,6 @@ something to divide; one that alone is over what a segment may have is a hot key
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -47,8 +46,10 @@ class Sampled:
         return HotKey(self.positions[self.shares.index(share)], share)
 
     def border(self, after: int) -> float:
-        """A key between the position of that index and the next one."""
-        return (self.positions[after] + self.positions[after + 1]) / 2
+        """Where a range that begins behind the position of that index, and not behind the next one, may begin."""
+        position, following = self.positions[after : after + 2]
+        middle = (position + following) / 2
+        return middle if middle > position else following  # else they are as near as numbers can be
 
 
 def sampled(keys: KeySample | None, low: float, high: float) -> Sampled:
@@ -65,16 +66,22 @@ def sampled(keys: KeySample | None, low: float, high: float) -> Sampled:
 
 
 def cut(sample: Sampled, pieces: int) -> list[KeyRange]:
-    """The range in at most so many pieces of like load, tiling it; a single one if it can't be cut.
+    """The range in at most so many pieces of like load, tiling it; a single one if it can't be cut. Evenly, if too
+    little is known of its keys; in fewer pieces, if there aren't enough samples for so many.
 
     >>> sample = sampled(KeySample((0.1, 0.2, 0.3, 0.4) * 8, (1.0,) * 32), 0.0, 1.0)
     >>> [round(high, 2) for _, high in cut(sample, 2)]
     [0.25, 1.0]
     """
+    if sample.is_enough or pieces < 2:
+        return _cut_by_keys(sample, pieces)
+    return [piece for piece in equal_ranges(pieces, sample.low, sample.high) if piece[0] < piece[1]]
+
+
+def _cut_by_keys(sample: Sampled, pieces: int) -> list[KeyRange]:
+    pieces = min(pieces, sample.count // SAMPLES_A_PIECE)
     if pieces < 2:
         return [(sample.low, sample.high)]
-    if sample.count < max(LEAST_SAMPLES, SAMPLES_A_PIECE * pieces):
-        return [piece for piece in equal_ranges(pieces, sample.low, sample.high) if piece[0] < piece[1]]
     borders: list[float] = []
     passed, wanted = 0.0, 1 / pieces
     for index, share in enumerate(sample.shares[:-1]):
@@ -87,24 +94,24 @@ def cut(sample: Sampled, pieces: int) -> list[KeyRange]:
             if remaining < 2:
                 break
             wanted = passed + (1 - passed) / remaining
-    inside = [border for border in borders if sample.low < border < sample.high]
-    edges = [sample.low, *sorted(set(inside)), sample.high]
-    return list(pairwise(edges))
+    return list(pairwise([sample.low, *borders, sample.high]))
 
 
 def around(sample: Sampled, key: HotKey, pieces: int) -> list[KeyRange]:
-    """The range with the key in as narrow a piece as the sample allows, and the rest of it in pieces of like load."""
+    """The range with the key in as narrow a piece as the sample allows, and the rest of it in pieces of like load: at
+    most so many in all. With too few pieces for both sides of the key, the lighter one stays with it."""
     index = sample.positions.index(key.position)
-    start = sample.border(index - 1) if index else sample.low
-    end = sample.border(index) if index + 1 < len(sample.positions) else sample.high
-    others = max(pieces - 1, 1)
     before, after = sum(sample.shares[:index]), sum(sample.shares[index + 1 :])
-    left = round(others * before / (before + after)) if before + after else 0
-    ranges: list[KeyRange] = []
-    for low, high, share, count in ((sample.low, start, before, left), (end, sample.high, after, others - left)):
-        if low < high and share:
-            ranges += cut(_within(sample, low, high), max(1, count))
-    return _tiling([*ranges, (start, end)], sample.low, sample.high)
+    left = round((pieces - 1) * before / (before + after)) if before + after else 0
+    right = pieces - 1 - left if after else 0
+    start = sample.border(index - 1) if left else sample.low
+    end = sample.border(index) if right else sample.high
+    ranges = [(start, end)]
+    if left:
+        ranges = _cut_by_keys(_within(sample, sample.low, start), left) + ranges
+    if right:
+        ranges += _cut_by_keys(_within(sample, end, sample.high), right)
+    return ranges
 
 
 def _within(sample: Sampled, low: float, high: float) -> Sampled:
@@ -112,11 +119,3 @@ def _within(sample: Sampled, low: float, high: float) -> Sampled:
     total = sum(share for _, share in kept)
     part = round(sample.count * total)
     return Sampled(low, high, tuple(p for p, _ in kept), tuple(s / total for _, s in kept), part)
-
-
-def _tiling(ranges: Sequence[KeyRange], low: float, high: float) -> list[KeyRange]:
-    """The ranges in order, stretched over the gaps that pieces without load left at the ends."""
-    made = sorted(ranges)
-    made[0] = (low, made[0][1])
-    made[-1] = (made[-1][0], high)
-    return made

@@ -9,13 +9,14 @@ restart sees everything anew, and never acts sooner because of it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nadi.controller.scaling.cutting import HotKey, Sampled, around, cut, sampled
 from nadi.controller.scaling.profile import Profile, Rule, mean
 from nadi.controller.state.records import Config, EpochSegment, ScaleType
-from nadi.limits import STREAM_MAX_SEGMENTS
+from nadi.limits import SCALING_SEGMENTS_A_CHANGE, STREAM_MAX_SEGMENTS
 from nadi.model.load import SegmentLoad
 from nadi.model.segments import KeyRange
 
@@ -57,7 +58,7 @@ class Decision:
 @dataclass(slots=True)
 class _Known:
     """A segment since it was first seen. blind: how often in a row its keys were cut without knowing where they are;
-    siblings: the other pieces of that cut."""
+    of: the range that was cut into it and its siblings then."""
 
     seen_s: float
     by_change: bool
@@ -66,15 +67,17 @@ class _Known:
     quiet_s: float | None = None
     absent_s: float | None = None
     blind: int = 0
-    siblings: tuple[KeyRange, ...] = ()
+    of: KeyRange = (0.0, 0.0)
 
 
 @dataclass(slots=True)
 class Judge:
-    """For one stream, under one profile."""
+    """For one stream, under one profile. hot_keys: what is found, by segment; None: suspected, not sampled. told: of
+    which segments that is on record, as whoever records it says here; until then each look returns it again."""
 
     profile: Profile
-    hot_keys: dict[int, HotKey | None] = field(default_factory=dict)  # by segment; None: suspected, not sampled
+    hot_keys: dict[int, HotKey | None] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
     _known: dict[int, _Known] = field(default_factory=dict)
     _blind: dict[KeyRange, _Known] = field(default_factory=dict)  # what will be known of pieces that are being made
     _is_new: bool = True
@@ -85,6 +88,7 @@ class Judge:
         """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
         have any. now_s: monotonic. Called at most once per profile.period_s or so."""
         self._meet(segments, loads, now_s)
+        self.told &= self.hot_keys.keys()
         if config.scale_type is ScaleType.FIXED or config.target_rate <= 0:
             self.hot_keys.clear()
             return Decision()
@@ -105,14 +109,14 @@ class Judge:
             known = self._known[segment.id]
             if segment.id in loads:
                 known.absent_s = None
-            elif known.absent_s is None:
-                known.absent_s = now_s
+            elif known.absent_s is None:  # after a store's restart, say: what it was before counts no more
+                known.absent_s, known.quiet_s = now_s, None
         self._is_new = False
 
     # --- splits ----------------------------------------------------------------------------------
 
     def _splits(self, stream: _Stream, now_s: float) -> list[Step]:
-        room = STREAM_MAX_SEGMENTS - len(stream.segments)
+        room = min(STREAM_MAX_SEGMENTS - len(stream.segments), SCALING_SEGMENTS_A_CHANGE)
         steps = []
         for segment in stream.segments:
             step = self._split(stream, segment, now_s, room)
@@ -169,29 +173,28 @@ class Judge:
         return self._found(stream, segment, key, rate, f"{told}: one key has {key.share:.0%}, and a key isn't divided")
 
     def _found(self, stream: _Stream, segment: EpochSegment, key: HotKey | None, rate: float, why: str) -> Step | None:
-        """A hot key: told once for a segment."""
-        is_known = segment.id in self.hot_keys
+        """A hot key: told once for a segment, until it is hot no more."""
         self.hot_keys[segment.id] = key
-        return None if is_known else stream.step("hot-key", [segment], (), rate, why)
+        return None if segment.id in self.told else stream.step("hot-key", [segment], (), rate, why)
 
     def _expect(self, segment: EpochSegment, ranges: Sequence[KeyRange]) -> None:
         """Remember that the range was cut blindly, for when its pieces are seen."""
         if len(self._blind) > STREAM_MAX_SEGMENTS:
             self._blind.clear()  # of changes that were refused
+        blind, of = self._known[segment.id].blind + 1, (segment.low, segment.high)
         for piece in ranges:
-            siblings = tuple(other for other in ranges if other != piece)
-            self._blind[piece] = _Known(0.0, True, blind=self._known[segment.id].blind + 1, siblings=siblings)
+            self._blind[piece] = _Known(0.0, True, blind=blind, of=of)
 
     def _is_vain(self, stream: _Stream, segment: EpochSegment, rate: float) -> bool:
         """Whether the segment came of blind cuts that left nearly all load in one piece, time and again."""
         known = self._known[segment.id]
-        beside = sum(
-            stream.rate(stream.loads.get(other.id), self.profile.wanted_s[-1])
-            for other in stream.segments
-            if any(other.low < high and low < other.high for low, high in known.siblings) and other is not segment
-        )
-        if rate < VAIN_SHARE * (rate + beside):
-            known.blind, known.siblings = 0, ()
+        beside = 0.0
+        for other in stream.within(*known.of):
+            if other is not segment:
+                beside += stream.rate(stream.loads.get(other.id), self.profile.wanted_s[-1])
+            if rate < VAIN_SHARE * (rate + beside):
+                known.blind, known.of = 0, (0.0, 0.0)
+                return False
         return known.blind >= VAIN_GENERATIONS
 
     # --- merges ----------------------------------------------------------------------------------
@@ -199,7 +202,7 @@ class Judge:
     def _merges(self, stream: _Stream, splits: Sequence[Step], now_s: float) -> list[Step]:
         busy = {segment for step in splits for segment in step.segments if step.into}
         added = sum(len(step.into) - 1 for step in splits if step.into)
-        spare = len(stream.segments) + added - max(stream.config.min_segments, 1)
+        spare = min(len(stream.segments) + added - max(stream.config.min_segments, 1), SCALING_SEGMENTS_A_CHANGE)
         steps: list[Step] = []
         run: list[EpochSegment] = []
         waits = False  # for a neighbour that can soon be merged with it
@@ -286,6 +289,14 @@ class _Stream:
 
     def rate(self, load: SegmentLoad | None, window_s: float) -> float:
         return mean(load, window_s, in_bytes=self.in_bytes) if load is not None else 0.0
+
+    def within(self, low: float, high: float) -> Iterator[EpochSegment]:
+        """The segments that have keys of that range."""
+        index = bisect_left(self.segments, low, key=lambda segment: segment.high)
+        while index < len(self.segments) and self.segments[index].low < high:
+            if self.segments[index].high > low:
+                yield self.segments[index]
+            index += 1
 
     def calm_rate(self, segment: EpochSegment) -> float:
         """The rate by which a merge is judged: over the longest window that all quiet must have lasted."""

@@ -268,6 +268,8 @@ class Container:
                 request.failed(error)
         for record in frame.touched.values():
             record.waiters.wake()
+            if record.deleted:
+                self.load.forget(record.name)
         if self._room and not self.full:
             self._told_room()
 

@@ -8,7 +8,8 @@ folded it: so a burst before a pause isn't spread over the pause.
 Only segments of users' streams are measured. What goes into a transaction's segment, or a large event's, counts for
 its parent as it passes (each piece of a large event, of 8 MiB, as an event); the merge adds nothing.
 
-A segment is forgotten after the longest window without an append, and measured anew, as a young one, when one comes.
+A segment is forgotten when it is deleted, so that nothing of it is said of one made anew, or after the longest window
+without an append; and measured anew, as a young one, when one comes.
 At most LOAD_SEGMENTS are measured. With more, others are not until one has been idle for ten seconds, which then makes
 room; their loads are absent meanwhile.
 """
@@ -65,6 +66,15 @@ class LoadMeter:
         parent = measured_as(segment)
         if parent is not None and self._rows.get(parent):
             self._samples.add(parent, positions, events, self._clock())
+
+    def forget(self, segment: str) -> None:
+        """The segment is deleted."""
+        row = self._rows.pop(segment, _UNMEASURED)
+        if row != _UNMEASURED and self._names[row] == segment:
+            self._names[row] = ""  # the row goes with the next fold
+            self._events[row] = self._bytes[row] = 0
+            self._rates.end(row)
+            self._samples.drop(segment)
 
     def loads(self, after: str = "", most: int | None = None) -> list[SegmentLoad]:
         """The loads of the first `most` segments whose names come after that one, in order; segments that began less
@@ -134,7 +144,7 @@ class LoadMeter:
 
     def _forget_others(self) -> None:
         """Look up anew what has no row of its own."""
-        self._rows = {name: row for row, name in enumerate(self._names) if row != _UNMEASURED}
+        self._rows = {name: row for row, name in enumerate(self._names) if name}
 
 
 def measured_as(segment: str) -> str | None:

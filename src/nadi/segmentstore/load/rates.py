@@ -59,6 +59,10 @@ class Rates:
         self.count += 1
         return row
 
+    def end(self, row: int) -> None:
+        """From now on the row has always been idle."""
+        self._times[2, row] = -np.inf
+
     def fold(self, counted: Numbers, now_s: float, least_s: float) -> Mask:
         """Fold in what was counted for each row since its last fold, as if it had come evenly.
 

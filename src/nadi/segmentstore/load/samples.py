@@ -66,6 +66,9 @@ class KeySamples:
             positions, weights = fewer(positions, weights, LOAD_KEY_POSITIONS)
         return KeySample(tuple(positions.tolist()), tuple(weights.tolist()))
 
+    def drop(self, segment: str) -> None:
+        self._reports.pop(segment, None)
+
     def forget(self, now_s: float) -> None:
         """Drop what is too old."""
         for segment, reports in list(self._reports.items()):
