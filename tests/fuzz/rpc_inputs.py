@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from nadi.wire.rpc.service import METHODS, OWN_METHODS
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, SCALER_METHODS, WATCHES
 from tests.fuzz.mutation import damaged, integer, noise
 
 TEXTS = (
@@ -16,7 +16,7 @@ TEXTS = (
     *("\0", "é", "00", "ff" * 8, "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11", "home/meters", "tag"),
 )
 _REAL = (0.0, 0.25, 0.5, 1.0, -1.0, 1e300, float("nan"), float("inf"))
-EVERY = METHODS | OWN_METHODS
+EVERY = {rpc: kinds for rpc, kinds in (METHODS | OWN_METHODS | SCALER_METHODS).items() if rpc not in WATCHES}
 RPCS = list(EVERY)
 
 
