@@ -37,7 +37,7 @@ class PublishedLag:
         found = await self._flow.metadata.subscribers(stream).get(group.key, fresh=True)
         if found is None or config.retention_type is GroupRetention.NONE:
             raise ConflictError(
-                f"how much of {stream} the reader group {group} has not read isn't known: it doesn't publish where it "
-                "is. Make the group with the retention 'automatic' or 'manual', or use another metric"
+                f"how much of {stream} the reader group {group} has not read isn't known, for it doesn't publish where "
+                "it is: make it one that holds retention back, or choose another metric"
             )
         return await bytes_after(self._flow, stream, found.value.cut or config.starts[stream.key])
