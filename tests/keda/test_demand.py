@@ -158,6 +158,13 @@ async def test_the_lag_of_a_group_is_what_lies_after_the_cut_it_published() -> N
         assert [active for _, active in watch.said] == [True, False, True]
 
 
+async def test_what_a_group_has_left_to_read_of_a_stream_that_forgot_its_place_is_everything() -> None:
+    async with metered() as (controller, store, _):
+        write(store, 5)
+        await group(controller, s7=1_000_000)
+        assert await controller.demand.value(LAG) == 500
+
+
 @pytest.mark.parametrize("metric", ["segments", "rate"])
 async def test_what_a_group_has_not_read_keeps_an_idle_stream_active(metric: str) -> None:
     asked = trigger({**METERS, "metric": metric, "readerGroup": "readers"})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.retention.past import bytes_after
+from nadi.controller.retention.past import look
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import GroupRetention
-from nadi.errors import ConflictError
+from nadi.errors import ConflictError, InvalidStreamCutError
 
 
 class GroupLag(Protocol):
@@ -40,4 +40,8 @@ class PublishedLag:
                 f"how much of {stream} the reader group {group} has not read isn't known, for it doesn't publish where "
                 "it is: make it one that holds retention back, or choose another metric"
             )
-        return await bytes_after(self._flow, stream, found.value.cut or config.starts[stream.key])
+        past = await look(self._flow, stream)
+        try:
+            return past.bytes_after(found.value.cut or config.starts[stream.key])
+        except InvalidStreamCutError:  # so much was truncated since that its segments are forgotten: all is unread
+            return past.kept_bytes
