@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import nadi
 from nadi.access import passwords
 from nadi.cli.app import app
 from nadi.client import StreamDataRetention
+from nadi.controller.keda.trigger import authorization, trigger
 from nadi.standalone import EmbeddedServer, ServerSecurity
 from tests.access.support import PASSWORD, Certificate, certificate, password_hash, users_file
 
@@ -39,21 +41,21 @@ def the(file: str, kind: str, name: str) -> dict[str, Any]:
 
 
 TRIGGERS = [
-    (file, one["metadata"]["name"], trigger)
+    (file, one["metadata"]["name"], asked)
     for file in FILES
     for one in documents(file)
     if one["kind"] == "ScaledObject"
-    for trigger in one["spec"]["triggers"]
+    for asked in one["spec"]["triggers"]
 ]
 
 
-def resolved(file: str, name: str, trigger: dict[str, Any]) -> dict[str, str]:
+def resolved(file: str, name: str, asked: dict[str, Any]) -> dict[str, str]:
     """What the scaler is sent: a `FromEnv` with the variable's value in the scaled container, or not at all."""
     target = the(file, "ScaledObject", name)["spec"]["scaleTargetRef"]
     pod = the(file, target.get("kind", "Deployment"), target["name"])["spec"]["template"]["spec"]
     environment = {one["name"]: _value(file, one) for one in pod["containers"][0].get("env", ())}
     sent: dict[str, str] = {}
-    for key, value in trigger["metadata"].items():
+    for key, value in asked["metadata"].items():
         assert isinstance(value, str), f"{key}: Kubernetes takes texts only"
         if not key.endswith("FromEnv"):
             sent[key] = value
@@ -99,28 +101,26 @@ def test_there_are_manifests() -> None:
     assert all(f"| `{file}` |" in listed for file in FILES)
 
 
-@pytest.mark.parametrize(("file", "name", "trigger"), TRIGGERS, ids=[file for file, _, _ in TRIGGERS])
+@pytest.mark.parametrize(("file", "name", "asked"), TRIGGERS, ids=[file for file, _, _ in TRIGGERS])
 async def test_a_trigger_is_answered(
-    server: EmbeddedServer, tls: Certificate, file: str, name: str, trigger: dict[str, Any]
+    server: EmbeddedServer, tls: Certificate, file: str, name: str, asked: dict[str, Any]
 ) -> None:
-    metadata = resolved(file, name, trigger)
+    metadata = resolved(file, name, asked)
     assert metadata["scalerAddress"] == "nadi.streams:9090"
-    (authority,) = the(file, "TriggerAuthentication", trigger["authenticationRef"]["name"])["spec"][
-        "configMapTargetRef"
-    ]
+    (authority,) = the(file, "TriggerAuthentication", asked["authenticationRef"]["name"])["spec"]["configMapTargetRef"]
     assert authority["parameter"] == "caCert"
     assert "BEGIN CERTIFICATE" in the(file, "ConfigMap", authority["name"])["data"][authority["key"]]
     assert metadata["usernameFromEnv"] == "bills"
     metadata["passwordFromEnv"] = PASSWORD  # in place of the one that is to be changed
     async with keda(server.controller_uri, tls.authority) as asking:
         spec = await asking.spec(**metadata)
-        assert spec.targetSizeFloat == float(trigger["metadata"]["target"])
+        assert spec.targetSizeFloat == float(asked["metadata"]["target"])
         assert await asking.value(**metadata) == (5 if metadata["metric"] == "segments" else 0)
         assert not await asking.is_active(**metadata)
-        if trigger["type"] == "external-push":
+        if asked["type"] == "external-push":
             assert (await anext(aiter(asking.watch(**metadata)))).result is False
         else:
-            assert trigger["type"] == "external"
+            assert asked["type"] == "external"
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if file != CREDENTIALS])
@@ -150,3 +150,11 @@ def test_the_commands_of_functions_are_nadis(file: str) -> None:
     assert variables[trust.envvar] == "/etc/nadi/authority.pem"
     names = ("pravega_client_auth_method", "pravega_client_auth_username", "pravega_client_auth_password")
     assert set(names) < set(variables)
+
+
+def test_the_triggers_of_the_guide() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "keda.md").read_text(), re.DOTALL)
+    found = [yaml.safe_load(block) for block in blocks]
+    triggers = [one for block in found for one in block.get("spec", block)["triggers"]]
+    assert [trigger(one["metadata"]).metric.value for one in triggers] == ["segments", "lag"]
+    assert authorization(triggers[1]["metadata"]) is not None
