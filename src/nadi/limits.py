@@ -244,6 +244,15 @@ RPC_IDLE_S = 1_800.0  # a connection without calls ends; clients connect again b
 RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still there,
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has this long to answer
 
+# --- KEDA's questions ----------------------------------------------------------------------------
+SCALER_METADATA_MAX_CHARS = 8 * KIB  # of a trigger, names and values
+SCALER_LOOK_S = 0.25  # between two looks at a stream that is watched; what one has seen is told to all for as long
+SCALER_ENDS_SEGMENTS = 64  # of an idle stream, whose ends a watch looks at too: 20 us each
+SCALER_KEPT = 1_000  # streams and groups whose latest numbers are kept, a second's work or less
+SCALER_WATCHES_MAX = 200  # StreamIsActive calls under way on all connections, and on one,
+SCALER_WATCHES_OF_CONNECTION = 50  # for KEDA sends all questions over one, and no more than RPC_STREAMS_MAX at a time
+SCALER_PERMIT_S = 10.0  # after which a watch's credentials are checked again
+
 # --- access control ------------------------------------------------------------------------------
 LOGINS_AT_ONCE = 2  # passwords being checked; each costs 0.1 to 0.4 s of a core, depending on the machine
 LOGINS_WAITING = 128  # or waiting to be, at most half of them from one address; addresses in rotation

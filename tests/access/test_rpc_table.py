@@ -16,12 +16,12 @@ import pytest
 from nadi.access.gate import Gate
 from nadi.access.permissions import Permission
 from nadi.access.tokens import TokenKey
-from nadi.controller.access import OWN_RULES, RULES, ControllerAccess
+from nadi.controller.access import OWN_RULES, RULES, SCALER_RULES, ControllerAccess
 from nadi.controller.engine.tasks import BACKGROUND
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
-from nadi.wire.rpc.service import METHODS, OWN_METHODS, path
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, SCALER_METHODS, WATCHES, path
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import new_controller
 
@@ -31,7 +31,7 @@ READ, UPDATE = "READ", "READ_UPDATE"
 KEY = TokenKey(b"k" * 64)
 
 # what Pravega's controller asks for: on which kind of resource, which permission, whose token is in the reply
-EVERY = METHODS | OWN_METHODS
+EVERY = METHODS | OWN_METHODS | SCALER_METHODS
 EXPECTED: dict[str, tuple[str, str, str | None]] = {
     "getControllerServerList": ("none", "", None),
     "getControllerToBucketMapping": ("cluster", UPDATE, None),
@@ -58,6 +58,10 @@ EXPECTED: dict[str, tuple[str, str, str | None]] = {
     "checkStreamExists": ("stream", READ, None),
     "getStreamConfiguration": ("stream", READ, None),
     "report": ("stream", READ, None),
+    "IsActive": ("stream", READ, None),
+    "StreamIsActive": ("stream", READ, None),
+    "GetMetricSpec": ("stream", READ, None),
+    "GetMetrics": ("stream", READ, None),
     "getCurrentSegments": ("stream", UPDATE, UPDATE),
     "getSegments": ("stream", UPDATE, UPDATE),
     "getEpochSegments": ("stream", UPDATE, UPDATE),
@@ -114,11 +118,13 @@ class Asker:
 
     async def send(self, rpc: str, request: Any, header: str | None) -> Any:
         kind, reply = EVERY[rpc]
-        call = self.channel.unary_unary(
-            path(rpc), request_serializer=kind.SerializeToString, response_deserializer=reply.FromString
-        )
         metadata = (("authorization", header),) if header is not None else None
-        return await call(request, timeout=20, metadata=metadata)
+        kinds = {"request_serializer": kind.SerializeToString, "response_deserializer": reply.FromString}
+        if rpc in WATCHES:
+            return await anext(
+                aiter(self.channel.unary_stream(path(rpc), **kinds)(request, timeout=20, metadata=metadata))
+            )
+        return await self.channel.unary_unary(path(rpc), **kinds)(request, timeout=20, metadata=metadata)
 
     async def code(self, rpc: str, request: Any, user: str | None, password: str = PASSWORD) -> tuple[str, str]:
         try:
@@ -160,6 +166,8 @@ def fill(message: Any, scope: str, stream: str) -> None:
             message.scope = scope
         elif field.name in ("stream", "kvtName", "readerGroup", "readerGroupName") and field.type == field.TYPE_STRING:
             setattr(message, field.name, stream)
+        elif field.name == "scalerMetadata":
+            message.scalerMetadata.update(scope=scope, stream=stream)
         elif field.type == field.TYPE_MESSAGE and not field.is_repeated:
             fill(getattr(message, field.name), scope, stream)
         elif field.name == "minNumSegments":
@@ -185,6 +193,7 @@ def over_grpc(folder: Path, test: Callable[[Asker], Awaitable[None]], grants: di
 def test_every_rpc_has_a_rule_and_an_expectation() -> None:
     assert set(RULES) == set(METHODS)
     assert set(OWN_RULES) == set(OWN_METHODS)
+    assert set(SCALER_RULES) == set(SCALER_METHODS)
     assert set(EXPECTED) == set(EVERY)
 
 

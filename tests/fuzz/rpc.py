@@ -16,7 +16,7 @@ import grpc
 
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller
-from nadi.wire.rpc.service import path
+from nadi.wire.rpc.service import WATCHES, path
 from tests.fuzz.report import EACH_S, Finding, Report, memory_bytes
 from tests.fuzz.rpc_inputs import EVERY, rpc_input
 
@@ -39,6 +39,13 @@ class _AbortError(Exception):
         self.code = code
 
 
+class _AnsweredError(Exception):
+    """Ends a call that would be answered again and again."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+
+
 class _Context:
     """What a handler is given besides its request."""
 
@@ -47,6 +54,9 @@ class _Context:
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> None:
         raise _AbortError(code)
+
+    async def write(self, reply: Any) -> None:
+        raise _AnsweredError(reply)
 
 
 class _Handlers:
@@ -114,7 +124,9 @@ async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Repor
         handler = handlers[rpc]
         assert handler.request_deserializer is None, "a handler gets what was sent, and parses it itself"
         try:
-            reply = await handler.stream_unary(_one(data), _Context())
+            reply = await (handler.stream_unary or handler.stream_stream)(_one(data), _Context())
+        except _AnsweredError as answered:
+            reply = answered.reply
         except _AbortError as abort:
             if abort.code not in AGREED:
                 raise Finding(f"{rpc} {data.hex()} is answered {abort.code.name}") from None
@@ -128,11 +140,16 @@ async def fuzz_handlers(controller: Controller, seed: int, inputs: int) -> Repor
 async def fuzz_service(address: str, pid: int, seed: int, inputs: int) -> Report:
     """Send raw requests to a live server."""
     async with grpc.aio.insecure_channel(address) as channel:
-        methods = {rpc: channel.unary_unary(path(rpc)) for rpc in EVERY}
+        methods = {rpc: (channel.unary_stream if rpc in WATCHES else channel.unary_unary)(path(rpc)) for rpc in EVERY}
 
         async def send(rpc: str, data: bytes) -> str:
+            call = methods[rpc](data)
             try:
-                await methods[rpc](data)
+                if rpc in WATCHES:
+                    await call.read()
+                    call.cancel()
+                else:
+                    await call
             except grpc.aio.AioRpcError as error:
                 if error.code() not in AGREED:
                     raise Finding(f"{rpc} {data.hex()} is answered {error.code()}: {error.details()}") from None

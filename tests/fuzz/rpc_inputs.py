@@ -8,15 +8,17 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from nadi.wire.rpc.service import METHODS, OWN_METHODS
+from nadi.wire.rpc.service import METHODS, OWN_METHODS, SCALER_METHODS
 from tests.fuzz.mutation import damaged, integer, noise
 
 TEXTS = (
     *("home", "meters", "gas", "_MARKmeters", "_RGreaders", "readers", "none", "", "a_b", "a/b", "_system", "x" * 300),
     *("\0", "é", "00", "ff" * 8, "7b0fe3a2-55f1-4b2c-8c80-0e6f6f3b9d11", "home/meters", "tag"),
+    *("rate", "lag", "bytes", "5"),
 )
+KEYS = ("scope", "stream", "metric", "readerGroup", "target", "unit", "activationTarget", "username", "passwordFromEnv")
 _REAL = (0.0, 0.25, 0.5, 1.0, -1.0, 1e300, float("nan"), float("inf"))
-EVERY = METHODS | OWN_METHODS
+EVERY = METHODS | OWN_METHODS | SCALER_METHODS
 RPCS = list(EVERY)
 
 
@@ -42,10 +44,14 @@ def _fill(chance: random.Random, message: Any, depth: int = 0) -> None:
             continue
         target = getattr(message, field.name)
         nested = field.message_type
+        if field.name == "scalerMetadata" and chance.random() < 0.7:
+            target.update(scope="home", stream="meters", metric=chance.choice(TEXTS[-4:-2]))
         if nested is not None and nested.GetOptions().map_entry:
             value_field = nested.fields_by_name["value"]
-            for _ in range(chance.randrange(3)):
+            for _ in range(chance.randrange(4)):
                 key = _value(chance, nested.fields_by_name["key"])
+                if field.name == "scalerMetadata":
+                    key = chance.choice(KEYS)
                 if value_field.message_type is None:
                     target[key] = _value(chance, value_field)
                 else:

@@ -19,6 +19,7 @@ from nadi.access.gate import Gate
 from nadi.access.names import Act, Kind, Need, kind_of, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
 from nadi.access.tokens import TokenKey
+from nadi.controller.keda.trigger import authorization, metadata_of, trigger
 from nadi.controller.state.records import GroupRetention
 from nadi.errors import PermissionDeniedError
 from nadi.model.reports import RETENTION
@@ -37,13 +38,15 @@ Exchange = Callable[[Command], Awaitable[Command]]
 class Rule:
     """need: what the request needs; None if everybody may. also: what else it needs. stream: whose token the reply
     carries. tables: the token also covers the table of that name, if the caller may use it. visible: filters a
-    listing's reply to what may be read, and says whether that emptied it."""
+    listing's reply to what may be read, and says whether that emptied it. credentials: those that a request carries
+    itself; the call's own count if it has none."""
 
     need: Callable[[Any], Need | None]
     also: Callable[[Any], Iterable[Need]] | None = None
     stream: Callable[[Any], Any] | None = None
     tables: bool = False
     visible: Callable[[Any, Caller], bool] | None = None
+    credentials: Callable[[Any], str | None] | None = None
 
 
 # --- resources ------------------------------------------------------------------------------------
@@ -123,6 +126,17 @@ def shows(caller: Caller, scope: str, stream: str) -> bool:
 def _report(request: Any) -> Need:
     """What holds retention back names subscribers, as listing them does."""
     return need(request.scope, request.stream, Act.CHANGE if request.kind == RETENTION else Act.LOOK)
+
+
+def _scaled(request: Any) -> Need:
+    """KEDA is told how much there is of a stream, never what."""
+    return need(*trigger(metadata_of(request)).stream, Act.LOOK)
+
+
+def _scaled_by_group(request: Any) -> Iterable[Need]:
+    group = trigger(metadata_of(request)).group
+    if group is not None:
+        yield Need(reader_group_resource(*group), READ)
 
 
 # --- listings -------------------------------------------------------------------------------------
@@ -210,6 +224,8 @@ RULES: dict[str, Rule] = {
 OWN_RULES: dict[str, Rule] = {
     "report": Rule(_report),
 }
+_SCALER = Rule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
+SCALER_RULES: dict[str, Rule] = dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"), _SCALER)
 
 
 class ControllerAccess:
@@ -218,18 +234,27 @@ class ControllerAccess:
     def __init__(self, gate: Gate, tokens: TokenKey) -> None:
         self._gate, self._tokens = gate, tokens
 
-    async def answer(self, rpc: str, method: Answer, request: Any, context: Any) -> Any:
-        """The reply of `method`, if the caller may have it; raises AccessDeniedError otherwise."""
-        rule = RULES.get(rpc) or OWN_RULES.get(rpc)
+    async def permit(self, rpc: str, request: Any, context: Any) -> tuple[Rule, Need | None, Caller | None]:
+        """What was needed, and who has it: nobody, if everybody may. Raises AccessDeniedError where it is lacking."""
+        rule = RULES.get(rpc) or OWN_RULES.get(rpc) or SCALER_RULES.get(rpc)
         if rule is None:
             raise PermissionDeniedError(f"no rule says who may call {rpc}")
         needed = rule.need(request)
         if needed is None:
-            return await method(request)
-        header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
+            return rule, None, None
+        header = rule.credentials(request) if rule.credentials is not None else None
+        if header is None:
+            header = next((value for key, value in context.invocation_metadata() or () if key == "authorization"), None)
         caller = await self._gate.authorized(header, needed.resource, needed.permission, context.peer())
         for other in rule.also(request) if rule.also is not None else ():
             self._gate.require(caller, other.resource, other.permission)
+        return rule, needed, caller
+
+    async def answer(self, rpc: str, method: Answer, request: Any, context: Any) -> Any:
+        """The reply of `method`, if the caller may have it; raises AccessDeniedError otherwise."""
+        rule, needed, caller = await self.permit(rpc, request, context)
+        if needed is None or caller is None:
+            return await method(request)
         reply = await method(request)
         if rule.visible is not None:
             while rule.visible(reply, caller):

@@ -20,16 +20,18 @@ from google.protobuf.message import Message
 
 from nadi.access.loop_turns import LoopTurns
 from nadi.access.shares import Shares
-from nadi.controller.access import Answer, ControllerAccess
+from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.groups import ReaderGroupService
 from nadi.controller.grpc.reports import ReportService
 from nadi.controller.grpc.requests import parsed
 from nadi.controller.grpc.room import Room
+from nadi.controller.grpc.scaler import ScalerService
 from nadi.controller.grpc.service import Service
 from nadi.controller.grpc.tables import KeyValueTableService
 from nadi.controller.grpc.time import EventTimeService
 from nadi.controller.grpc.transactions import TransactionService
+from nadi.controller.grpc.watches import Watches
 from nadi.errors import InvalidArgumentError, NadiError, UnavailableError
 from nadi.limits import (
     RPC_AT_ONCE,
@@ -52,7 +54,7 @@ from nadi.limits import (
     TLS_HANDSHAKE_S,
 )
 from nadi.wire.rpc.codes import code_of
-from nadi.wire.rpc.service import METHODS, OWN_METHODS, OWN_SERVICE, SERVICE
+from nadi.wire.rpc.service import SERVICES, WATCHES
 
 log = logging.getLogger(__name__)
 
@@ -90,11 +92,11 @@ def rpc_server(**arguments: Any) -> grpc.aio.Server:
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
     """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers."""
     kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService, ReportService)
-    services = [kind(controller) for kind in kinds]
+    services = [kind(controller) for kind in (*kinds, ScalerService)]
     turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
-    for name, methods in ((SERVICE, METHODS), (OWN_SERVICE, OWN_METHODS)):
-        handlers = {
-            rpc: grpc.stream_unary_rpc_method_handler(  # for us to say how long the one request may take to come
+    for name, methods in SERVICES.items():
+        handlers = {  # requests are streams, for us to say how long the one may take to come
+            rpc: (grpc.stream_stream_rpc_method_handler if rpc in WATCHES else grpc.stream_unary_rpc_method_handler)(
                 _guarded(rpc, request, _method(rpc, services), access, turns, rooms),
                 response_serializer=response.SerializeToString,
             )
@@ -107,11 +109,10 @@ def _snake(rpc: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
 
 
-def _method(rpc: str, services: Sequence[object]) -> Answer:
-    """The method that answers an RPC, from the one service that has it."""
+def _method(rpc: str, services: Sequence[object]) -> Any:
+    """The method that answers an RPC, from the one service that has it: an `Answer`, or `Replies` of `watches`."""
     (found,) = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
-    method: Answer = found
-    return method
+    return found
 
 
 class _Rooms:
@@ -120,10 +121,11 @@ class _Rooms:
     def __init__(self) -> None:
         self.calls = Shares(RPC_AT_ONCE)
         self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
+        self.watches = Watches()
 
 
 def _guarded(
-    rpc: str, kind: type[Message], method: Answer, access: ControllerAccess | None, turns: LoopTurns, rooms: _Rooms
+    rpc: str, kind: type[Message], method: Any, access: ControllerAccess | None, turns: LoopTurns, rooms: _Rooms
 ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
     """A handler that lets no exception out, and lets in no caller whom `access` refuses.
 
@@ -145,6 +147,9 @@ def _guarded(
             await turns.mine(peer)
             request = await parsed(kind, raw, lambda: turns.mine(peer))
             del raw
+            if rpc in WATCHES:
+                worked_on.leave()
+                return await rooms.watches.answer(rpc, method, request, context, access)
             if access is not None:
                 return await access.answer(rpc, method, request, context)
             return await method(request)

@@ -1,6 +1,6 @@
-"""The RPCs of ControllerService, and nadi's own: the services' names, and for each RPC its request and response class.
+"""The RPCs of ControllerService, nadi's own, and KEDA's: the services, and for each RPC its request and response class.
 
-Server and client build their gRPC handlers and calls from `METHODS` and `OWN_METHODS`; there is no generated stub.
+Server and client build their gRPC handlers and calls from these tables; there is no generated stub.
 
 >>> request, response = METHODS["createScope"]
 >>> response.DESCRIPTOR.name
@@ -16,9 +16,10 @@ from typing import Any
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.wire.rpc import controller_pb2, reports_pb2
+from nadi.wire.rpc import controller_pb2, externalscaler_pb2, reports_pb2
 
 SERVICE, OWN_SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService", "nadi.v1.Reports"
+SCALER_SERVICE = "externalscaler.ExternalScaler"
 
 Methods = dict[str, tuple[type[Message], type[Message]]]
 
@@ -32,8 +33,11 @@ def _methods(service: Any) -> Methods:
 
 METHODS = _methods(controller_pb2.DESCRIPTOR.services_by_name["ControllerService"])
 OWN_METHODS = _methods(reports_pb2.DESCRIPTOR.services_by_name["Reports"])
+SCALER_METHODS = _methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
+WATCHES = frozenset({"StreamIsActive"})  # of these, those that answer again and again
+SERVICES = {SERVICE: METHODS, OWN_SERVICE: OWN_METHODS, SCALER_SERVICE: SCALER_METHODS}
 
 
 def path(rpc: str) -> str:
     """The full name of an RPC on the wire."""
-    return f"/{OWN_SERVICE if rpc in OWN_METHODS else SERVICE}/{rpc}"
+    return f"/{next(name for name, methods in SERVICES.items() if rpc in methods)}/{rpc}"
