@@ -112,7 +112,7 @@ async def until_gone(child: Path) -> None:
     """Wait until the process whose number is in the file has ended."""
     pid = int(await asyncio.to_thread(child.read_text))
     async with asyncio.timeout(30):
-        while is_there(pid):
+        while is_there(pid):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.02)
 
 

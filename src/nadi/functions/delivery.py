@@ -124,7 +124,7 @@ def key_of(data: bytes, field: str) -> str | None:
     """
     try:
         found = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+        value = found.get(field) if isinstance(found, dict) else None
+        return None if value is None else str(value)
+    except (msgspec.DecodeError, RecursionError):
         return None
-    value = found.get(field) if isinstance(found, dict) else None
-    return None if value is None else str(value)
