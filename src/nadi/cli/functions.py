@@ -247,7 +247,6 @@ async def _record(manager: StreamManager, scope: str, name: str) -> FunctionReco
 
 
 async def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> dict[str, Any]:
-    group = await manager.reader_group_manager(scope).get_reader_group(record.name)
     alive = [one for one in record.instances.values() if not one.is_gone(_now_ms())]
     return {
         "function": record.name,
@@ -255,10 +254,20 @@ async def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> di
         "workers": sum(len(one.workers) for one in alive),
         "events/s": round(sum(one.events_per_s for one in alive), 1),
         "events": record.counts.events,
-        "unread bytes": await group.unread_bytes(),
+        "unread bytes": await _unread_bytes(manager, scope, record.name),
         "retries": record.counts.retries,
         "dead letters": record.counts.dead_letters,
     }
+
+
+async def _unread_bytes(manager: StreamManager, scope: str, name: str) -> int | None:
+    """None where nothing can be read at the function's place any more: its stream was deleted, or made anew."""
+    from nadi.errors import InvalidArgumentError, NotFoundError
+
+    try:
+        return await (await manager.reader_group_manager(scope).get_reader_group(name)).unread_bytes()
+    except (NotFoundError, InvalidArgumentError):
+        return None
 
 
 def _now_ms() -> int:

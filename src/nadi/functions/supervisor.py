@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from nadi.backoff import Backoff
 from nadi.client.aio import ReaderGroup, StreamManager
 from nadi.client.readergroup.group import shared_state_of
@@ -71,6 +73,9 @@ class Supervisor:
                 except UnavailableError as error:
                     self._log.warning("trying again: %s", error)
                     await asyncio.wait([stopping], timeout=backoff.take())
+        except NadiError as error:
+            self._counters.stopped(str(error), int(time.time() * 1000))
+            raise
         finally:
             stopping.cancel()
             await self._end()
@@ -139,7 +144,7 @@ class Supervisor:
         results = await asyncio.gather(*self._workers, return_exceptions=True)
         self._workers.clear()
         with suppress(NadiError):
-            await self._report_now(None)
+            await self._report_now(self._seen(), is_last=True)
         for result in results:
             if isinstance(result, Exception):
                 self._log.error("%s", result)
@@ -223,7 +228,18 @@ class Supervisor:
 
     async def _report(self) -> bool:
         """Return whether others see how it is now."""
-        now = Instance(
+        now = self._seen()
+        if self._reported is not None:
+            before, at = self._reported
+            waited = time.monotonic() - at
+            if waited < FUNCTION_LOOK_S * 0.9 or (before == now and waited < FUNCTION_BEAT_S * 0.9):
+                return before == now
+        self._reported = now, time.monotonic()
+        await self._report_now(now)
+        return True
+
+    def _seen(self) -> Instance:
+        return Instance(
             socket.gethostname(),
             os.getpid(),
             self._started_ms,
@@ -235,17 +251,8 @@ class Supervisor:
             self._counters.last_error,
             self._counters.last_error_ms,
         )
-        if self._reported is not None:
-            before, at = self._reported
-            waited = time.monotonic() - at
-            if waited < FUNCTION_LOOK_S * 0.9 or (before == now and waited < FUNCTION_BEAT_S * 0.9):
-                return before == now
-        self._reported = now, time.monotonic()
-        await self._report_now(now)
-        return True
 
-    async def _report_now(self, now: Instance | None) -> None:
+    async def _report_now(self, now: Instance, *, is_last: bool = False) -> None:
         now_ms = int(time.time() * 1000)
-        if now is not None:
-            now = Instance(**{**{field: getattr(now, field) for field in now.__struct_fields__}, "updated_ms": now_ms})
-        await self._progress.report(self._function, this_instance(), now, now_ms)
+        now = replace(now, updated_ms=now_ms)
+        await self._progress.report(self._function, this_instance(), now, now_ms, is_last=is_last)
