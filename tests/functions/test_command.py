@@ -25,6 +25,7 @@ from nadi.functions.instances import is_dead, short_name, this_instance, worker_
 from nadi.functions.progress import Counts, FunctionRecord, Instance, StoredProgress
 from nadi.testing import RestartableServer
 
+from .command import nadi_command
 from .support import HANDLERS, a_function, read, read_all, running, streams, until_workers, write
 
 NADI = [sys.executable, "-m", "nadi.cli.app"]
@@ -40,13 +41,6 @@ def slow(event: Event) -> bytes:
 
 
 def takes_too_much(event: Event, one: int, two: int, three: int) -> None: ...
-
-
-async def nadi_command(server: RestartableServer, *arguments: str, code: int = 0) -> str:
-    environment = {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "200"}
-    result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 @contextmanager
@@ -110,6 +104,8 @@ async def test_others_see_what_it_does_and_a_stopped_one_can_be_deleted(
         assert "1 to 16" in shown
         delete = ("function", "delete", nadi_scope, "checked", "--yes")
         refused = await nadi_command(nadi_server, *delete, code=1)
+        assert "is running: stop it first" in refused
+        refused = await nadi_command(nadi_server, "function", "forget", nadi_scope, "checked", code=1)
         assert "is running: stop it first" in refused
         process.terminate()
         await asyncio.to_thread(process.communicate, timeout=60)

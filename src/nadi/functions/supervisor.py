@@ -26,7 +26,7 @@ from nadi.client.readergroup.watch import Watch
 from nadi.errors import NadiError, UnavailableError
 from nadi.functions.definition import Function
 from nadi.functions.handlers.outcome import Handler
-from nadi.functions.instances import is_dead, short_name, this_instance
+from nadi.functions.instances import is_dead, running_instances, short_name, this_instance
 from nadi.functions.plan import WorkerPlan
 from nadi.functions.progress import Counters, Instance, StoredProgress
 from nadi.functions.stopped import FunctionError
@@ -111,21 +111,30 @@ class Supervisor:
                 self._log.info("worker %s died: going on where it was", short_name(reader))
                 await group.reader_offline(reader)
         await self._check_others()
-        await settle_all(group, self._writers, function, self._log)
+        await settle_all(group, self._writers, self._log)
         return group
 
     async def _check_others(self) -> None:
-        """Count instances that died here as ended. FunctionError if another runs with another handler."""
+        """Count instances that died here as ended. FunctionError if another runs that does something else with
+        events."""
         record, function = await self._progress.read(), self._function
+        if record is None:
+            return
         now_ms = int(time.time() * 1000)
-        for name, instance in record.instances.items() if record is not None else ():
-            if instance.is_gone(now_ms) or is_dead(f"{name}.w0.0"):
-                await self._progress.report(function, name, None, now_ms)
-            elif record is not None and record.handled_by != function.handled_by:
+        running = running_instances(record, now_ms)
+        for name in record.instances.keys() - running.keys():
+            await self._progress.report(function, name, None, now_ms)
+        for what, theirs, ours in (
+            ("handled by", record.handled_by, function.handled_by),
+            ("output", record.output, function.output_stream),
+            ("dead letters", record.dead_letters, function.dead_letter_stream),
+            ("exactly once", record.exactly_once, function.exactly_once),
+        ):
+            if running and theirs != ours:
                 raise FunctionError(
-                    f"function {function.name} is running on {instance.host} with {record.handled_by}, not "
-                    f"{function.handled_by}, and they would share its events: give this one another name, or stop that "
-                    "one first"
+                    f"function {function.name} is running on {next(iter(running.values())).host} with other options "
+                    f"({what}: {theirs}, here {ours}), and they would share its events: give this one another name, or "
+                    "stop that one first"
                 )
 
     async def _end(self) -> None:

@@ -95,7 +95,7 @@ class Worker:
         try:
             while (found := await self._next(reader)) is not None:
                 if isinstance(found, Unsettled):
-                    await settle(found, reader, self._writers, self._function, self._log)
+                    await settle(found, reader, self._writers, self._function.name, self._log)
                 elif found.is_read_completed:
                     return
                 elif found.gap is not None:
