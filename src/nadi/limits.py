@@ -291,6 +291,7 @@ FUNCTION_RETRIES = 1_000  # of one event
 FUNCTION_LEASE_MS = 600_000  # of a transaction whose position is not recorded yet, without contact from its worker
 FUNCTION_ERROR_CHARS = 2_000  # of an exception's message, in dead letters and in `nadi function show`
 FUNCTION_SLICE_S = 0.5  # after which what single events gave is recorded, before the batch is done
+FUNCTION_SLICE_BYTES = 8 * MIB  # and with which it is, too
 FUNCTION_START_S = 60.0  # a handler's process may take to import what it needs
 FUNCTION_DRAIN_S = 30.0  # what is being handled may take this long when the function is stopped
 FUNCTION_LOOK_S = 1.0  # how often the supervisor looks at unread data while there are workers, or others have some

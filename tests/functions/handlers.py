@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 from nadi.functions import Context, Event, Reject
 
@@ -78,3 +81,49 @@ def third_time_lucky(event: Event, context: Context) -> bytes:
 
 def returns_nonsense(event: Event) -> object:
     return 42
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+RAISED: dict[bytes, BaseException] = {
+    b"CancelledError": asyncio.CancelledError(),
+    b"GeneratorExit": GeneratorExit(),
+    b"KeyboardInterrupt": KeyboardInterrupt(),
+    b"SystemExit": SystemExit(3),
+    b"without a text": Mute(),
+    b"half a character": ValueError("\udcff"),
+}
+
+
+def raises(event: Event) -> object:
+    if event.data in RAISED:
+        raise RAISED[event.data]
+    if event.data == b"half a key":
+        return "\udcff", b""
+    if event.data == b"too much":
+        return [bytes(8_000_000)] * 9
+    if event.data == b"closes stdout":
+        sys.stdout.close()
+    return event.data
+
+
+def megabytes(event: Event) -> bytes:
+    return bytes(int(event.data) * 1_000_000)
+
+
+def forks_and_dies(event: Event) -> None:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    Path(event.data.decode()).write_text(str(child))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def starts_and_waits(event: Event) -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    Path(event.data.decode()).write_text(str(child.pid))
+    child.wait()

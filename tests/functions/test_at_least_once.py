@@ -120,6 +120,21 @@ async def test_batches_are_filled_or_wait_their_time(manager: StreamManager, nad
         assert await read(manager, nadi_scope, "out", 3) == [b"10", b"10", b"5"]
 
 
+async def test_a_batch_that_can_not_grow_does_not_wait(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope, 1)
+    function = a_function(nadi_scope, "count", output="out", batch_events=1000, batch_ms=600_000)
+    async with running(function, manager) as task:
+        writer = await manager.create_writer(nadi_scope, "in")
+        await writer.write_many([bytes(1_000_000)] * 12, "k")
+        await writer.close()
+        [first] = await read(manager, nadi_scope, "out", 1)
+        await manager.seal_stream(nadi_scope, "in")
+        await asyncio.wait([task], timeout=60)
+        assert task.done()
+    assert sum(map(int, await read_all(manager, nadi_scope, "out"))) == 12
+    assert 8 <= int(first) < 12
+
+
 async def test_it_follows_a_scaling_and_ends_with_a_sealed_stream(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope, 1)
     function = a_function(nadi_scope, "echo_later", output="out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -17,14 +18,15 @@ from typer.testing import CliRunner
 
 from nadi.cli.app import app
 from nadi.client.aio import StreamManager
-from nadi.errors import InvalidArgumentError, NadiError
+from nadi.errors import InvalidArgumentError, NadiError, StreamSealedError
 from nadi.functions import Event, Function, FunctionError, Reject, Target, function, serve
 from nadi.functions.definition import function_of
 from nadi.functions.instances import is_dead, short_name, this_instance, worker_name
-from nadi.functions.progress import Counts, FunctionRecord, Instance
+from nadi.functions.progress import Counts, FunctionRecord, Instance, StoredProgress
 from nadi.testing import RestartableServer
 
-from .support import HANDLERS, read, read_all, streams, until_workers, write
+from .command import nadi_command
+from .support import HANDLERS, a_function, read, read_all, running, streams, until_workers, write
 
 NADI = [sys.executable, "-m", "nadi.cli.app"]
 SLOW = """
@@ -39,13 +41,6 @@ def slow(event: Event) -> bytes:
 
 
 def takes_too_much(event: Event, one: int, two: int, three: int) -> None: ...
-
-
-async def nadi_command(server: RestartableServer, *arguments: str, code: int = 0) -> str:
-    environment = {"NADI_CONTROLLER": server.controller_uri, "COLUMNS": "200"}
-    result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=environment)
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 @contextmanager
@@ -109,6 +104,8 @@ async def test_others_see_what_it_does_and_a_stopped_one_can_be_deleted(
         assert "1 to 16" in shown
         delete = ("function", "delete", nadi_scope, "checked", "--yes")
         refused = await nadi_command(nadi_server, *delete, code=1)
+        assert "is running: stop it first" in refused
+        refused = await nadi_command(nadi_server, "function", "forget", nadi_scope, "checked", code=1)
         assert "is running: stop it first" in refused
         process.terminate()
         await asyncio.to_thread(process.communicate, timeout=60)
@@ -222,5 +219,47 @@ def test_counters_of_instances_that_end_or_die_are_kept() -> None:
     assert (record.counts.events, record.newest_error, len(record.instances)) == (12, "one", 2)
     record = record.with_instance("one", None, 2_000)
     assert (record.counts.events, record.ended.events, record.newest_error) == (12, 5, "one")
+    two = Instance("h", 2, 0, 2_500, "idle", counts=Counts(events=9), last_error="last words", last_error_ms=2_400)
+    assert record.with_instance("two", two, 2_500, is_last=True).counts.events == 14
+    assert record.with_instance("two", two, 2_500, is_last=True).newest_error == "last words"
     record = record.with_instance("three", Instance("h", 3, 0, 500_000, "idle"), 500_000)
     assert (record.counts.events, record.ended.events, list(record.instances)) == (12, 12, ["three"])
+
+
+async def test_what_was_done_last_and_why_it_ended_is_seen_after_its_end(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 50)
+    function = a_function(nadi_scope, "echo", output="out")
+    progress = StoredProgress(manager, nadi_scope, function.name)
+    async with running(function, manager):
+        await read(manager, nadi_scope, "out", 50)
+    ended = await progress.read()
+    assert ended is not None
+    assert (ended.counts.events, ended.instances) == (50, {})
+    await manager.seal_stream(nadi_scope, "out")
+    await write(manager, nadi_scope, 50, 51)
+    with pytest.raises(StreamSealedError):
+        async with running(function, manager) as task:
+            await asyncio.wait([task], timeout=60)
+    ended = await progress.read()
+    assert ended is not None
+    assert "is sealed" in ended.newest_error
+
+
+async def test_one_function_of_a_deleted_stream_hides_no_other(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope)
+    await write(manager, nadi_scope, 0, 50)
+    function = a_function(nadi_scope, "echo", output="out")
+    async with running(function, manager):
+        await read(manager, nadi_scope, "out", 50)
+    await manager.seal_stream(nadi_scope, "in")
+    await manager.delete_stream(nadi_scope, "in")
+    [row] = json.loads(await nadi_command(nadi_server, "function", "list", nadi_scope, "--json"))
+    assert (row["events"], row["unread bytes"]) == (50, None)
+    await manager.create_stream(nadi_scope, "in", 1)
+    assert "echo" in await nadi_command(nadi_server, "function", "list", nadi_scope)
+    assert "echo" in await nadi_command(nadi_server, "function", "show", nadi_scope, function.name)

@@ -7,10 +7,7 @@ import asyncio
 import os
 import random
 import signal
-import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,24 +18,10 @@ from nadi.errors import ConditionFailedError, ReaderOfflineError
 from nadi.functions import serve
 from nadi.testing import RestartableServer
 
+from .command import runner
 from .support import a_function, in_order, read, read_all, running, streams, until_handled, write
 
 STEPS = ("begun", "written", "recorded", "committed")
-
-
-@asynccontextmanager
-async def runner(
-    uri: str, scope: str, handler: str, step: str = "-", number: int = 0
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.functions.runner_main", uri, scope, handler, step, str(number))
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
 
 
 async def check(manager: StreamManager, scope: str, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
 from pathlib import Path
@@ -14,7 +15,10 @@ from cloudevents.core.base import BaseCloudEvent
 
 from nadi.client.aio import StreamManager
 from nadi.errors import InvalidArgumentError
-from nadi.functions import DeadLetter, Function, FunctionStoppedError, Target
+from nadi.functions import DeadLetter, Event, Function, FunctionError, FunctionStoppedError, Target
+from nadi.functions.delivery import key_of
+from nadi.functions.handlers import cloud_events
+from nadi.functions.handlers.target import HttpTarget, seconds_of
 from nadi.naming import parse_segment_name
 
 from .service import Answer, Service, as_bytes, serving
@@ -163,6 +167,15 @@ async def test_tls_with_the_certificates_that_are_trusted(
 def test_targets_that_make_no_sense_are_refused() -> None:
     for wrong, why in (
         ({"url": "ftp://x"}, "http"),
+        ({"url": "http://"}, "is like https"),
+        ({"url": "http://x:80a/"}, "is like https"),
+        ({"url": "http://x:99999/"}, "is like https"),
+        ({"url": "http://[::1"}, "is like https"),
+        ({"url": "http://x y/"}, "is like https"),
+        ({"url": "http://x\n/"}, "is like https"),
+        ({"url": "http://joe:secret@x/"}, "shown to whoever looks"),
+        ({"url": "http://x", "event_type": ""}, "event type is one line"),
+        ({"url": "http://x", "content_type": "a\nb"}, "content type is one line"),
         ({"url": "http://x", "mode": "loud"}, "binary, structured, batched"),
         ({"url": "http://x", "trust_store": "ca.pem"}, "without https"),
         ({"url": "http://x", "headers": {"A b": "c"}}, "can't be a header"),
@@ -171,3 +184,53 @@ def test_targets_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=why):
             Target(**wrong)
+
+
+async def test_an_address_that_the_client_of_http_refuses_is_said_at_the_start() -> None:
+    with pytest.raises(FunctionError, match="is no address"):
+        await HttpTarget(Target("http://ex\u00e4mple..com/"), 1.0, wants_outputs=False).start()
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+
+@pytest.mark.parametrize("data", [b"NaN", b"[-Infinity]", DEEP, b'"\xff"', b"{", b"", b'"\\ud800"', b"\xef\xbb\xbf1"])
+def test_what_says_it_is_json_and_is_not_is_sent_as_bytes(data: bytes) -> None:
+    for documents in documents_of(data):
+        assert base64.b64decode(documents["data_base64"]) == data
+        assert "data" not in documents
+
+
+@pytest.mark.parametrize("data", [b"null", b"1.50", b"1e999", b'{"a": 1, "a": 2}', b" [1] "])
+def test_json_is_sent_as_it_is_to_the_byte(data: bytes) -> None:
+    event = cloud_events.cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", cloud_events.now())
+    assert b'"data": ' + data + b"}" in cloud_events.structured(event).body
+    for document in documents_of(data):
+        assert "data_base64" not in document
+        assert {"id", "source", "type", "time", "partitionkey", "specversion"} <= document.keys()
+
+
+def documents_of(data: bytes) -> list[dict[str, Any]]:
+    event = cloud_events.cloud_event(Event(data, "s/t/0.#epoch.0", 0), "t", "application/json", cloud_events.now())
+    return [json.loads(cloud_events.structured(event).body), *json.loads(cloud_events.batched([event, event]).body)]
+
+
+def test_an_event_without_a_key_is_partitioned_by_its_segment() -> None:
+    for key in (None, ""):
+        event = cloud_events.cloud_event(Event(b"", "s/t/0.#epoch.0", 0, key), "t", "text/plain", cloud_events.now())
+        assert cloud_events.binary(event).headers["ce-partitionkey"] == "s/t/0.#epoch.0"
+
+
+def test_keys_are_looked_for_in_anything() -> None:
+    assert key_of(b'{"a": {"b": 1}}', "a") == "{'b': 1}"
+    for data in (DEEP, b'{"a": ' + DEEP + b"}", b"\xff", b"[1]", b'{"a": null}'):
+        assert key_of(data, "a") is None
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "-1", "1.5", "", "Thu, 99 Jan 1970 00:00:00 GMT", "1, 2"])
+def test_a_retry_after_that_says_nothing_is_ignored(text: str) -> None:
+    assert seconds_of(text, 0.0) is None
+
+
+def test_a_retry_after_without_end_is_a_number() -> None:
+    assert seconds_of("9" * 400, 0.0) == float("inf")

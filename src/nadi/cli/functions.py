@@ -151,6 +151,8 @@ def show_function(
     """Show a function: its instances and workers, what they have done, and the last error."""
 
     async def ask(manager: StreamManager) -> dict[str, Any]:
+        from nadi.functions.instances import running_instances
+
         record = await _record(manager, scope, name)
         row = await _row(manager, scope, record)
         counts = record.counts
@@ -164,8 +166,9 @@ def show_function(
             "gaps": counts.gaps,
             "last error": record.newest_error,
         }
-        for at, one in enumerate(record.instances.values(), 1):
-            gone = ", gone" if one.is_gone(_now_ms()) else ""
+        alive = running_instances(record, _now_ms())
+        for at, (name_of, one) in enumerate(record.instances.items(), 1):
+            gone = "" if name_of in alive else ", gone"
             age_s = max(_now_ms() - one.updated_ms, 0) / 1000
             row[f"instance {at}"] = (
                 f"{one.host}, process {one.pid}, {one.status}{gone}, reported {age_s:.0f} s ago: "
@@ -188,17 +191,21 @@ def forget(
     controller: Controller = DEFAULT_URI,
     trust_store: TrustStore = None,
 ) -> None:
-    """Forget recorded outputs of which the server no longer knows whether they were committed. The function says when
-    that is needed."""
+    """Forget recorded outputs of which the server no longer knows whether they were committed, and commit the others.
+    The function, stopped, says when that is needed."""
 
     async def ask(manager: StreamManager) -> int:
-        from nadi.client.readergroup.outputs import forget_output, recorded_outputs
+        import logging
 
+        from nadi.functions.writing import TransactionWriters, settle_all
+
+        await _check_stopped(manager, scope, name)
         group = await manager.reader_group_manager(scope).get_reader_group(name)
-        found = await recorded_outputs(group)
-        for output in found:
-            await forget_output(group, output, undo=redo)
-        return len(found)
+        for reader in await group.online_readers():  # all dead
+            await group.reader_offline(reader)
+        if_unknown: Literal["redo", "forget"] = "redo" if redo else "forget"
+        log = logging.getLogger("nadi.functions")
+        return await settle_all(group, TransactionWriters(manager), log, if_unknown=if_unknown)
 
     say(f"forgot {_asked(controller, trust_store, ask)} outputs of function {name}")
 
@@ -212,11 +219,7 @@ def delete(
         typer.confirm(f"Delete function {name}? Run again, it begins anew.", abort=True)
 
     async def ask(manager: StreamManager) -> None:
-        from nadi.errors import ConflictError
-
-        record = await _record(manager, scope, name)
-        if any(not one.is_gone(_now_ms()) for one in record.instances.values()):
-            raise ConflictError(f"function {name} is running: stop it first")
+        await _check_stopped(manager, scope, name)
         await manager.reader_group_manager(scope).delete_reader_group(name)
 
     _asked(controller, trust_store, ask)
@@ -246,19 +249,40 @@ async def _record(manager: StreamManager, scope: str, name: str) -> FunctionReco
     return record
 
 
+async def _check_stopped(manager: StreamManager, scope: str, name: str) -> None:
+    from nadi.errors import ConflictError
+    from nadi.functions.instances import running_instances
+
+    record = await _record(manager, scope, name)
+    if running := running_instances(record, _now_ms()):
+        hosts = ", ".join(sorted({one.host for one in running.values()}))
+        raise ConflictError(f"function {name} is running: stop it first, on {hosts}")
+
+
 async def _row(manager: StreamManager, scope: str, record: FunctionRecord) -> dict[str, Any]:
-    group = await manager.reader_group_manager(scope).get_reader_group(record.name)
-    alive = [one for one in record.instances.values() if not one.is_gone(_now_ms())]
+    from nadi.functions.instances import running_instances
+
+    alive = running_instances(record, _now_ms()).values()
     return {
         "function": record.name,
         "stream": record.stream,
         "workers": sum(len(one.workers) for one in alive),
         "events/s": round(sum(one.events_per_s for one in alive), 1),
         "events": record.counts.events,
-        "unread bytes": await group.unread_bytes(),
+        "unread bytes": await _unread_bytes(manager, scope, record.name),
         "retries": record.counts.retries,
         "dead letters": record.counts.dead_letters,
     }
+
+
+async def _unread_bytes(manager: StreamManager, scope: str, name: str) -> int | None:
+    """None where nothing can be read at the function's place any more: its stream was deleted, or made anew."""
+    from nadi.errors import InvalidArgumentError, NotFoundError
+
+    try:
+        return await (await manager.reader_group_manager(scope).get_reader_group(name)).unread_bytes()
+    except (NotFoundError, InvalidArgumentError):
+        return None
 
 
 def _now_ms() -> int:

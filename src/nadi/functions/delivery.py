@@ -63,7 +63,11 @@ class Delivery:
         ends = [*block.offsets().tolist()[1:], block.offset + block.size_bytes]
         pieces = Pieces(len(events), self._function.retries)
         wants_outputs = self._function.output is not None
+        is_first = True
         while (piece := pieces.current) is not None:
+            if not is_first:
+                await self._pause(0.0)
+            is_first = False
             outcome = await self._handler.call(events[piece.first : piece.last], piece.attempt)
             redo = outcome.is_lost and wants_outputs
             if outcome.done and not redo:
@@ -73,8 +77,6 @@ class Delivery:
                 pieces.done(outcome.done)
                 self._backoff.reset()
             if outcome.failure is None:
-                if pieces.current is not None:
-                    await self._pause(0.0)
                 continue
             failed = events[piece.first + outcome.done]
             verdict = pieces.failed(outcome, redo=redo)
@@ -124,7 +126,7 @@ def key_of(data: bytes, field: str) -> str | None:
     """
     try:
         found = msgspec.json.decode(data)
-    except msgspec.DecodeError:
+        value = found.get(field) if isinstance(found, dict) else None
+        return None if value is None else str(value)
+    except (msgspec.DecodeError, RecursionError):
         return None
-    value = found.get(field) if isinstance(found, dict) else None
-    return None if value is None else str(value)

@@ -13,6 +13,8 @@ import socket
 from contextlib import suppress
 from functools import cache
 
+from nadi.functions.progress import FunctionRecord, Instance
+
 
 @cache
 def this_instance() -> str:
@@ -40,7 +42,16 @@ def is_dead(worker: str) -> bool:
     if len(parts) != 5 or parts[0] != _place() or not parts[1].isdigit():
         return False
     started = _started(int(parts[1]))
-    return started != parts[2]
+    return started != parts[2] and (started != "" or not _may_be_there(int(parts[1])))
+
+
+def running_instances(record: FunctionRecord, now_ms: int) -> dict[str, Instance]:
+    """A function's instances, without those that are known to be dead, or have been silent for too long."""
+    return {
+        name: instance
+        for name, instance in record.instances.items()
+        if not instance.is_gone(now_ms) and not is_dead(f"{name}.w0.0")
+    }
 
 
 @cache
@@ -62,3 +73,14 @@ def _started(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] == "Z" else fields[19]
+
+
+def _may_be_there(pid: int) -> bool:
+    """Whether there is a process of which nothing can be seen here: another user's, say."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return False  # it ended, and its parent has not looked yet

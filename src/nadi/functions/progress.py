@@ -89,13 +89,15 @@ class FunctionRecord(msgspec.Struct, frozen=True):
         errors += [(one.last_error_ms, one.last_error) for one in self.instances.values()]
         return max(errors)[1]
 
-    def with_instance(self, name: str, instance: Instance | None, now_ms: int) -> FunctionRecord:
-        """The record with what an instance reports, None at its end; those that are gone are added up."""
+    def with_instance(
+        self, name: str, instance: Instance | None, now_ms: int, *, is_last: bool = False
+    ) -> FunctionRecord:
+        """The record with what an instance reports, None for one that died; those that have ended are added up."""
         instances = dict(self.instances)
         if instance is not None:
             instances[name] = instance
         ends = [key for key, one in instances.items() if one.is_gone(now_ms) and key != name]
-        ends += [name] if instance is None and name in instances else []
+        ends += [name] if (is_last or instance is None) and name in instances else []
         record = self
         for key in ends:
             gone = instances.pop(key)
@@ -125,6 +127,10 @@ class Counters:
 
     def failed(self, error: str, now_ms: int) -> None:
         self.counts = replace(self.counts, failures=self.counts.failures + 1)
+        self.last_error, self.last_error_ms = error, now_ms
+
+    def stopped(self, error: str, now_ms: int) -> None:
+        """It ends with this error."""
         self.last_error, self.last_error_ms = error, now_ms
 
     def retried(self) -> None:
@@ -164,12 +170,14 @@ class StoredProgress:
         held = await value_or_none(self._table, _KEY)
         return None if held is None else _decode(held.value)
 
-    async def report(self, function: Function, instance: str, now: Instance | None, now_ms: int) -> None:
-        """Store what an instance has done; None at its end."""
+    async def report(
+        self, function: Function, instance: str, now: Instance | None, now_ms: int, *, is_last: bool = False
+    ) -> None:
+        """Store what an instance has done; None for one that died without its last report."""
 
         async def change(held: bytes | None) -> tuple[bytes | None, None]:
             record = _record_of(function, None if held is None else _decode(held))
-            return msgspec.msgpack.encode(record.with_instance(instance, now, now_ms)), None
+            return msgspec.msgpack.encode(record.with_instance(instance, now, now_ms, is_last=is_last)), None
 
         await change_value(self._table, _KEY, self._what, change)
 

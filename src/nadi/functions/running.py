@@ -38,6 +38,7 @@ def run(
     >>> run(Function(scope="home", stream="meters", handler="billing:bill"))  # doctest: +SKIP
     """
     logging.basicConfig(level=logging.INFO, format=FORMAT)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log each request
 
     async def serving() -> None:
         stop = asyncio.Event()

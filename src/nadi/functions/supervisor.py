@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from nadi.backoff import Backoff
 from nadi.client.aio import ReaderGroup, StreamManager
 from nadi.client.readergroup.group import shared_state_of
@@ -24,7 +26,7 @@ from nadi.client.readergroup.watch import Watch
 from nadi.errors import NadiError, UnavailableError
 from nadi.functions.definition import Function
 from nadi.functions.handlers.outcome import Handler
-from nadi.functions.instances import is_dead, short_name, this_instance
+from nadi.functions.instances import is_dead, running_instances, short_name, this_instance
 from nadi.functions.plan import WorkerPlan
 from nadi.functions.progress import Counters, Instance, StoredProgress
 from nadi.functions.stopped import FunctionError
@@ -71,6 +73,9 @@ class Supervisor:
                 except UnavailableError as error:
                     self._log.warning("trying again: %s", error)
                     await asyncio.wait([stopping], timeout=backoff.take())
+        except NadiError as error:
+            self._counters.stopped(str(error), int(time.time() * 1000))
+            raise
         finally:
             stopping.cancel()
             await self._end()
@@ -106,21 +111,30 @@ class Supervisor:
                 self._log.info("worker %s died: going on where it was", short_name(reader))
                 await group.reader_offline(reader)
         await self._check_others()
-        await settle_all(group, self._writers, function, self._log)
+        await settle_all(group, self._writers, self._log)
         return group
 
     async def _check_others(self) -> None:
-        """Count instances that died here as ended. FunctionError if another runs with another handler."""
+        """Count instances that died here as ended. FunctionError if another runs that does something else with
+        events."""
         record, function = await self._progress.read(), self._function
+        if record is None:
+            return
         now_ms = int(time.time() * 1000)
-        for name, instance in record.instances.items() if record is not None else ():
-            if instance.is_gone(now_ms) or is_dead(f"{name}.w0.0"):
-                await self._progress.report(function, name, None, now_ms)
-            elif record is not None and record.handled_by != function.handled_by:
+        running = running_instances(record, now_ms)
+        for name in record.instances.keys() - running.keys():
+            await self._progress.report(function, name, None, now_ms)
+        for what, theirs, ours in (
+            ("handled by", record.handled_by, function.handled_by),
+            ("output", record.output, function.output_stream),
+            ("dead letters", record.dead_letters, function.dead_letter_stream),
+            ("exactly once", record.exactly_once, function.exactly_once),
+        ):
+            if running and theirs != ours:
                 raise FunctionError(
-                    f"function {function.name} is running on {instance.host} with {record.handled_by}, not "
-                    f"{function.handled_by}, and they would share its events: give this one another name, or stop that "
-                    "one first"
+                    f"function {function.name} is running on {next(iter(running.values())).host} with other options "
+                    f"({what}: {theirs}, here {ours}), and they would share its events: give this one another name, or "
+                    "stop that one first"
                 )
 
     async def _end(self) -> None:
@@ -139,7 +153,7 @@ class Supervisor:
         results = await asyncio.gather(*self._workers, return_exceptions=True)
         self._workers.clear()
         with suppress(NadiError):
-            await self._report_now(None)
+            await self._report_now(self._seen(), is_last=True)
         for result in results:
             if isinstance(result, Exception):
                 self._log.error("%s", result)
@@ -223,7 +237,18 @@ class Supervisor:
 
     async def _report(self) -> bool:
         """Return whether others see how it is now."""
-        now = Instance(
+        now = self._seen()
+        if self._reported is not None:
+            before, at = self._reported
+            waited = time.monotonic() - at
+            if waited < FUNCTION_LOOK_S * 0.9 or (before == now and waited < FUNCTION_BEAT_S * 0.9):
+                return before == now
+        self._reported = now, time.monotonic()
+        await self._report_now(now)
+        return True
+
+    def _seen(self) -> Instance:
+        return Instance(
             socket.gethostname(),
             os.getpid(),
             self._started_ms,
@@ -235,17 +260,8 @@ class Supervisor:
             self._counters.last_error,
             self._counters.last_error_ms,
         )
-        if self._reported is not None:
-            before, at = self._reported
-            waited = time.monotonic() - at
-            if waited < FUNCTION_LOOK_S * 0.9 or (before == now and waited < FUNCTION_BEAT_S * 0.9):
-                return before == now
-        self._reported = now, time.monotonic()
-        await self._report_now(now)
-        return True
 
-    async def _report_now(self, now: Instance | None) -> None:
+    async def _report_now(self, now: Instance, *, is_last: bool = False) -> None:
         now_ms = int(time.time() * 1000)
-        if now is not None:
-            now = Instance(**{**{field: getattr(now, field) for field in now.__struct_fields__}, "updated_ms": now_ms})
-        await self._progress.report(self._function, this_instance(), now, now_ms)
+        now = replace(now, updated_ms=now_ms)
+        await self._progress.report(self._function, this_instance(), now, now_ms, is_last=is_last)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from contextlib import suppress
 
 from nadi.backoff import Backoff
@@ -72,7 +73,7 @@ class Worker:
                 except (ReaderOfflineError, ConditionFailedError, AlreadyExistsError) as error:
                     self._log.warning("joining the group again: %s", error)
                 except UnavailableError as error:
-                    self._counters.failed(str(error), 0)
+                    self._counters.failed(str(error), int(time.time() * 1000))
                     self._log.warning("trying again: %s", error)
                 with suppress(Stopping):
                     await self._pause(backoff.take())
@@ -94,7 +95,7 @@ class Worker:
         try:
             while (found := await self._next(reader)) is not None:
                 if isinstance(found, Unsettled):
-                    await settle(found, reader, self._writers, self._function, self._log)
+                    await settle(found, reader, self._writers, self._function.name, self._log)
                 elif found.is_read_completed:
                     return
                 elif found.gap is not None:

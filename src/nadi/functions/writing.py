@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Literal
 
 from nadi.client.aio import EventWriter, ReaderGroup, StreamManager, Transaction, TransactionalEventWriter
 from nadi.client.readergroup.outputs import OutputReader, Unsettled, forget_output, recorded_outputs
@@ -42,6 +43,7 @@ from nadi.limits import FUNCTION_LEASE_MS
 
 _TRIES_TO_RECORD = 3
 Step = Callable[[str], None]
+IfUnknown = Literal["raise", "forget", "redo"]
 
 
 class RedoError(Exception):
@@ -155,7 +157,7 @@ class ExactlyOnce:
 
 
 async def settle(
-    found: Unsettled, reader: OutputReader, writers: TransactionWriters, function: Function, logger: logging.Logger
+    found: Unsettled, reader: OutputReader, writers: TransactionWriters, function: str, logger: logging.Logger
 ) -> None:
     """Commit what an earlier reader of a segment recorded, before the reader goes on; RedoError if it can't be."""
     try:
@@ -179,9 +181,14 @@ async def _undo(found: Unsettled, reader: OutputReader, error: NadiError, logger
 
 
 async def settle_all(
-    group: ReaderGroup, writers: TransactionWriters, function: Function, logger: logging.Logger
-) -> None:
-    """Commit every output that is recorded: those of workers that died, and once more those being committed."""
+    group: ReaderGroup, writers: TransactionWriters, logger: logging.Logger, *, if_unknown: IfUnknown = "raise"
+) -> int:
+    """Commit every output that is recorded: those of workers that died, and once more those being committed.
+
+    if_unknown: what to do with one of which nobody knows whether it was committed: raise FunctionError, forget it, or
+    have its events handled again; return how many these were.
+    """
+    unknown = 0
     for found in await recorded_outputs(group):
         undo = False
         try:
@@ -194,14 +201,18 @@ async def settle_all(
                 *(found.segment, found.output.start, found.output.end, error),
             )
         except (TransactionNotFoundError, StreamNotFoundError) as error:
-            raise unknown_outcome(function, found, error) from error
+            if if_unknown == "raise":
+                raise unknown_outcome(group.name, found, error) from error
+            undo = if_unknown == "redo"
+            unknown += 1
         await forget_output(group, found, undo=undo)
+    return unknown
 
 
-def unknown_outcome(function: Function, found: Unsettled, error: NadiError) -> FunctionError:
+def unknown_outcome(function: str, found: Unsettled, error: NadiError) -> FunctionError:
     streams = ", ".join(stream for stream, _ in found.output.transactions)
     return FunctionError(
-        f"function {function.name} can't know whether the output of {found.segment} from {found.output.start:,} to "
+        f"function {function} can't know whether the output of {found.segment} from {found.output.start:,} to "
         f"{found.output.end:,} is in {streams}: {error}. The server has forgotten the transaction, or the stream was "
         "deleted. Look there whether it is; then `nadi function forget` goes on after these events, and "
         "`nadi function forget --redo` handles them again"

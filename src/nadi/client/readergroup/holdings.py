@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from nadi.client.readergroup.event_reads import Cursor, part_of
 from nadi.client.readergroup.plan import Completion
-from nadi.client.readergroup.source import SegmentSource
+from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState
 from nadi.client.reading.read_ahead import share_bytes
 from nadi.client.segments.stores import SegmentStores
@@ -106,7 +106,7 @@ class Holdings:
         if cursor is None or self.in_hand is None or cursor.source.is_frozen:
             return False
         room = self.most_events - len(cursor.block)
-        if room <= 0 or cursor.block.size_bytes >= READ_AHEAD_BYTES:
+        if self.is_full:
             return False
         if not isinstance(follows := cursor.source.peek(), EventBlock):
             return False
@@ -115,6 +115,15 @@ class Holdings:
         block = joined([cursor.block, _taken(cursor.source, room)])
         self.cursor = Cursor(cursor.source, block, is_whole=True)
         return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be added to the whole block in hand, however long one waits: there are enough events or
+        bytes, a gap follows, or the segment's end."""
+        cursor = self.cursor
+        if cursor is None or len(cursor.block) >= self.most_events or cursor.block.size_bytes >= READ_AHEAD_BYTES:
+            return True
+        return isinstance(cursor.source.peek(), Gap) or cursor.source.completion is not None
 
     def show_gap(self, source: SegmentSource) -> None:
         """Note that the source's gap is in hand."""

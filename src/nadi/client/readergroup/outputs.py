@@ -60,8 +60,8 @@ class OutputReader(EventReader):
         self, most_events: int, linger_s: float = 0.0, timeout: float | None = None
     ) -> EventRead | Unsettled | None:
         """Return events of one segment as a `block`, up to so many: as soon as there are any, or, with `linger_s`, once
-        there are that many or that time has passed. Otherwise as `read_next_block`; `Unsettled` for an output that is
-        to be settled before anything else (`settle`, `undo`)."""
+        there are that many, that time has passed, or no more can follow. Otherwise as `read_next_block`; `Unsettled`
+        for an output that is to be settled before anything else (`settle`, `undo`)."""
         check_seconds(linger_s, "linger_s")
         self._holdings.most_events = most_events
         try:
@@ -76,7 +76,7 @@ class OutputReader(EventReader):
             if self._holdings.take_more():
                 continue
             left_s = ends_at - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or self._holdings.is_full:
                 break
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):

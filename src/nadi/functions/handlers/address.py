@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit
 
 from nadi.errors import InvalidArgumentError
 
@@ -35,6 +36,10 @@ class Target:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise InvalidArgumentError(f"a target is an http:// or https:// address, not {self.url!r}")
+        self._check_address()
+        for what, text in (("event type", self.event_type), ("content type", self.content_type)):
+            if not text or not text.isascii() or not text.isprintable():
+                raise InvalidArgumentError(f"the {what} is one line of ASCII, not {text!r}")
         if self.mode not in MODES:
             raise InvalidArgumentError(f"a target's mode is {', '.join(MODES)}, not {self.mode!r}")
         if self.trust_store is not None and not self.url.startswith("https://"):
@@ -44,3 +49,17 @@ class Target:
                 raise InvalidArgumentError(f"{name!r} can't be a header: a name and a value of one line of ASCII")
             if name.lower().startswith("ce-") or name.lower() in ("content-type", "content-length", "host"):
                 raise InvalidArgumentError(f"the header {name} is set by nadi for each event")
+
+    def _check_address(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            is_whole = bool(parts.hostname) and parts.port != 0  # ValueError for a port that is none
+        except ValueError:
+            is_whole = False
+        if not is_whole or re.search(r"[\s\x00-\x1f\x7f]", self.url):
+            raise InvalidArgumentError(f"a target is like https://bills.example:8443/events, not {self.url!r}")
+        if parts.username is not None or parts.password is not None:
+            raise InvalidArgumentError(
+                "a target's address is shown to whoever looks at the function: give the password as a header, "
+                "Authorization, instead"
+            )

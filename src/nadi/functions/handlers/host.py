@@ -1,8 +1,9 @@
 """The handler's own process: `python -m nadi.functions.handlers.host FD`, started by `process`.
 
 It reads calls from a socket and answers each with an outcome. In memory that it shares with the parent it notes which
-event it is at, and since when, so that the parent knows which one it hung at, or died of. It ends with its parent: a
-thread waits for the socket's end. Standard output and error are the parent's.
+event it is at, and since when, so that the parent knows which one it hung at, or died of. It leads a process group, for
+what the handler starts to end with it, and it ends with its parent: a thread waits for the socket's end. Standard
+output and error are the parent's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nadi.functions.handlers.calling import Calls, failure_of
 from nadi.functions.handlers.event import Context, Event
 from nadi.functions.handlers.loading import load
 from nadi.functions.handlers.outcome import Failure, Outcome
-from nadi.limits import FUNCTION_REPLY_BYTES, MIB
+from nadi.limits import MIB
 
 NOTE = struct.Struct("<qd")  # the index of the event being handled, and since when on the monotonic clock
 LENGTH = struct.Struct("<I")
@@ -35,7 +36,8 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The parent's first message. notes: a descriptor of the memory shared; memory_mib: 0 is unlimited."""
+    """The parent's first message. notes: a descriptor of the memory shared; memory_mib: 0 is unlimited; path: where
+    modules are looked for."""
 
     handler: str
     function: str
@@ -44,6 +46,7 @@ class Start(msgspec.Struct, frozen=True):
     memory_mib: int
     notes: int
     log_level: int
+    path: list[str]
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -81,7 +84,10 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the parent, which lets the batch finish
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # sent to all processes of a service: the parent lets this one finish
         signal.signal(number, lambda *_: None)  # to ignore them would also make programs started here ignore them
     first = receive(connection)
     if first is None:
@@ -92,6 +98,7 @@ def main() -> None:
     if start.memory_mib:
         resource.setrlimit(resource.RLIMIT_DATA, (start.memory_mib * MIB, start.memory_mib * MIB))
     logging.basicConfig(stream=sys.stderr, level=start.log_level, format=FORMAT)
+    sys.path[:] = start.path
     try:
         handler = load(start.handler)
         calls = Calls(getattr(handler, "handler", handler), by_list=start.by_list)
@@ -112,7 +119,7 @@ def _serve(connection: socket.socket, start: Start, calls: Calls) -> None:
     def read() -> None:
         while (data := receive(connection)) is not None:
             waiting.put(data)
-        os._exit(0)
+        os.killpg(os.getpid(), signal.SIGKILL)
 
     def begin(index: int) -> None:
         NOTE.pack_into(notes, 0, index, time.monotonic())
@@ -126,11 +133,8 @@ def _serve(connection: socket.socket, start: Start, calls: Calls) -> None:
             outcome = calls.run(call.events, context, loop, begin)
         except MemoryError as error:  # while calling, not in the handler
             outcome = Outcome(done=0, failure=failure_of(error), together=len(call.events))
-        sys.stdout.flush()
-        if sum(len(data) for _, data in outcome.outputs) > FUNCTION_REPLY_BYTES:
-            message = f"over {FUNCTION_REPLY_BYTES:,} bytes for {len(call.events):,} events: return less"
-            failure = Failure(kind="raised", error="OutputTooLarge", message=message)
-            outcome = Outcome(done=0, failure=failure, together=len(call.events))
+        with suppress(Exception):  # closed, or on a full disk: that is no failure of the events
+            sys.stdout.flush()
         send(connection, outcome)
 
 

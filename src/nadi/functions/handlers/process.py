@@ -44,6 +44,7 @@ class HandlerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._socket: socket.socket | None = None
         self._notes: mmap.mmap | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._outcomes = msgspec.msgpack.Decoder(Outcome)
 
     @property
@@ -63,15 +64,18 @@ class HandlerProcess:
                 *(sys.executable, "-m", "nadi.functions.handlers.host", str(theirs.fileno())),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(), memory),
+                start_new_session=True,
             )
         except OSError as error:
             raise FunctionError(f"no process can be started for handler {self._handler}: {error}") from error
         finally:
             theirs.close()
             os.close(memory)
-        level = self._log.getEffectiveLevel()
+        self._ending = asyncio.create_task(_follow_to_its_end(self._process, ours))
         start = Start(
-            *(self._handler, self._function, self._worker, self._by_list, self._memory_mib or 0, memory, level)
+            *(self._handler, self._function, self._worker, self._by_list, self._memory_mib or 0, memory),
+            log_level=self._log.getEffectiveLevel(),
+            path=[folder or os.getcwd() for folder in sys.path],
         )
         answer: bytes | None = None
         try:
@@ -189,10 +193,22 @@ class HandlerProcess:
         if process is not None:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DYING_S):
                     await process.wait()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+        if self._ending is not None:
+            self._ending.cancel()
+            self._ending = None
+
+
+async def _follow_to_its_end(process: asyncio.subprocess.Process, connection: socket.socket) -> None:
+    """What a process started may hold the other end of its connection, and would never close it."""
+    await process.wait()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RD)  # what it still sent can be read

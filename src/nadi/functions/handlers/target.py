@@ -28,7 +28,7 @@ from nadi.functions.handlers.address import Target
 from nadi.functions.handlers.cloud_events import BadReplyError, Request, outputs_of_reply
 from nadi.functions.handlers.event import Event
 from nadi.functions.handlers.outcome import Failure, Outcome, Output
-from nadi.limits import FUNCTION_ERROR_CHARS, FUNCTION_REPLY_BYTES, FUNCTION_SLICE_S
+from nadi.limits import FUNCTION_ERROR_CHARS, FUNCTION_REPLY_BYTES, FUNCTION_SLICE_BYTES, FUNCTION_SLICE_S
 
 _AGAIN = {408, 425}  # the request came too late, or too early
 _BUSY = {429, 503}
@@ -48,6 +48,10 @@ class HttpTarget:
                 verify = ssl.create_default_context(cafile=self._target.trust_store)
             except (OSError, ssl.SSLError) as error:
                 raise FunctionError(f"the trust store {self._target.trust_store} can't be used: {error}") from error
+        try:
+            httpx.URL(self._target.url)
+        except httpx.InvalidURL as error:
+            raise FunctionError(f"the target {self._target.url} is no address: {error}") from None
         self._client = httpx.AsyncClient(verify=verify, headers=dict(self._target.headers), timeout=None)
 
     async def call(self, events: Sequence[Event], attempt: int) -> Outcome:
@@ -62,6 +66,7 @@ class HttpTarget:
             return Outcome(done=len(events), outputs=outputs)
         shape = cloud_events.binary if self._target.mode == "binary" else cloud_events.structured
         all_outputs: list[Output] = []
+        size_bytes = 0
         ends_at = time.monotonic() + FUNCTION_SLICE_S
         for index, event in enumerate(made):
             outputs, failure = await self._post(shape(event))
@@ -69,7 +74,8 @@ class HttpTarget:
                 return Outcome(done=index, outputs=all_outputs, failure=failure)
             key = events[index].routing_key
             all_outputs += [(key if given is None else given, data) for given, data in outputs]
-            if time.monotonic() >= ends_at:
+            size_bytes += sum(len(data) for _, data in outputs)
+            if time.monotonic() >= ends_at or size_bytes >= FUNCTION_SLICE_BYTES:
                 return Outcome(done=index + 1, outputs=all_outputs)
         return Outcome(done=len(events), outputs=all_outputs)
 
@@ -138,11 +144,10 @@ def seconds_of(retry_after: str, now: float) -> float | None:
     >>> seconds_of("120", 0.0), seconds_of("Thu, 01 Jan 1970 00:01:00 GMT", 50.0), seconds_of("soon", 0.0)
     (120.0, 10.0, None)
     """
-    if retry_after.strip().isdigit():
-        return float(retry_after)
+    text = retry_after.strip()
     try:
-        return max(parsedate_to_datetime(retry_after).timestamp() - now, 0.0)
-    except ValueError:
+        return float(text) if text.isdecimal() else max(parsedate_to_datetime(text).timestamp() - now, 0.0)
+    except (ValueError, OverflowError):
         return None
 
 

@@ -1,0 +1,103 @@
+"""Several instances of a function, and what is left of those that were killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from uuid import uuid4
+
+import pytest
+
+from nadi.client.aio import StreamManager
+from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recorded_outputs
+from nadi.functions import FunctionError, instances, serve
+from nadi.functions.definition import FunctionOptions
+from nadi.functions.instances import is_dead, this_instance
+from nadi.functions.progress import Instance, StoredProgress
+from nadi.testing import RestartableServer
+
+from .command import nadi_command, runner
+from .support import a_function, read, read_all, running, streams, until_workers, write
+
+CHANGES: list[FunctionOptions] = [{"output": "dead"}, {"dead_letters": None}, {"exactly_once": False}]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+async def test_another_with_other_options_is_refused_while_one_runs(
+    manager: StreamManager, nadi_scope: str, change: FunctionOptions
+) -> None:
+    await streams(manager, nadi_scope)
+    function = a_function(nadi_scope, "echo", output="out", dead_letters="dead", exactly_once=True)
+    what = next(iter(change)).replace("_", " ")
+    async with running(function, manager):
+        with pytest.raises(FunctionError, match=f"other options \\({what}: "):
+            await serve(function.changed(**change), manager)
+
+
+async def test_a_killed_one_can_be_deleted_at_once(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope)
+    function = a_function(nadi_scope, "echo")
+    async with running(function, manager):
+        pass
+    now_ms = int(time.time() * 1000)
+    killed = f"{this_instance().rsplit('.', 2)[0]}.{os.getpid()}.1"
+    progress = StoredProgress(manager, nadi_scope, function.name)
+    await progress.report(function, killed, Instance("here", 1, 0, now_ms, "running", ("w1",)), now_ms)
+    shown = await nadi_command(nadi_server, "function", "show", nadi_scope, function.name)
+    assert "running, gone" in shown
+    assert "deleted" in await nadi_command(nadi_server, "function", "delete", nadi_scope, function.name, "--yes")
+
+
+async def test_forgetting_commits_what_can_be_committed(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 20)
+    async with runner(nadi_server.controller_uri, nadi_scope, "echo", "recorded", 1) as process:
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    forget = ("function", "forget", nadi_scope, "echo")
+    assert "forgot 0 outputs" in await nadi_command(nadi_server, *forget, "--redo")
+    assert len(await read(manager, nadi_scope, "out", 20)) == 20
+    async with running(a_function(nadi_scope, "echo", output="out", exactly_once=True), manager):
+        await until_workers(manager, a_function(nadi_scope, "echo"), 0, 0)
+    assert len(await read_all(manager, nadi_scope, "out")) == 20
+
+
+@pytest.mark.parametrize("redo", [False, True])
+async def test_what_became_of_an_output_may_be_unknown(
+    nadi_server: RestartableServer, manager: StreamManager, nadi_scope: str, redo: bool
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    function = a_function(nadi_scope, "echo", output="out", exactly_once=True)
+    async with running(function, manager):
+        pass
+    await write(manager, nadi_scope, 0, 20)
+    group = await manager.reader_group_manager(nadi_scope).get_reader_group(function.name)
+    reader = await open_output_reader(group, "elsewhere")
+    held = await reader.next_batch(5, timeout=30)
+    assert not isinstance(held, Unsettled)
+    assert held is not None
+    assert held.block is not None
+    await reader.record(0, held.block.size_bytes, {f"{nadi_scope}/out": str(uuid4())})
+    with pytest.raises(FunctionError, match="can't know whether the output"):
+        await serve(function, manager)
+    forget = ("function", "forget", nadi_scope, function.name, *(["--redo"] if redo else []))
+    assert "forgot 1 outputs" in await nadi_command(nadi_server, *forget)
+    assert await recorded_outputs(group) == []
+    async with running(function, manager):
+        out = await read(manager, nadi_scope, "out", 20 if redo else 15)
+    assert out[0] == (b"k0 0" if redo else b"k5 5")
+
+
+def test_another_users_process_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(instances, "_started", lambda pid: "")
+    monkeypatch.setattr(os, "kill", refused)
+    place = this_instance().rsplit(".", 2)[0]
+    assert not is_dead(f"{place}.4242.17.w1.0")
