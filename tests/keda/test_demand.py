@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.keda.shared import Shared
+from nadi.controller.keda.demand import Demand
+from nadi.controller.keda.shared import Pace, Shared
 from nadi.controller.keda.trigger import Trigger, trigger
 from nadi.controller.state.metadata import GroupName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
 from nadi.errors import ConflictError, ReaderGroupNotFoundError, StreamNotFoundError, UnavailableError
 from nadi.model.framing import frame_events
 from nadi.naming import segment_id
+from nadi.runtime import REAL
 from nadi.wire import commands as wire
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import STREAM, FakeClock, running, scaled, settle
@@ -35,6 +39,7 @@ async def metered() -> AsyncIterator[tuple[Controller, FakeStore, FakeClock]]:
     async with running(store, clock) as controller:
         await controller.create_scope(STREAM.scope)
         await controller.create_stream(STREAM, Config(min_segments=1))
+        controller.demand = Demand(controller._flow, controller.demand.lag, Pace(clock, 0))
         yield controller, store, clock
 
 
@@ -173,7 +178,7 @@ async def test_what_a_group_has_not_read_keeps_an_idle_stream_active(metric: str
         async with watching(controller, asked, clock) as watch:
             write(store, 3)
             await clock.advance(60_000)
-            assert watch.said == [(0, True)]
+            assert [active for _, active in watch.said] == [True]
             await controller.publish_cut(STREAM, READERS.key, ID, 0, {0: 300})
             await clock.advance(1000)
         assert [active for _, active in watch.said] == [True, False]
@@ -221,7 +226,7 @@ async def test_an_answer_is_shared_while_it_is_new_and_errors_are_not_kept() -> 
             raise UnavailableError("try again")
         return len(asked)
 
-    shared = Shared(clock, ask, age_s=0.25, most=2)
+    shared = Shared(clock, Pace(clock, 0), ask, age_s=0.25, most=2)
     waiting = [asyncio.ensure_future(shared.get("bad")) for _ in range(3)]
     await settle()
     await clock.advance(900)
@@ -233,11 +238,43 @@ async def test_an_answer_is_shared_while_it_is_new_and_errors_are_not_kept() -> 
     await settle()
     await clock.advance(1000)
     assert await again == 2
-    await clock.advance(3000)  # it took a second, and counts for four
+    await clock.advance(200)
     assert await shared.get("bad") == 2
-    await clock.advance(1100)
+    await clock.advance(100)
     anew = asyncio.ensure_future(shared.get("bad"))
     await settle()
     assert len(asked) == 3
     await clock.advance(1000)
     assert await anew == 3
+
+
+async def test_questions_take_a_fifth_of_the_time() -> None:
+    began, at_work = time.monotonic(), []
+
+    async def ask(key: int) -> int:
+        at_work.append(time.monotonic())
+        time.sleep(0.02)  # of the loop  # noqa: ASYNC251
+        return key
+
+    shared = Shared(REAL, Pace(REAL), ask, age_s=60, most=100)
+    assert await asyncio.gather(*(shared.get(key) for key in range(6))) == list(range(6))
+    assert time.monotonic() - began >= 0.5  # 0.02 s each, and five times a pause of 0.08
+    pauses = [after - before for before, after in itertools.pairwise(at_work)]
+    assert min(pauses) >= 0.09
+
+
+async def test_a_question_without_an_answer_holds_the_others_up_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nadi.controller.keda.shared._LONGEST_S", 0.05)
+
+    async def ask(key: str) -> str:
+        await asyncio.sleep(3600 if key == "silent" else 0)
+        return key
+
+    shared = Shared(REAL, Pace(REAL), ask, age_s=60, most=100)
+    silent = asyncio.ensure_future(shared.get("silent"))
+    await settle()
+    async with asyncio.timeout(30):
+        assert await shared.get("other") == "other"
+    silent.cancel()

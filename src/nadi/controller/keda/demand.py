@@ -14,7 +14,7 @@ from contextlib import aclosing
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.lag import GroupLag
 from nadi.controller.keda.rates import is_flowing, rate
-from nadi.controller.keda.shared import Shared
+from nadi.controller.keda.shared import Pace, Shared
 from nadi.controller.keda.trigger import Metric, Trigger
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Stream, StreamState
@@ -30,12 +30,13 @@ Ends = Mapping[int, int]  # of segments, by id
 class Demand:
     """lag: where the lag of reader groups is known from; replace it by what knows more."""
 
-    def __init__(self, flow: Workflows, lag: GroupLag) -> None:
+    def __init__(self, flow: Workflows, lag: GroupLag, pace: Pace | None = None) -> None:
         self._flow, self.lag = flow, lag
         clock = flow.clock
-        self._loads = Shared(clock, self._all_loads, age_s=SCALER_LOOK_S, most=1)
-        self._lags = Shared(clock, self._bytes_behind, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
-        self._ends = Shared(clock, self._all_ends, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
+        pace = pace or Pace(clock)
+        self._loads = Shared(clock, pace, self._all_loads, age_s=SCALER_LOOK_S, most=1)
+        self._lags = Shared(clock, pace, self._bytes_behind, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
+        self._ends = Shared(clock, pace, self._all_ends, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
 
     async def value(self, trigger: Trigger) -> float:
         """The metric, in its unit: StreamNotFoundError, and for a lag what `GroupLag` raises."""
