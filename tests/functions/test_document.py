@@ -12,6 +12,7 @@ from pathlib import Path
 from nadi.client.aio import StreamManager
 from nadi.testing import RestartableServer
 
+from .command import nadi_command
 from .support import read
 
 ROOT = Path(__file__).parents[2]
@@ -29,16 +30,15 @@ async def test_the_guide_to_functions(
     for name, block in files.items():
         (tmp_path / name).write_text(block)
     shell = re.findall(r"```console\n(.*?)```", text.replace(" home", f" {nadi_scope}"), re.DOTALL)
-    [create_scope, create_streams, _], [run_plain] = (re.findall(r"^\$ (.*)$", block, re.M) for block in shell[:2])
+    [*create, _], [run_plain] = (re.findall(r"^\$ (.*)$", block, re.M) for block in shell[:2])
     environment = {
         **os.environ,
         "NADI_CONTROLLER": nadi_server.controller_uri,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     await manager.delete_scope(nadi_scope)
-    for command in (create_scope, create_streams):
-        made = await asyncio.create_subprocess_shell(command, env=environment)
-        assert await made.wait() == 0, command
+    for command in create:
+        await nadi_command(nadi_server, *command.split()[1:])
     await manager.create_stream(nadi_scope, "sums")
     await fill(manager, nadi_scope, [b"hall 12", b"cellar ?", b"attic 5"])
     run = [sys.executable, "-m", "nadi.cli.app", "function", "run", "billing:bill"]
