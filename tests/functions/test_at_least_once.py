@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ POISONED: dict[str, tuple[str, dict[str, Any]]] = {
     "batch_with_poison": ("raised", {}),
     "die_at_poison": ("died", {}),
     "exit_at_poison": ("died", {}),
-    "hang_at_poison": ("timed out", {"timeout_s": 0.5}),
+    "hang_at_poison": ("timed out", {"timeout_s": 2.0}),
     "eat_memory_at_poison": ("raised", {"memory_mib": 512}),
 }
 
@@ -95,6 +96,29 @@ async def test_an_event_that_fails_for_a_while_is_handled_in_its_place(manager: 
     assert (record.counts.retries, record.counts.failures, record.counts.dead_letters) == (4, 4, 0)
 
 
+async def test_a_machine_without_room_for_a_process_is_waited_for(
+    manager: StreamManager, nadi_scope: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 40, poison=(5,))
+    start, starts = asyncio.create_subprocess_exec, 0
+
+    async def sometimes(*arguments: Any, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal starts
+        starts += 1  # 1: to see that it can be loaded; 2, 3: the worker begins; 4: its process died
+        if starts in (2, 4):
+            raise OSError(errno.EAGAIN, "no more processes")
+        return await start(*arguments, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", sometimes)
+    function = a_function(nadi_scope, "die_at_poison", output="out", dead_letters="dead", retries=1)
+    async with running(function, manager):
+        record = await until_handled(manager, function, 40)
+    assert record.counts.dead_letters == 1
+    assert len(set(await read_all(manager, nadi_scope, "out"))) == 39
+    assert starts > 4
+
+
 async def test_without_a_dead_letter_stream_it_stops_at_the_event_and_begins_with_it(
     manager: StreamManager, nadi_scope: str
 ) -> None:
@@ -113,7 +137,7 @@ async def test_without_a_dead_letter_stream_it_stops_at_the_event_and_begins_wit
 
 async def test_batches_are_filled_or_wait_their_time(manager: StreamManager, nadi_scope: str) -> None:
     await streams(manager, nadi_scope, 1)
-    function = a_function(nadi_scope, "count", output="out", batch_events=10, batch_ms=700)
+    function = a_function(nadi_scope, "count", output="out", batch_events=10, batch_ms=2500)
     async with running(function, manager):
         for first in range(0, 25, 5):  # each five are an append of their own
             await write(manager, nadi_scope, first, first + 5)

@@ -67,18 +67,19 @@ async def until_received(service: Service, count: int, timeout_s: float = 90.0) 
             await asyncio.sleep(0.02)
 
 
-async def sample(manager: StreamManager, function: Function, counts: list[int]) -> None:
-    """Note how many workers there are, again and again."""
+async def sample(manager: StreamManager, function: Function, counts: dict[int, float]) -> None:
+    """Note how many workers there are, and after how many seconds first so many, until cancelled."""
+    began = time.monotonic()
     group = await manager.reader_group_manager(function.scope).get_reader_group(function.name)
     while True:
-        counts.append(len(await group.online_readers()))
+        counts.setdefault(len(await group.online_readers()), time.monotonic() - began)
         await asyncio.sleep(0.05)
 
 
 async def shown(server: RestartableServer, manager: StreamManager, scope: str, events: int, kills: int) -> str:
     await streams(manager, scope, 1)
     chance = random.Random(kills)
-    counts: list[int] = []
+    counts: dict[int, float] = {}
     with serving(Service(lambda events, count: Answer(after_s=0.1))) as service:
         async with demo(server, scope, service) as shown:
             await shown.start()
@@ -103,7 +104,9 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
                 await until_received(service, 1 + events)
             finally:
                 sampling.cancel()
+            began = time.monotonic()
             await until_workers(manager, shown.function, 0, 0)
+            to_zero_s = time.monotonic() - began
         seen: set[str] = set()
         last_of: dict[str, int] = {}
         for event, data in zip(service.events, service.data(), strict=True):
@@ -115,9 +118,11 @@ async def shown(server: RestartableServer, manager: StreamManager, scope: str, e
         assert len(seen) == 1 + events
         assert max(counts) > 1
         again = len(service.events) - len(seen)
+        most = min(max(counts), 8)  # killed ones are counted until they are found to be dead
+        to_many_s = min(after_s for count, after_s in counts.items() if count >= most)
     return (
-        f"{events:,} events, {kills} kills: from zero in {from_zero_s:.2f} s, up to {max(counts)} workers, then none; "
-        f"{again:,} events came again"
+        f"{events:,} events, {kills} kills: the first after {from_zero_s:.2f} s; {most} workers after "
+        f"{to_many_s:.1f} s; none {to_zero_s:.1f} s after the last event; {again:,} came again"
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from nadi.client.aio import StreamManager
 from nadi.testing import RestartableServer
 
+from .command import nadi_command
 from .support import read
 
 ROOT = Path(__file__).parents[2]
@@ -25,15 +26,23 @@ async def test_the_guide_to_functions(
     text = text.replace("run(sums)", f'run(sums, "{nadi_server.controller_uri}")')
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     files = {block.partition("\n")[0].removeprefix("# "): block for block in blocks}
-    assert sorted(files) == ["again.py", "billing.py", "summing.py"]
+    assert sorted(files) == ["again.py", "billing.py", "plain.py", "summing.py"]
     for name, block in files.items():
         (tmp_path / name).write_text(block)
-    for stream in ("meters", "bills", "unbilled", "sums"):
-        await manager.create_stream(nadi_scope, stream)
+    shell = re.findall(r"```console\n(.*?)```", text.replace(" home", f" {nadi_scope}"), re.DOTALL)
+    [*create, _], [run_plain] = (re.findall(r"^\$ (.*)$", block, re.M) for block in shell[:2])
+    environment = {
+        **os.environ,
+        "NADI_CONTROLLER": nadi_server.controller_uri,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    await manager.delete_scope(nadi_scope)
+    for command in create:
+        await nadi_command(nadi_server, *command.split()[1:])
+    await manager.create_stream(nadi_scope, "sums")
     await fill(manager, nadi_scope, [b"hall 12", b"cellar ?", b"attic 5"])
-    command = [sys.executable, "-m", "nadi.cli.app", "function", "run", "billing:bill"]
-    environment = {**os.environ, "NADI_CONTROLLER": nadi_server.controller_uri}
-    billing = await asyncio.create_subprocess_exec(*command, cwd=tmp_path, env=environment)
+    run = [sys.executable, "-m", "nadi.cli.app", "function", "run", "billing:bill"]
+    billing = await asyncio.create_subprocess_exec(*run, cwd=tmp_path, env=environment)
     try:
         assert await read(manager, nadi_scope, "bills", 2) == [b"hall: 36 cents", b"attic: 15 cents"]
         await read(manager, nadi_scope, "unbilled", 1)
@@ -43,6 +52,14 @@ async def test_the_guide_to_functions(
     finally:
         billing.terminate()
         assert await billing.wait() == 0
+
+    plain = await asyncio.create_subprocess_shell(f"exec {run_plain}", cwd=tmp_path, env=environment)
+    try:
+        expected = [b"hall: 36 cents", b"attic: 15 cents"] * 2
+        assert await read(manager, nadi_scope, "bills", 4) == expected
+    finally:
+        plain.terminate()
+        assert await plain.wait() == 0
 
     await manager.truncate_stream((await manager.stream_info(nadi_scope, "meters")).tail)
     await fill(manager, nadi_scope, [b"hall 12", b"attic 5"])

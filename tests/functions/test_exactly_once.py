@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nadi.client.aio import StreamManager, Transaction
+from nadi.client.aio import EventRead, StreamManager, Transaction
 from nadi.client.readergroup.outputs import Unsettled, open_output_reader, recorded_outputs
 from nadi.errors import ConditionFailedError, ReaderOfflineError
 from nadi.functions import serve
@@ -126,6 +126,30 @@ async def test_an_output_undone_by_the_segments_reader_is_read_again_from_its_st
         await reader.close()
         assert [cut.positions for cut in (await group.stream_cuts()).values()] == [{0: 0}]
         assert await recorded_outputs(group) == []
+
+
+async def test_what_is_in_hand_when_the_group_is_reset_is_not_recorded(manager: StreamManager, nadi_scope: str) -> None:
+    await streams(manager, nadi_scope, 1)
+    await write(manager, nadi_scope, 0, 10)
+    groups = manager.reader_group_manager(nadi_scope)
+    await groups.create_reader_group("g", "in", refresh_ms=50)
+    group = await groups.get_reader_group("g")
+    reader = await open_output_reader(group, "reader")
+    first = await reader.next_batch(4, timeout=30)
+    assert isinstance(first, EventRead)
+    recorded = await reader.record(0, first.block.size_bytes if first.block is not None else 0, {})
+    reader.settle(recorded)
+    held = await reader.next_batch(4, timeout=30)
+    assert isinstance(held, EventRead)
+    assert held.block is not None
+    await group.reset_reader_group([await manager.cuts(nadi_scope, "in").head()])
+    async with asyncio.timeout(30):
+        while reader.positions() != {held.segment: 0}:  # noqa: ASYNC110 - until it has noticed
+            await asyncio.sleep(0.02)
+    with pytest.raises(ConditionFailedError):
+        await reader.record(held.offset, held.offset + held.block.size_bytes, {f"{nadi_scope}/out": "id"})
+    await reader.close()
+    assert [cut.positions for cut in (await group.stream_cuts()).values()] == [{0: 0}]
 
 
 async def test_an_output_that_was_aborted_meanwhile_is_made_again(

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nadi.client.readergroup.plan import Completion, Facts, plan
-from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, RecordedOutput, first_state
+from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, RecordedOutput, SegmentState, first_state
 from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
@@ -14,6 +14,9 @@ from nadi.client.readergroup.updates import (
     Join,
     Leave,
     RecordOutput,
+    Release,
+    Report,
+    Reset,
     UndoOutput,
 )
 from nadi.errors import InvalidArgumentError
@@ -76,3 +79,22 @@ def test_a_state_stored_before_there_were_outputs_is_read() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=GroupState) == state
     state = state.apply(RecordOutput("a", SEGMENT, FIRST, None))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=GroupState) == state
+
+
+def test_readers_that_make_no_outputs_keep_those_of_others() -> None:
+    state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
+    state = state.apply(Report("a", {SEGMENT: 100}), Release("a", SEGMENT, 100), Leave("a"), Join("b", "token"))
+    state = state.apply(Acquire("b", SEGMENT), Report("b", {SEGMENT: 140}), Leave("b"), Reset(owned().segments))
+    assert state.outputs == {SEGMENT: FIRST}
+
+
+def test_a_nadi_that_would_drop_outputs_refuses_their_record_and_no_other() -> None:
+    before = msgspec.defstruct("Before", [("segments", dict[str, SegmentState]), ("layout", int, 1)])  # and the others
+    encoder = msgspec.msgpack.Encoder()
+    state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None))
+    with pytest.raises(msgspec.ValidationError, match="layout"):
+        msgspec.msgpack.decode(encoder.encode(state), type=before)
+    state = state.apply(RecordOutput("a", SEGMENT, SECOND, FIRST), ForgetOutput(SEGMENT, SECOND))
+    msgspec.msgpack.decode(encoder.encode(state), type=before)
+    state = owned().apply(RecordOutput("a", SEGMENT, FIRST, None), UndoOutput("a", SEGMENT, FIRST))
+    assert state == owned()

@@ -9,6 +9,11 @@ class FunctionError(NadiError):
     """The function can't go on: its handler can't be started, or what it was asked for can't be done."""
 
 
+class HandlerNotStartedError(FunctionError):
+    """The handler's process can't be started now, or died before it was ready: the machine may be short of memory or
+    processes. While the function runs it is tried again."""
+
+
 class FunctionStoppedError(FunctionError):
     """An event could not be handled, and there is no dead-letter stream to set it aside in. The group's position is
     just before it: started again, the function begins with it."""

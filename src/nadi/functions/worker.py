@@ -20,6 +20,7 @@ from nadi.functions.delivery import Delivery, Outputs, Stopping
 from nadi.functions.handlers.outcome import Handler
 from nadi.functions.instances import worker_name
 from nadi.functions.progress import Counters
+from nadi.functions.stopped import HandlerNotStartedError
 from nadi.functions.writing import AtLeastOnce, ExactlyOnce, RedoError, Step, TransactionWriters, settle
 
 
@@ -59,11 +60,14 @@ class Worker:
     async def run(self) -> None:
         delivery = Delivery(self._function, self._handler, self._counters, self._log, self._pause)
         backoff = Backoff(first_s=0.1, longest_s=5.0)
+        is_started = False
         try:
-            async with self._starting:
-                await self._handler.start()
             while not self._stopping.is_set():
                 try:
+                    if not is_started:
+                        async with self._starting:
+                            await self._handler.start()
+                        is_started = True
                     await self._read(delivery, backoff)
                     return
                 except Stopping:
@@ -72,7 +76,7 @@ class Worker:
                     continue
                 except (ReaderOfflineError, ConditionFailedError, AlreadyExistsError) as error:
                     self._log.warning("joining the group again: %s", error)
-                except UnavailableError as error:
+                except (UnavailableError, HandlerNotStartedError) as error:
                     self._counters.failed(str(error), int(time.time() * 1000))
                     self._log.warning("trying again: %s", error)
                 with suppress(Stopping):

@@ -98,7 +98,7 @@ class OutputReader(EventReader):
         abort the transactions. UnavailableError if it isn't known: call it again.
         """
         cursor = self._holdings.cursor
-        if cursor is None:
+        if cursor is None or self._holdings.in_hand is None:
             raise ConditionFailedError("the group was reset, or the segment given to another reader, meanwhile")
         segment, output = cursor.source.segment, RecordedOutput(start, end, tuple(transactions.items()))
         generation = self._state.generation

@@ -32,6 +32,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import parse_segment_name, segment_epoch
 
 NOBODY = ""
+WITH_OUTPUTS = "2"
 
 
 class NamedRange(msgspec.Struct, frozen=True, array_like=True):
@@ -152,7 +153,9 @@ class GroupState(msgspec.Struct, frozen=True):
     generation: int = 0
     retention: StreamDataRetention = StreamDataRetention.NONE
     outputs: dict[str, RecordedOutput] = {}  # by segment, until they are committed; see `outputs`
-    layout: int = 1  # of this record: a later nadi that changes it counts it up
+    # of this record: a later nadi that changes it counts it up; with outputs a text, so that one that knows of none,
+    # and would drop them, refuses the record
+    layout: int | str = 1
 
     def apply(self, *updates: Update) -> GroupState:
         """Return the state after these updates, in order."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from nadi.client.readergroup.state import (
     NOBODY,
+    WITH_OUTPUTS,
     CheckpointState,
     GroupState,
     NamedRange,
@@ -153,7 +154,8 @@ class RecordOutput:
                 f"at {held.offset:,}{unsettled}"
             )
         segments = {**state.segments, self.segment: replace(held, offset=self.output.end)}
-        return replace(state, segments=segments, outputs={**state.outputs, self.segment: self.output})
+        outputs = {**state.outputs, self.segment: self.output}
+        return replace(state, segments=segments, outputs=outputs, layout=WITH_OUTPUTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,8 @@ class ForgetOutput:
     def apply_to(self, state: GroupState) -> GroupState:
         if state.outputs.get(self.segment) != self.output:
             return state
-        return replace(state, outputs={name: held for name, held in state.outputs.items() if name != self.segment})
+        outputs = {name: held for name, held in state.outputs.items() if name != self.segment}
+        return replace(state, outputs=outputs, layout=WITH_OUTPUTS if outputs else 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import msgspec
 from nadi.functions.handlers.event import Event
 from nadi.functions.handlers.host import LENGTH, NOTE, Call, Start, Started
 from nadi.functions.handlers.outcome import Failure, Outcome
-from nadi.functions.stopped import FunctionError
+from nadi.functions.stopped import FunctionError, HandlerNotStartedError
 from nadi.limits import FUNCTION_START_S, MIB
 
 _DYING_S = 5.0
@@ -67,7 +67,7 @@ class HandlerProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise FunctionError(f"no process can be started for handler {self._handler}: {error}") from error
+            raise HandlerNotStartedError(f"no process can be started for handler {self._handler}: {error}") from error
         finally:
             theirs.close()
             os.close(memory)
@@ -85,12 +85,12 @@ class HandlerProcess:
                     answer = await self._receive()
         except TimeoutError:
             await self.close()
-            raise FunctionError(
+            raise HandlerNotStartedError(
                 f"the process of handler {self._handler} was not ready in {FUNCTION_START_S:g} s: look at its module"
             ) from None
         if answer is None:
             how = await self._how_it_ended()
-            raise FunctionError(f"the process of handler {self._handler} {how} while it imported its module")
+            raise HandlerNotStartedError(f"the process of handler {self._handler} {how} while it imported its module")
         failure = msgspec.msgpack.decode(answer, type=Started).failure
         if failure is not None:
             await self.close()
