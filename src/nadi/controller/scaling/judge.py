@@ -87,16 +87,23 @@ class Judge:
     _is_new: bool = True
 
     def look(
-        self, segments: Sequence[EpochSegment], config: Config, loads: Mapping[int, SegmentLoad], now_s: float
+        self,
+        segments: Sequence[EpochSegment],
+        config: Config,
+        loads: Mapping[int, SegmentLoad],
+        now_s: float,
+        *,
+        all_measured: bool = True,
     ) -> Decision:
         """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
-        have any. now_s: monotonic. Called at most once per profile.period_s or so."""
+        have any; and of no others, if all are measured. now_s: monotonic. Called at most once per profile.period_s or
+        so."""
         self._meet(segments, loads, now_s)
         self.told &= self.hot_keys.keys()
         if config.scale_type is ScaleType.FIXED or config.target_rate <= 0:
             self.hot_keys.clear()
             return Decision()
-        stream = _Stream(segments, config, loads, self.profile)
+        stream = _Stream(segments, config, loads, all_measured, self.profile)
         splits = self._splits(stream, now_s)
         return Decision(tuple(_by_key([*splits, *self._merges(stream, splits, now_s)], segments)))
 
@@ -260,7 +267,7 @@ class Judge:
         """How long the segment must stay as quiet as it is to be merged; 0 or less if it can be now."""
         profile, known, load = self.profile, self._known[segment.id], stream.loads.get(segment.id)
         if known.absent_s is not None:
-            is_quiet = now_s - max(known.absent_s, known.seen_s) >= profile.idle_s
+            is_quiet = stream.all_measured and now_s - max(known.absent_s, known.seen_s) >= profile.idle_s
         else:
             assert load is not None
             is_quiet = all(
@@ -289,6 +296,7 @@ class _Stream:
     segments: Sequence[EpochSegment]
     config: Config
     loads: Mapping[int, SegmentLoad]
+    all_measured: bool
     profile: Profile
 
     @property
