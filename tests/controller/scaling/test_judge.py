@@ -13,7 +13,7 @@ from nadi.controller.scaling.profile import CLASSIC, FAST, Profile
 from nadi.controller.state.records import Config, ScaleType
 from nadi.limits import SCALING_SEGMENTS_A_CHANGE
 
-from .world import Keys, World, even, policy
+from .world import Keys, Wandering, World, even, policy
 
 
 def test_a_fresh_hot_segment_is_split_within_10_s_and_is_in_16_pieces_within_a_minute() -> None:
@@ -116,6 +116,17 @@ def test_the_neighbours_of_a_hot_key_get_segments_of_their_own() -> None:
     changes = len(world.history)
     world.run(600)
     assert len(world.history) == changes
+
+
+@pytest.mark.parametrize("every_s", [10, 30])
+def test_a_hot_key_that_is_another_one_soon_leaves_no_trail_of_segments(every_s: int) -> None:
+    world = World([even(300, lambda _: 3_000), Wandering(4_000, every_s)], FAST, policy(1_000, 8), noise=0.1)
+    world.run(60)
+    begun = len([at for at, decision in world.history if decision.sealed])
+    assert begun <= 4
+    world.run(1_000)
+    assert len([at for at, decision in world.history if decision.sealed]) <= begun + 10
+    assert len(world.segments) <= 10
 
 
 def test_a_hot_key_that_nobody_reports_is_suspected_after_a_few_cuts() -> None:

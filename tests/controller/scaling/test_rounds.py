@@ -120,6 +120,18 @@ async def test_streams_without_load_are_found_and_merged() -> None:
         assert (merge.kind, merge.rate) == ("merge", 0.0)
 
 
+async def test_what_a_store_has_no_room_to_measure_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.controller.periodic.scaling_rounds.LOAD_SEGMENTS", 2)
+    async with elastic() as (controller, store, clock):
+        await scaled(controller, [0], [(0.0, 0.25), (0.25, 0.5), (0.5, 1.0)])
+        store.rates = {"home/other/0.#epoch.0": 5.0, "home/other/1.#epoch.0": 5.0}
+        await rounds(controller, clock, 150)
+        assert len(await ids(controller)) == 3
+        store.rates.popitem()
+        await rounds(controller, clock, 150)
+        assert len(await ids(controller)) == 1
+
+
 async def test_a_hot_key_is_told_once_and_nothing_is_split() -> None:
     async with elastic() as (controller, store, clock):
         store.rates = {STREAM.segment(0): 5_000.0}
@@ -329,9 +341,9 @@ async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeyp
             store.rates |= {name.segment(segment): 900.0 for segment in range(60)}
         turn, look = MostInATurn(), Judge.look
 
-        def counted(judge: Judge, segments: Sequence[EpochSegment], *others: Any) -> Decision:
+        def counted(judge: Judge, segments: Sequence[EpochSegment], *others: Any, **more: Any) -> Decision:
             turn.count(len(segments))
-            return look(judge, segments, *others)
+            return look(judge, segments, *others, **more)
 
         monkeypatch.setattr(Judge, "look", counted)
         async with turn:

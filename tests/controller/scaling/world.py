@@ -34,6 +34,22 @@ class Keys:
         return self.total(at_s) * (last - first) / len(self.positions)
 
 
+class Wandering(Keys):
+    """One key at a time, another one every so many seconds."""
+
+    def __init__(self, rate: float, every_s: float) -> None:
+        super().__init__([], lambda _: rate)
+        self.every_s, self.at_s = every_s, 0.0
+
+    def inside(self, segment: EpochSegment) -> list[float]:
+        position = Random(int(self.at_s / self.every_s)).random()
+        return [position] if segment.low <= position < segment.high else []
+
+    def rate(self, segment: EpochSegment, at_s: float) -> float:
+        self.at_s = at_s
+        return self.total(at_s) if self.inside(segment) else 0.0
+
+
 class Means:
     """A segment's rates as the store has them: weighted over its age."""
 
@@ -112,7 +128,7 @@ class World:
         if self.sampled and max(means[:2]) > 0.9 * self.config.target_rate:  # else nobody asks
             chosen: list[float] = []
             for group in self.keys:
-                if inside := group.inside(segment):
+                if (inside := group.inside(segment)) and group.rate(segment, self.now_s - 1_000):
                     share = group.rate(segment, self.now_s - 1_000) / self.rate(segment)
                     chosen += self.random.choices(inside, k=round(self.samples * share))
             keys = KeySample(tuple(chosen), (1.0,) * len(chosen))

@@ -35,6 +35,17 @@ class Ahead(Runtime):
         return super().monotonic() + self.by_s
 
 
+class Asked:
+    """Counts the pages that a store is asked for."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store, self.pages = store, 0
+
+    async def exchange(self, command: wire.Command) -> wire.Command:
+        self.pages += 1
+        return await self._store.exchange(command)
+
+
 async def appended(peer: Peer, segment: str, batches: int, events: int = 10, writer: bytes = WRITER) -> None:
     await peer.create(segment)
     await peer.setup(segment, writer)
@@ -78,6 +89,13 @@ async def test_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [load.segment for load in unpacked_loads(first.loads)] == names[:3]
         assert not first.is_last
         assert [load.segment for load in await loads(store)] == names
+        for name in ("home/metal/0.#epoch.0", "home/meters2/0.#epoch.0"):
+            await appended(peer, name, 1)
+        clock.by_s += 1.0
+        asked = Asked(store)
+        assert [load.segment for load in await Segments(asked.exchange, REAL).loads("home/meters/")] == names
+        assert asked.pages == 3, "those of others are not asked for"
+        assert await Segments(asked.exchange, REAL).loads("home/none/") == []
 
 
 async def test_a_transaction_counts_as_it_passes_and_its_merge_adds_nothing(tmp_path: Path) -> None:

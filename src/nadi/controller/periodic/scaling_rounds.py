@@ -26,6 +26,7 @@ from nadi.controller.state.records import AnyWork, ScaleType, ScalingEntry, Stre
 from nadi.controller.workflows import scale
 from nadi.errors import InvalidArgumentError, NotFoundError, StreamSealedError
 from nadi.limits import (
+    LOAD_SEGMENTS,
     SCALING_AT_ONCE,
     SCALING_MEASURING_SHARE,
     SCALING_SCAN_S,
@@ -80,7 +81,9 @@ class ScalingRounds:
         began_s = clock.monotonic()
         if began_s < self._loads_due_s:
             return
-        loads = _by_stream(await self._flow.segments.loads())
+        measured = await self._flow.segments.loads()
+        all_measured = len(measured) < LOAD_SEGMENTS  # as many as one container measures, so it may leave some out
+        loads = _by_stream(measured)
         now_s = clock.monotonic()
         self._loads_due_s = began_s + (now_s - began_s) / SCALING_MEASURING_SHARE
         keys = sorted({*loads, *self._watched})
@@ -93,12 +96,14 @@ class ScalingRounds:
         for key in keys:
             if key in self._changing:
                 continue
-            looked += await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s)
+            looked += await self._look_at(StreamName.of(key), loads.get(key, _NO_LOADS), now_s, all_measured)
             if looked >= SCALING_SEGMENTS_A_TURN:
                 await asyncio.sleep(0)
                 looked = 0
 
-    async def _look_at(self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float) -> int:
+    async def _look_at(
+        self, name: StreamName, loads: Mapping[int, SegmentLoad], now_s: float, all_measured: bool
+    ) -> int:
         """Return how many segments were looked at, and what a look costs besides as so many."""
         metadata = self._flow.metadata
         found = await metadata.find_stream(name)
@@ -114,7 +119,7 @@ class ScalingRounds:
         if judge is None:
             judge = self._judges[name.key] = Judge(self.profile)
         try:
-            decision = judge.look(stream.segments, stream.config, loads, now_s)
+            decision = judge.look(stream.segments, stream.config, loads, now_s, all_measured=all_measured)
             self._watch(name, stream)
             if decision.steps and len(self._changing) < SCALING_AT_ONCE:
                 self._changing.add(name.key)

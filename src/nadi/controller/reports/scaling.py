@@ -51,7 +51,7 @@ async def loads(hot_keys: HotKeys, flow: Workflows, name: StreamName, _: str) ->
     stream = (await flow.metadata.stream(name)).value
     if stream.state is StreamState.SEALED:
         return [], ""
-    measured = {load.segment: load for load in await flow.segments.loads()}
+    measured = {load.segment: load for load in await flow.segments.loads(f"{name.key}/")}
     hot = hot_keys(name)
     return [_load(piece, measured.get(name.segment(piece.id)), hot) for piece in stream.segments], ""
 

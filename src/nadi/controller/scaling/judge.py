@@ -20,9 +20,10 @@ from nadi.limits import SCALING_SEGMENTS_A_CHANGE, STREAM_MAX_SEGMENTS
 from nadi.model.load import SegmentLoad
 from nadi.model.segments import KeyRange
 
-OTHERS_SHARE = 0.5  # of the target: a hot key's neighbours with less aren't worth a segment of their own
+OTHERS_SHARE = 0.5  # of the target: a hot key's neighbours with less aren't worth a segment of their own,
+OTHERS_AT_ONCE = 1.0  # and with less than this they wait until it is seen that the key stays hot
 NARROWEST = 2.0**-40  # of the key space: what is narrower isn't cut without knowing its keys
-RISING_LOOKS = 5  # so often a split waits for a rate that still grows
+UNSTEADY_LOOKS = 5  # so often in a row a split waits for a rate that still grows or falls
 VAIN_GENERATIONS = 3  # so often a range is cut blindly while all its load stays in one piece
 VAIN_SHARE = 0.9  # of the load of all pieces
 
@@ -58,16 +59,19 @@ class Decision:
 @dataclass(slots=True)
 class _Known:
     """A segment since it was first seen. blind: how often in a row its keys were cut without knowing where they are;
-    of: the range that was cut into it and its siblings then."""
+    of: the range that was cut into it and its siblings then. hot: the position of the key that alone is over the
+    target, since hot_s."""
 
     seen_s: float
     by_change: bool
     rate: float = 0.0
-    rising: int = 0
+    unsteady: int = 0
     quiet_s: float | None = None
     absent_s: float | None = None
     blind: int = 0
     of: KeyRange = (0.0, 0.0)
+    hot: float | None = None
+    hot_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -83,16 +87,23 @@ class Judge:
     _is_new: bool = True
 
     def look(
-        self, segments: Sequence[EpochSegment], config: Config, loads: Mapping[int, SegmentLoad], now_s: float
+        self,
+        segments: Sequence[EpochSegment],
+        config: Config,
+        loads: Mapping[int, SegmentLoad],
+        now_s: float,
+        *,
+        all_measured: bool = True,
     ) -> Decision:
         """What to do now. segments: the current ones, in the order of their keys. loads: by segment id, of those that
-        have any. now_s: monotonic. Called at most once per profile.period_s or so."""
+        have any; and of no others, if all are measured. now_s: monotonic. Called at most once per profile.period_s or
+        so."""
         self._meet(segments, loads, now_s)
         self.told &= self.hot_keys.keys()
         if config.scale_type is ScaleType.FIXED or config.target_rate <= 0:
             self.hot_keys.clear()
             return Decision()
-        stream = _Stream(segments, config, loads, self.profile)
+        stream = _Stream(segments, config, loads, all_measured, self.profile)
         splits = self._splits(stream, now_s)
         return Decision(tuple(_by_key([*splits, *self._merges(stream, splits, now_s)], segments)))
 
@@ -129,15 +140,17 @@ class Judge:
         profile, load, known = self.profile, stream.loads.get(segment.id), self._known[segment.id]
         rule = stream.hot_by(load)
         if load is None or rule is None:
+            known.hot = None
             if stream.rate(load, profile.hot[0].window_s) < stream.target:
                 self.hot_keys.pop(segment.id, None)
             return None
         newest = stream.rate(load, profile.wanted_s[0])
         before, known.rate = known.rate, newest
-        if newest > profile.rising * before and known.rising < RISING_LOOKS:
-            known.rising += 1
+        is_moving = newest > profile.rising * before or before > profile.falling * newest
+        if is_moving and known.unsteady < UNSTEADY_LOOKS:
+            known.unsteady += 1
             return None
-        known.rising = 0
+        known.unsteady = 0
         rests = known.by_change and now_s - known.seen_s < profile.rest_s
         if rests and newest <= profile.urgent * stream.target:
             return None
@@ -146,7 +159,11 @@ class Judge:
         told = stream.told(load, rule)
         key = sample.heaviest()
         if key is not None and key.share * rate > stream.target:
-            return self._split_around(stream, segment, sample, key, rate, told, room)
+            if key.position != known.hot:
+                known.hot, known.hot_s = key.position, now_s
+            stays = now_s - known.hot_s >= profile.stays_s
+            return self._split_around(stream, segment, sample, key, rate, told, room, stays=stays)
+        known.hot = None
         if key is None and (segment.id in self.hot_keys or self._is_vain(stream, segment, rate)):
             return self._found(stream, segment, None, rate, f"{told}, and cutting it left all its load in one piece")
         pieces = min(stream.pieces(rate), room + 1)
@@ -156,15 +173,29 @@ class Judge:
         self.hot_keys.pop(segment.id, None)
         if key is None:
             self._expect(segment, ranges)
-        where = "where its sampled keys divide its load" if key is not None else "evenly: no writer reports its keys"
+        where = (
+            "where its sampled keys divide its load"
+            if key is not None
+            else "evenly, as no writer reported its keys lately"
+        )
         return stream.step("split", [segment], ranges, rate, f"{told}: cut into {len(ranges)}, {where}")
 
     def _split_around(
-        self, stream: _Stream, segment: EpochSegment, sample: Sampled, key: HotKey, rate: float, told: str, room: int
+        self,
+        stream: _Stream,
+        segment: EpochSegment,
+        sample: Sampled,
+        key: HotKey,
+        rate: float,
+        told: str,
+        room: int,
+        *,
+        stays: bool,
     ) -> Step | None:
-        """What to do about a segment of which one key alone is over the target."""
+        """What to do about a segment of which one key alone is over the target. stays: for a while already; each
+        place by which a hot key comes must not become a segment."""
         others = (1 - key.share) * rate
-        if others > OTHERS_SHARE * stream.target:
+        if others > (OTHERS_SHARE if stays else OTHERS_AT_ONCE) * stream.target:
             pieces = min(1 + max(1, math.ceil(others / (self.profile.share * stream.target))), stream.most, room + 1)
             ranges = around(sample, key, pieces)
             if len(ranges) > 1:
@@ -236,7 +267,7 @@ class Judge:
         """How long the segment must stay as quiet as it is to be merged; 0 or less if it can be now."""
         profile, known, load = self.profile, self._known[segment.id], stream.loads.get(segment.id)
         if known.absent_s is not None:
-            is_quiet = now_s - max(known.absent_s, known.seen_s) >= profile.idle_s
+            is_quiet = stream.all_measured and now_s - max(known.absent_s, known.seen_s) >= profile.idle_s
         else:
             assert load is not None
             is_quiet = all(
@@ -265,6 +296,7 @@ class _Stream:
     segments: Sequence[EpochSegment]
     config: Config
     loads: Mapping[int, SegmentLoad]
+    all_measured: bool
     profile: Profile
 
     @property

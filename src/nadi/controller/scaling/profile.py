@@ -24,8 +24,9 @@ class Rule:
 class Profile:
     """period_s: between two looks. hot: rules of which one is enough to split, unless `still` isn't met; a segment is
     split if it is older than fresh_s, and once its rate no longer grows by the factor `rising` from look to look, so
-    that it is split once and far enough. wanted_s: windows whose highest mean says how many pieces it needs, each with
-    `share` of the target, rounded up or down.
+    that it is split once and far enough, nor falls by `falling`, so that it isn't for what is over. wanted_s: windows
+    whose highest mean says how many pieces it needs, each with `share` of the target, rounded up or down. stays_s: a
+    hot key gets a segment of its own when it has been hot for so long.
 
     cold: rules that must all be met to merge, for quiet_s, and a little longer while a neighbour is within together_s
     of that, so that both are merged at once; and together with its neighbours, a segment must stay under `joint` times
@@ -40,9 +41,11 @@ class Profile:
     still: Rule | None
     fresh_s: float
     rising: float
+    falling: float
     wanted_s: tuple[float, ...]
     share: float
     round_up: bool
+    stays_s: float
     cold: tuple[Rule, ...]
     quiet_s: float
     together_s: float
@@ -60,9 +63,11 @@ CLASSIC = Profile(
     still=None,
     fresh_s=600.0,
     rising=float("inf"),
+    falling=float("inf"),
     wanted_s=(120.0, 300.0, 600.0),
     share=1.0,
     round_up=False,
+    stays_s=0.0,
     cold=(Rule(120.0, 1.0, 1200.0), Rule(300.0, 1.0), Rule(600.0, 1.0), Rule(1200.0, 0.5)),
     quiet_s=0.0,
     together_s=0.0,
@@ -79,9 +84,11 @@ FAST = Profile(
     still=Rule(2.0, 1.1),
     fresh_s=4.0,
     rising=1.1,
+    falling=1.25,
     wanted_s=(2.0, 10.0),
     share=0.75,
     round_up=True,
+    stays_s=30.0,
     cold=(Rule(2.0, 0.5), Rule(10.0, 0.5, 10.0)),
     quiet_s=60.0,
     together_s=10.0,

@@ -166,19 +166,20 @@ class Segments:
         reply = await self.ask(wire.LocateMoment(self.request_id(), name, at_ms, ""), wire.MomentLocated)
         return reply.offset, reply.is_sealed
 
-    async def loads(self) -> list[SegmentLoad]:
+    async def loads(self, of: str = "") -> list[SegmentLoad]:
         """The loads of all stream segments that the store has measured in the last 20 minutes, in order of their names,
         not counting those that began in the last half second. Some may have been sealed or deleted meanwhile; a
-        segment without load is absent."""
+        segment without load is absent. of: only of those whose names begin so, such as `home/meters/`."""
         found: list[SegmentLoad] = []
         is_last = False
         while not is_last:
-            after = found[-1].segment if found else ""
+            after = found[-1].segment if found else of
             command = wire.GetSegmentLoads(self.request_id(), LOAD_SEGMENT, "", after)
             reply = await self.ask(command, wire.SegmentLoads)
             page = unpacked_loads(reply.loads)
-            found += page
-            is_last = reply.is_last or not page
+            wanted = [load for load in page if load.segment.startswith(of)]
+            found += wanted
+            is_last = reply.is_last or not page or len(wanted) < len(page)
         return found
 
     async def locate(self, name: str, offset: int) -> int:
