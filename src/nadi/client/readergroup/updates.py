@@ -11,18 +11,10 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from nadi.client.readergroup.state import (
-    NOBODY,
-    CheckpointState,
-    GroupState,
-    NamedRange,
-    ReaderState,
-    RecordedOutput,
-    SegmentState,
-    begun,
-)
+from nadi.client.readergroup.state import GroupState, begun
 from nadi.errors import AlreadyExistsError, InvalidArgumentError
 from nadi.model.frontier import WAITING
+from nadi.model.readergroup import NOBODY, CheckpointState, NamedRange, ReaderState, RecordedOutput, SegmentState
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     scaling.load,
     readergroups.list_reader_groups,
     readergroups.show_reader_group,
+    readergroups.show_lag,
+    readergroups.show_stream_lag,
     readergroups.delete_reader_group,
     *health.ENDPOINTS,
 )
