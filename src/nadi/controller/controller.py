@@ -16,6 +16,7 @@ from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
 from nadi.controller.keda.lag import PublishedLag
+from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
 from nadi.controller.periodic.schedule import Schedule
@@ -109,6 +110,7 @@ class Controller(StructureCalls):
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.watermarks, self.retention = WatermarkRounds(flow), RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
+        self.metrics = Metrics(flow, self.scaling.counts, self.scaling.hot_keys, lambda: self.unfinished)
         self._reports: dict[str, Kind] = {
             RETENTION: self.retention.report,
             SCALING: partial(scalings, self.scaling.log),
