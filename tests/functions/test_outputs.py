@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nadi.client.readergroup.plan import Completion, Facts, plan
-from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, RecordedOutput, SegmentState, first_state
+from nadi.client.readergroup.state import GroupState, first_state
 from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
@@ -20,6 +20,7 @@ from nadi.client.readergroup.updates import (
     UndoOutput,
 )
 from nadi.errors import InvalidArgumentError
+from nadi.model.readergroup import NOBODY, NamedRange, RecordedOutput, SegmentState
 
 KEYS = NamedRange("sc/st/0.#epoch.0", 0.0, 1.0)
 SEGMENT = KEYS.segment

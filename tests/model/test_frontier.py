@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from nadi.client.readergroup.state import GroupState, NamedRange, Update, cuts_of, first_state, segments_of
+from nadi.client.readergroup.state import GroupState, Update, cuts_of, first_state, segments_of
 from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
@@ -24,6 +24,7 @@ from nadi.client.readergroup.updates import (
 )
 from nadi.errors import InvalidStreamCutError
 from nadi.model.frontier import Bound, Frontier, check_legal
+from nadi.model.readergroup import NamedRange
 from nadi.model.segments import SegmentRange
 from nadi.naming import parse_segment_name, segment_id, segment_name
 

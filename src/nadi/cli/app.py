@@ -1,6 +1,6 @@
 """The `nadi` command: `nadi up` serves a data folder, `nadi passwd` keeps its users file, `nadi check` and
-`nadi repair` look after a stopped folder; `scope`, `stream`, `bookmark`, `slice`, `read`, `function` and `scrub` are
-clients of a running server."""
+`nadi repair` look after a stopped folder; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`, `function` and
+`scrub` are clients of a running server."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from nadi.cli.admin.repair import repair
 from nadi.cli.admin.up import up
 from nadi.cli.bookmarks import bookmark_app, slice_app
 from nadi.cli.functions import function_app
+from nadi.cli.groups import group_app
 from nadi.cli.printing import failure, say
 from nadi.cli.read import read
 from nadi.cli.scrub import scrub
@@ -32,6 +33,7 @@ app.add_typer(scope_app, name="scope")
 app.add_typer(stream_app, name="stream")
 app.add_typer(bookmark_app, name="bookmark")
 app.add_typer(slice_app, name="slice")
+app.add_typer(group_app, name="group")
 app.add_typer(function_app, name="function")
 
 

@@ -35,7 +35,6 @@ from nadi.client.places.slices import NamedSlice
 from nadi.client.readergroup.event_reads import EventRead, on_events, on_positions
 from nadi.client.readergroup.group import Checkpoint, GroupSize
 from nadi.client.readergroup.source import Gap
-from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.reading.reader import Event
 from nadi.client.reading.watermarks import TimeWindow
@@ -48,6 +47,7 @@ from nadi.client.tables.key_value_table import Insert, Put, Remove, TableEntry, 
 from nadi.client.tables.table import ABSENT, ANY_VERSION, TableValue
 from nadi.client.writing.batch import Ack
 from nadi.model.cutorder import CutOrder
+from nadi.model.readergroup import StreamDataRetention
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.model.segments import SegmentRange
 

@@ -15,7 +15,6 @@ from nadi.client.readergroup.group import Checkpoint, GroupSize, ReaderGroup
 from nadi.client.readergroup.manager import ReaderGroupManager
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.source import Gap
-from nadi.client.readergroup.state import StreamDataRetention
 from nadi.client.readergroup.values import GroupValueReader, ValueRead
 from nadi.client.reading.reader import Event, SliceReader
 from nadi.client.reading.watermarks import TimeWindow
@@ -39,6 +38,7 @@ from nadi.client.writing.batch import Ack
 from nadi.client.writing.transactions import Transaction, TransactionalEventWriter
 from nadi.client.writing.writer import EventWriter
 from nadi.model.cutorder import CutOrder
+from nadi.model.readergroup import StreamDataRetention
 from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.model.segments import SegmentRange
 

@@ -22,7 +22,7 @@ from nadi.access.tokens import TokenKey
 from nadi.controller.keda.trigger import authorization, metadata_of, trigger
 from nadi.controller.state.records import GroupRetention
 from nadi.errors import PermissionDeniedError
-from nadi.model.reports import RETENTION
+from nadi.model.reports import RETENTION, STREAM_LAG
 from nadi.naming import TABLE_SUFFIX
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
@@ -124,8 +124,9 @@ def shows(caller: Caller, scope: str, stream: str) -> bool:
 
 
 def _report(request: Any) -> Need:
-    """What holds retention back names subscribers, as listing them does."""
-    return need(request.scope, request.stream, Act.CHANGE if request.kind == RETENTION else Act.LOOK)
+    """What holds retention back, and who reads a stream, names subscribers, as listing them does."""
+    names_groups = request.kind in (RETENTION, STREAM_LAG)
+    return need(request.scope, request.stream, Act.CHANGE if names_groups else Act.LOOK)
 
 
 def _scaled(request: Any) -> Need:

@@ -16,12 +16,14 @@ from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
 from nadi.controller.keda.lag import PublishedLag
+from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
 from nadi.controller.periodic.schedule import Schedule
 from nadi.controller.periodic.watermark_rounds import WatermarkRounds
 from nadi.controller.reports.kinds import Kind, Page, report
 from nadi.controller.reports.scaling import loads, scalings
+from nadi.controller.reports.segments import replaced
 from nadi.controller.retention import policy
 from nadi.controller.scaling.profile import CLASSIC, Profile
 from nadi.controller.state.histories import first_change
@@ -74,7 +76,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS, TXN_TICK_MS, WATERMARK_PERIOD_S
-from nadi.model.reports import LOAD, RETENTION, SCALING
+from nadi.model.reports import LOAD, RETENTION, SCALING, SegmentReport
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
 from nadi.runtime import Runtime
@@ -108,6 +110,7 @@ class Controller(StructureCalls):
         self.transactions = transactions = Transactions(flow, lambda t, name: commit.commit_pass(flow, t, name))
         self.watermarks, self.retention = WatermarkRounds(flow), RetentionRounds(flow)
         self.scaling = ScalingRounds(flow, scaling)
+        self.metrics = Metrics(flow, self.scaling.counts, self.scaling.hot_keys, lambda: self.unfinished)
         self._reports: dict[str, Kind] = {
             RETENTION: self.retention.report,
             SCALING: partial(scalings, self.scaling.log),
@@ -231,6 +234,11 @@ class Controller(StructureCalls):
     async def report(self, name: StreamName, kind: str, token: str = "") -> Page:
         """A page of what there is to know of that kind: `nadi.model.reports`."""
         return await report(self._flow, name, kind, token, self._reports)
+
+    async def replaced_segments(self, name: StreamName, count: int) -> list[SegmentReport]:
+        """The stream's segments that were replaced last, the newest first."""
+        await self.metadata.stream(name)
+        return await replaced(self._flow, name, count)
 
     async def stream_exists(self, name: StreamName) -> bool:
         return self._flow.pending(name, "create") is not None or await self.metadata.find_stream(name) is not None

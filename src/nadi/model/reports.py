@@ -8,6 +8,8 @@ SEGMENTS = "segments"
 RETENTION = "retention"
 SCALING = "scaling"
 LOAD = "load"
+GROUP_LAG = "group-lag"  # of the stream `_RG<group>`
+STREAM_LAG = "stream-lag"  # of each group that reads the stream
 
 
 class SegmentReport(msgspec.Struct, frozen=True):
@@ -99,3 +101,40 @@ class LoadReport(msgspec.Struct, frozen=True):
     bytes_per_s: list[float]
     has_keys: bool
     hot_key: HotKeyReport | None
+
+
+class GroupLagReport(msgspec.Struct, frozen=True):
+    """How far a reader group is behind the tail of one of its streams, or behind the end that it reads to.
+
+    stream: as "scope/stream". bytes_behind: exact, event headers included, from the recorded position. events_behind:
+    these bytes by the mean size of the stream's events in the last 20 minutes, an estimate. seconds_behind: for how
+    long the oldest unread event has waited, at least; at most about ten seconds longer, or 2 %. readers: online in the
+    group, including dead ones not noticed yet. segments: those of the stream that the group reads now; unassigned: of
+    them, those without a reader. source: whose position that is, "readers" or, of groups of which only that is known,
+    "subscriber". recorded_every_s: how old a position can be while its reader is at work; published_ms: when a
+    subscriber's was published, in ms since 1970. Whatever is unknown is None; why: the reason if the position is.
+    """
+
+    scope: str
+    group: str
+    stream: str
+    bytes_behind: int | None
+    events_behind: int | None
+    seconds_behind: float | None
+    readers: int | None
+    segments: int | None
+    unassigned: int | None
+    source: str
+    recorded_every_s: float | None
+    published_ms: int | None
+    why: str
+
+
+class StreamLagReport(msgspec.Struct, frozen=True):
+    """A stream's current segments with what passes into them, those that were replaced last, the newest first, and the
+    lag of each group that reads it."""
+
+    stream: str
+    segments: list[LoadReport]
+    replaced: list[SegmentReport]
+    groups: list[GroupLagReport]

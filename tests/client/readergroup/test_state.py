@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nadi.client.readergroup.plan import Completion, Facts, plan, shares
-from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, SegmentState, first_state, segments_of
+from nadi.client.readergroup.state import GroupState, first_state, segments_of
 from nadi.client.readergroup.updates import (
     Acquire,
     Complete,
@@ -26,6 +26,7 @@ from nadi.client.readergroup.updates import (
 )
 from nadi.errors import AlreadyExistsError, InvalidArgumentError, InvalidStreamCutError, ReaderOfflineError
 from nadi.model.frontier import WAITING
+from nadi.model.readergroup import NOBODY, NamedRange, SegmentState
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_id, segment_name
 

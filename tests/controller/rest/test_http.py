@@ -129,12 +129,14 @@ def test_each_endpoint_asks_for_its_resource_and_permission() -> None:
     wanted = {
         "scopes": [("prn::/", read), ("prn::/", update), ("prn::/scope:S", read), ("prn::/", update)],
         "streams": [("prn::/scope:S", read), ("prn::/scope:S", update)],
-        "stream": [("prn::/scope:S/stream:T", p) for p in (read, update, update, update, update, read, read, read)],
+        "stream": [
+            ("prn::/scope:S/stream:T", p) for p in (read, update, update, update, update, read, read, read, update)
+        ],
     }
-    assert asked[:14] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
-    group = [("prn::/scope:S", read), ("prn::/scope:S/reader-group:G", read), ("prn::/scope:S", update)]
-    assert asked[14:17] == group
-    assert set(asked[17:]) == {("prn::/", read)}
+    assert asked[:15] == [*wanted["scopes"], *wanted["streams"], *wanted["stream"]]
+    group = ("prn::/scope:S/reader-group:G", read)
+    assert asked[15:19] == [("prn::/scope:S", read), group, group, ("prn::/scope:S", update)]
+    assert set(asked[19:]) == {("prn::/", read)}
     assert len(asked) == len(ENDPOINTS)
 
 

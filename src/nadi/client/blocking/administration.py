@@ -27,5 +27,6 @@ class Administration(Face[aio.StreamManager]):
     segment_history = waits(aio.StreamManager.segment_history)
     segment_loads = waits(aio.StreamManager.segment_loads)
     scaling_log = waits(aio.StreamManager.scaling_log)
+    reader_lags = waits(aio.StreamManager.reader_lags)
     segments_between = waits(aio.StreamManager.segments_between)
     scale_stream = waits(aio.StreamManager.scale_stream)

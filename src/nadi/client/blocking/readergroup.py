@@ -125,3 +125,4 @@ class ReaderGroupManager(Face[aio.ReaderGroupManager]):
     get_reader_group = opens(aio.ReaderGroupManager.get_reader_group, ReaderGroup)
     delete_reader_group = waits(aio.ReaderGroupManager.delete_reader_group)
     list_reader_groups = waits(aio.ReaderGroupManager.list_reader_groups)
+    lag = waits(aio.ReaderGroupManager.lag)

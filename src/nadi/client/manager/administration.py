@@ -22,6 +22,8 @@ from nadi.model.reports import (
     RETENTION,
     SCALING,
     SEGMENTS,
+    STREAM_LAG,
+    GroupLagReport,
     LoadReport,
     RetentionReport,
     ScalingReport,
@@ -193,6 +195,19 @@ class Administration:
         ...         print(decision.kind, decision.segments, decision.into, decision.why)
         """
         return await self._controller.report(scope, stream, SCALING, ScalingReport)
+
+    async def reader_lags(self, scope: str, stream: str) -> list[GroupLagReport]:
+        """Return how far each group that reads the stream is behind its tail, the farthest behind first: groups of its
+        scope, and those of other scopes that hold back its retention.
+
+        With access control, it takes READ_UPDATE on the stream, as `kept` does.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     for lag in manager.reader_lags("home", "meters"):
+        ...         print(lag.group, lag.bytes_behind, lag.seconds_behind, lag.why)
+        """
+        return await self._controller.report(scope, stream, STREAM_LAG, GroupLagReport)
 
     async def segments_between(
         self, scope: str, stream: str, start: StreamCut | None, end: StreamCut | None

@@ -15,13 +15,7 @@ from nadi.client.control.patience import TimeLimit
 from nadi.client.readergroup.event_reads import Condition
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.retention import release
-from nadi.client.readergroup.state import (
-    GroupState,
-    NamedRange,
-    StreamDataRetention,
-    cuts_of,
-    segments_of,
-)
+from nadi.client.readergroup.state import GroupState, cuts_of, segments_of
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leave, Reset
 from nadi.client.readergroup.values import GroupValueReader
@@ -39,6 +33,7 @@ from nadi.errors import (
     SegmentNotFoundError,
     UnavailableError,
 )
+from nadi.model.readergroup import NamedRange, StreamDataRetention
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 

@@ -19,14 +19,7 @@ from nadi.client.places.cuts import StreamCuts
 from nadi.client.readergroup.group import ReaderGroup, pieces_of
 from nadi.client.readergroup.reader import EventReader
 from nadi.client.readergroup.retention import release
-from nadi.client.readergroup.state import (
-    NamedRange,
-    StreamDataRetention,
-    Timing,
-    cut_of,
-    cuts_of,
-    first_state,
-)
+from nadi.client.readergroup.state import cut_of, cuts_of, first_state
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
@@ -34,13 +27,14 @@ from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
     ReaderGroupNotFoundError,
+    StreamNotFoundError,
     TruncatedError,
 )
 from nadi.limits import PREFIXED_NAME_MAX_CHARS
+from nadi.model.readergroup import NADIS_ID, NamedRange, StreamDataRetention, Timing, is_nadis
+from nadi.model.reports import GROUP_LAG, GroupLagReport
 from nadi.model.streamcut import StreamCut
 from nadi.naming import READER_GROUP_PREFIX, check_name
-
-_ID_PREFIX = b"nadi"
 
 
 @checked()
@@ -95,7 +89,7 @@ class ReaderGroupManager:
         finish = [piece for cut in last.values() for piece in await pieces_of(self._stores, cut)]
         timing = Timing(refresh_ms, dead_after_ms, checkpoint_interval_ms)
         state = first_state("", begins, finish, streams=keys, timing=timing, retention=retention)
-        wanted = str(UUID(bytes=_ID_PREFIX + os.urandom(12)))
+        wanted = str(UUID(bytes=NADIS_ID + os.urandom(12)))
         group_id = await self._stores.controller.create_reader_group(
             self.scope,
             name,
@@ -141,6 +135,25 @@ class ReaderGroupManager:
         names = await self._stores.controller.list_streams(self.scope)
         return sorted(n.removeprefix(READER_GROUP_PREFIX) for n in names if n.startswith(READER_GROUP_PREFIX))
 
+    async def lag(self, name: str) -> list[GroupLagReport]:
+        """Return how far the group is behind the tail of each of its streams, or behind the end that it reads to.
+
+        Of a group of another client only what it publishes to the controller is known; without that, its records have
+        None and say why. ReaderGroupNotFoundError if there is no such group.
+
+        >>> import nadi
+        >>> with nadi.StreamManager() as manager:  # doctest: +SKIP
+        ...     for lag in manager.reader_group_manager("home").lag("billing"):
+        ...         print(lag.stream, lag.bytes_behind, lag.seconds_behind, lag.readers)
+        """
+        check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
+        try:
+            return await self._stores.controller.report(
+                self.scope, READER_GROUP_PREFIX + name, GROUP_LAG, GroupLagReport
+            )
+        except StreamNotFoundError:
+            raise ReaderGroupNotFoundError(self.scope, name) from None
+
 
 def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, StreamCut]:
     found = {}
@@ -154,5 +167,5 @@ def _by_stream(cuts: Iterable[StreamCut], streams: list[str]) -> dict[str, Strea
 
 
 def _check_nadis(group_id: str, scope: str, name: str) -> None:
-    if not UUID(group_id).bytes.startswith(_ID_PREFIX):
+    if not is_nadis(group_id):
         raise AlreadyExistsError("reader group", f"{scope}/{name}, made by another client, which nadi's can't share,")

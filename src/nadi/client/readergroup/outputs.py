@@ -22,12 +22,13 @@ from nadi.client.control.arguments import check_seconds
 from nadi.client.readergroup.event_reads import Condition, EventRead
 from nadi.client.readergroup.group import ReaderGroup, join, shared_state_of
 from nadi.client.readergroup.reader import EventReader, drop_out
-from nadi.client.readergroup.state import NOBODY, GroupState, RecordedOutput
+from nadi.client.readergroup.state import GroupState
 from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import ForgetOutput, Leave, RecordOutput, UndoOutput
 from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ConditionFailedError, InvalidArgumentError
+from nadi.model.readergroup import NOBODY, RecordedOutput
 
 
 @dataclass(frozen=True, slots=True)

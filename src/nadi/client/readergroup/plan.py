@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from nadi.client.readergroup.state import NOBODY, GroupState, NamedRange, Update
+from nadi.client.readergroup.state import GroupState, Update
 from nadi.client.readergroup.updates import Acquire, Complete, CreateCheckpoint, Leave, Pass, Release, Report
+from nadi.model.readergroup import NOBODY, NamedRange
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,8 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.model.event import EventBlock
+from nadi.model.readergroup import POSITIONS_EVERY_S, REPORTS_IN_LIFE
 
-_REPORTS_IN_LIFE = 4  # a reader without news still reports this often before it would be taken for dead
-_POSITIONS_EVERY_S = 1.0
 _ids = itertools.count()
 log = logging.getLogger("nadi.client")
 
@@ -267,7 +266,7 @@ class EventReader(Reading[EventRead]):
         done, in_hand = self._holdings.done(), self._holdings.in_hand
         changed = any(name in owned and offset > owned[name].offset for name, offset in done.items())
         waited = now - self._reported_at
-        life = state.timing.dead_after_ms / 1000 / _REPORTS_IN_LIFE
+        life = state.timing.dead_after_ms / 1000 / REPORTS_IN_LIFE
         return Facts(
             given={name: offset for name, offset in self._holdings.given().items() if name in owned},
             done={name: offset for name, offset in done.items() if name in owned},
@@ -276,7 +275,7 @@ class EventReader(Reading[EventRead]):
             passed=self._notices.passed,
             silent=silent,
             new_checkpoint=self._watch.due_checkpoint(state),
-            is_report_due=waited >= life or (changed and waited >= min(_POSITIONS_EVERY_S, life)),
+            is_report_due=waited >= life or (changed and waited >= min(POSITIONS_EVERY_S, life)),
         )
 
     def _reconcile(self, state: GroupState) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nadi.client.readergroup.state import GroupState, StreamDataRetention, cuts_of
+from nadi.client.readergroup.state import GroupState, cuts_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import InvalidStreamCutError, NotFoundError
+from nadi.model.readergroup import StreamDataRetention
 from nadi.model.streamcut import StreamCut
 
 

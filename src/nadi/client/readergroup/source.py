@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nadi.client.readergroup.plan import Completion
-from nadi.client.readergroup.state import NamedRange
 from nadi.client.reading.read_ahead import ReadAhead, following, what_became_of
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
@@ -24,6 +23,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.model.event import EventBlock
+from nadi.model.readergroup import NamedRange
 from nadi.naming import parse_segment_name, segment_name
 
 

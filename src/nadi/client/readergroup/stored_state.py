@@ -30,9 +30,8 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import TABLE_VALUE_MAX_BYTES
+from nadi.model.readergroup import STATE_KEY
 from nadi.naming import READER_GROUP_PREFIX
-
-_KEY = b"state"
 
 
 class StoredGroupState:
@@ -52,7 +51,7 @@ class StoredGroupState:
                 return None, False
             return _encode(state), True
 
-        return await change_value(self._table, _KEY, f"the state of reader group {self.scope}/{self.group}", first)
+        return await change_value(self._table, STATE_KEY, f"the state of reader group {self.scope}/{self.group}", first)
 
     async def read(self) -> GroupState:
         """Return the current state; ReaderGroupNotFoundError if there is none."""
@@ -89,7 +88,7 @@ class StoredGroupState:
                 if changed is state:
                     return state
                 try:
-                    await self._table.put(_KEY, _encode(changed), version)
+                    await self._table.put(STATE_KEY, _encode(changed), version)
                     return changed
                 except ConditionFailedError:
                     lost, heard_at = lost + 1, time.monotonic()
@@ -100,7 +99,7 @@ class StoredGroupState:
                 await backoff.pause()
 
     async def _read(self) -> tuple[GroupState, int]:
-        held = await value_or_none(self._table, _KEY)
+        held = await value_or_none(self._table, STATE_KEY)
         if held is None:
             raise ReaderGroupNotFoundError(self.scope, self.group)
         return _decode(held.value), held.version

@@ -11,19 +11,18 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from nadi.client.readergroup.state import (
+from nadi.client.readergroup.state import GroupState, begun
+from nadi.errors import AlreadyExistsError, InvalidArgumentError
+from nadi.model.frontier import WAITING
+from nadi.model.readergroup import (
     NOBODY,
     WITH_OUTPUTS,
     CheckpointState,
-    GroupState,
     NamedRange,
     ReaderState,
     RecordedOutput,
     SegmentState,
-    begun,
 )
-from nadi.errors import AlreadyExistsError, InvalidArgumentError
-from nadi.model.frontier import WAITING
 
 
 @dataclass(frozen=True, slots=True)

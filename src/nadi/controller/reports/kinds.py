@@ -6,15 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.lag import lags
 from nadi.controller.reports.segments import segments
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError
-from nadi.model.reports import SEGMENTS
+from nadi.model.reports import GROUP_LAG, SEGMENTS, STREAM_LAG
 
 Page = tuple[Sequence[Any], str]  # records, and the token of the next page: empty at the end
 Kind = Callable[[Workflows, StreamName, str], Awaitable[Page]]
 
-KINDS: Mapping[str, Kind] = {SEGMENTS: segments}
+KINDS: Mapping[str, Kind] = {SEGMENTS: segments, GROUP_LAG: lags.of_group, STREAM_LAG: lags.of_stream}
 
 
 async def report(flow: Workflows, name: StreamName, kind: str, token: str, more: Mapping[str, Kind]) -> Page:

@@ -22,15 +22,31 @@ async def segments(flow: Workflows, name: StreamName, token: str) -> tuple[list[
     """A page in the order of ids. token: the last id of the page before."""
     if token and not _NUMBER.fullmatch(token):
         raise InvalidArgumentError(f"{token[:40]!r} is not the token of a page: give back the one that you got")
-    history, stream = await flow.metadata.history(name), (await flow.metadata.stream(name)).value
+    history = await flow.metadata.history(name)
     ids = list(itertools.islice(history.ids_after(int(token) if token else -1), LIST_PAGE + 1))
     page = ids[:LIST_PAGE]
-    asked = [i for i in page if i not in history.sizes]
-    lengths = {i: history.sizes[i] for i in page if i in history.sizes}
+    records = await _reports(flow, name, history, page)
+    return records, str(page[-1]) if len(ids) > LIST_PAGE else ""
+
+
+async def replaced(flow: Workflows, name: StreamName, count: int) -> list[SegmentReport]:
+    """The segments that were replaced last, the newest replacement first."""
+    history = await flow.metadata.history(name)
+    found: list[int] = []
+    for epoch in range(history.newest, history.first, -1):
+        found += [segment for segment in history.change(epoch).removed if segment in history.segments]
+        if len(found) >= count:
+            break
+    return await _reports(flow, name, history, found[:count])
+
+
+async def _reports(flow: Workflows, name: StreamName, history: History, ids: list[int]) -> list[SegmentReport]:
+    stream = (await flow.metadata.stream(name)).value
+    asked = [i for i in ids if i not in history.sizes]
+    lengths = {i: history.sizes[i] for i in ids if i in history.sizes}
     lengths |= zip(asked, await _lengths(flow, name, asked), strict=True)
     is_passed = history.passed(stream.head) if stream.head else lambda _: False
-    records = [_report(history, stream, i, lengths[i], gone=is_passed(i)) for i in page]
-    return records, str(page[-1]) if len(ids) > LIST_PAGE else ""
+    return [_report(history, stream, i, lengths[i], gone=is_passed(i)) for i in ids]
 
 
 async def _lengths(flow: Workflows, name: StreamName, ids: list[int]) -> list[int]:

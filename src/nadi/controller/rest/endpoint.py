@@ -102,7 +102,8 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """`body` and `gives` are the types of the JSON taken and returned; `needs` is what is
-    checked before the handler runs. `codes`: other status codes, and when they occur."""
+    checked before the handler runs. `codes`: other status codes, and when they occur.
+    `media`: what is returned is one of these, as the request prefers."""
 
     verb: str
     path: str
@@ -114,6 +115,7 @@ class Endpoint:
     body: Any = None
     codes: Mapping[int, str] | None = None
     query: tuple[Parameter, ...] = ()
+    media: tuple[str, ...] = (JSON,)
 
 
 def on_cluster(permission: Permission) -> Asked:

@@ -1,4 +1,4 @@
-"""Health of the server, or of one of its components."""
+"""Health of the server, or of one of its components; and its metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from starlette.responses import Response
 
 from nadi.access.permissions import Permission
-from nadi.controller.rest.endpoint import Call, Endpoint, on_cluster
+from nadi.controller.metrics.scrape import CONTENT_TYPES
+from nadi.controller.rest.endpoint import Call, Endpoint, endpoint, on_cluster
 from nadi.controller.rest.replies import reply
 from nadi.errors import NotFoundError
 from nadi.observe.health import Component, Status
@@ -35,7 +36,15 @@ def _endpoints(path: str, what: str, part: Callable[[Component], Any], gives: An
     )
 
 
+@endpoint("GET", "/metrics", on_cluster(Permission.READ), str, media=CONTENT_TYPES)
+async def metrics(call: Call) -> Response:
+    """Metrics in Prometheus's text format, or OpenMetrics where that is preferred."""
+    text, content_type = await call.controller.metrics.scrape(call.request.headers.get("accept", ""))
+    return Response(text, headers={"Content-Type": content_type})
+
+
 ENDPOINTS = (
+    metrics,
     *_endpoints("/v1/health/readiness", "Readiness", attrgetter("readiness"), bool),
     *_endpoints("/v1/health/liveness", "Liveness", attrgetter("liveness"), bool),
     *_endpoints("/v1/health/details", "Details", attrgetter("details"), dict[str, Any]),

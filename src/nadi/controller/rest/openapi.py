@@ -53,7 +53,7 @@ def describe(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 def _operation(endpoint: Endpoint, gives: Any, body: Any, error: Any) -> dict[str, Any]:
     success: dict[str, Any] = {"description": "Done." if gives is None else "As asked for."}
     if gives is not None:
-        success["content"] = {JSON: {"schema": gives}}
+        success["content"] = {media: {"schema": gives} for media in endpoint.media}
     responses: dict[str, Any] = {str(endpoint.status): success}
     for code, meaning in _codes(endpoint).items():
         responses[str(code)] = {"description": meaning, "content": {JSON: {"schema": error}}}

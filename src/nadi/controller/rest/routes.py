@@ -20,8 +20,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     scaling.scaling_events,
     scaling.scaling_log,
     scaling.load,
+    readergroups.show_stream_lag,
     readergroups.list_reader_groups,
     readergroups.show_reader_group,
+    readergroups.show_lag,
     readergroups.delete_reader_group,
     *health.ENDPOINTS,
 )

@@ -1,0 +1,157 @@
+"""The metrics: their names, what each means, and how the figures become samples of them.
+
+Labels are bounded: the busiest streams have a name, and the groups that are farthest behind; the rest counts as
+`(others)` of the scope "".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from nadi.controller.metrics.figures import OTHERS, Figures, StreamFigures
+from nadi.controller.periodic.scaling_rounds import Counts
+from nadi.limits import METRICS_GROUPS
+from nadi.model.reports import GroupLagReport
+
+_STREAM = ("scope", "stream")
+_GROUP = ("scope", "reader_group", "stream")
+_process = ProcessCollector(registry=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """One metric; a counter's samples are called `<name>_total`."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+    kind: Literal["gauge", "counter"] = "gauge"
+
+
+MEANINGS = {
+    meaning.name: meaning
+    for meaning in (
+        Meaning("nadi_build_info", "Always 1; the label has nadi's version.", ("version",)),
+        Meaning("nadi_streams", "Streams, without internal ones."),
+        Meaning("nadi_reader_groups", "Reader groups."),
+        Meaning("nadi_stream_segments", "Current segments of a stream; 0 if it is sealed.", _STREAM),
+        Meaning("nadi_stream_events_per_second", "Events written to a stream, mean of ten seconds.", _STREAM),
+        Meaning(
+            "nadi_stream_bytes_per_second",
+            "Bytes written to a stream, event headers included, mean of ten seconds.",
+            _STREAM,
+        ),
+        Meaning("nadi_stream_hot_keys", "Segments of a stream with a routing key that alone is too much.", _STREAM),
+        Meaning("nadi_stream_kept_bytes", "Bytes of a stream from its head to its tail.", _STREAM),
+        Meaning(
+            "nadi_reader_group_lag_bytes",
+            "Bytes of a stream after a reader group's recorded positions, event headers included.",
+            _GROUP,
+        ),
+        Meaning(
+            "nadi_reader_group_lag_events",
+            "The same in events: an estimate from their mean size in the last 20 minutes.",
+            _GROUP,
+        ),
+        Meaning(
+            "nadi_reader_group_lag_seconds",
+            "For how long the oldest event that a reader group has not read has waited, to about ten seconds.",
+            _GROUP,
+        ),
+        Meaning("nadi_reader_group_segments", "Segments of a stream that a reader group reads now.", _GROUP),
+        Meaning("nadi_reader_group_unassigned_segments", "Those of them that no reader has.", _GROUP),
+        Meaning("nadi_reader_group_readers", "Readers that are online in a reader group.", ("scope", "reader_group")),
+        Meaning("nadi_scalings", "Decisions carried out to split or merge segments.", ("kind",), "counter"),
+        Meaning("nadi_hot_keys_found", "Hot keys that were found.", (), "counter"),
+        Meaning("nadi_unfinished_workflows", "Changes of streams, groups and tables that are in progress."),
+        Meaning("nadi_unfinished_transactions", "Transactions that are neither committed nor aborted."),
+        Meaning("nadi_metrics_complete", "1 if all that is to be told was looked at in time, else 0."),
+        Meaning("nadi_metrics_gathering_seconds", "How long it took to gather these figures."),
+    )
+}
+
+
+def families(figures: Figures, counts: Counts, unfinished: dict[str, int]) -> Iterator[Metric]:
+    """All metrics with their samples. counts: of scalings, since the server began."""
+    yield _family("nadi_build_info", [((version("nadi"),), 1)])
+    yield _family("nadi_streams", [((), figures.streams_count)])
+    yield _family("nadi_reader_groups", [((), figures.groups_count)])
+    yield from _of_streams(figures)
+    yield from _of_groups(figures.lags)
+    yield _family("nadi_scalings", [(("split",), counts.splits), (("merge",), counts.merges)])
+    yield _family("nadi_hot_keys_found", [((), counts.hot_keys)])
+    yield _family("nadi_unfinished_workflows", [((), unfinished["workflows"])])
+    yield _family("nadi_unfinished_transactions", [((), unfinished["transactions"])])
+    yield _family("nadi_metrics_complete", [((), int(figures.is_complete))])
+    yield _family("nadi_metrics_gathering_seconds", [((), figures.took_s)])
+    yield from _process.collect()
+
+
+def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float | None]]) -> Metric:
+    meaning = MEANINGS[name]
+    make = CounterMetricFamily if meaning.kind == "counter" else GaugeMetricFamily
+    family = make(name, meaning.help, labels=meaning.labels)
+    for labels, value in samples:
+        if value is not None:
+            family.add_metric(list(labels), value)
+    return family
+
+
+def _of_streams(figures: Figures) -> Iterator[Metric]:
+    told: list[tuple[tuple[str, ...], StreamFigures]] = [(tuple(name), one) for name, one in figures.streams.items()]
+    if figures.streams_count > len(told):
+        told.append((("", OTHERS), figures.others))
+    yield _family("nadi_stream_segments", ((labels, one.segments) for labels, one in told))
+    yield _family("nadi_stream_events_per_second", ((labels, one.events_per_s) for labels, one in told))
+    yield _family("nadi_stream_bytes_per_second", ((labels, one.bytes_per_s) for labels, one in told))
+    yield _family("nadi_stream_hot_keys", ((labels, one.hot_keys) for labels, one in told))
+    yield _family("nadi_stream_kept_bytes", ((labels, one.kept_bytes) for labels, one in told))
+
+
+def _of_groups(lags: list[GroupLagReport]) -> Iterator[Metric]:
+    """Only what is known has a sample: no lag is something else than an unknown one."""
+    ordered = sorted(lags, key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group, lag.stream))
+    told = [((lag.scope, lag.group, lag.stream), lag) for lag in sorted(ordered[:METRICS_GROUPS], key=_place)]
+    others = ordered[METRICS_GROUPS:]
+    if others:
+        told.append((("", OTHERS, OTHERS), _together(others)))
+    yield _family("nadi_reader_group_lag_bytes", ((labels, lag.bytes_behind) for labels, lag in told))
+    yield _family("nadi_reader_group_lag_events", ((labels, lag.events_behind) for labels, lag in told))
+    yield _family("nadi_reader_group_lag_seconds", ((labels, lag.seconds_behind) for labels, lag in told))
+    yield _family("nadi_reader_group_segments", ((labels, lag.segments) for labels, lag in told))
+    yield _family("nadi_reader_group_unassigned_segments", ((labels, lag.unassigned) for labels, lag in told))
+    readers = {(lag.scope, lag.group): lag.readers for _, lag in told if lag.group != OTHERS}
+    yield _family("nadi_reader_group_readers", readers.items())
+
+
+def _place(lag: GroupLagReport) -> tuple[str, str, str]:
+    return lag.scope, lag.group, lag.stream
+
+
+def _together(lags: list[GroupLagReport]) -> GroupLagReport:
+    """Sums, and of the seconds the longest."""
+
+    def total(values: Iterable[int | None]) -> int:
+        return sum(value or 0 for value in values)
+
+    return GroupLagReport(
+        "",
+        OTHERS,
+        OTHERS,
+        total(lag.bytes_behind for lag in lags),
+        total(lag.events_behind for lag in lags),
+        max((lag.seconds_behind for lag in lags if lag.seconds_behind is not None), default=None),
+        None,
+        total(lag.segments for lag in lags),
+        total(lag.unassigned for lag in lags),
+        "",
+        None,
+        None,
+        "",
+    )

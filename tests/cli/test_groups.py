@@ -1,0 +1,107 @@
+"""`nadi group`: how far reader groups are behind, in the shell, over REST and from Python."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from operator import itemgetter
+
+import httpx
+import pytest
+
+import nadi
+from nadi.client import StreamManager
+from nadi.errors import ReaderGroupNotFoundError
+from nadi.standalone.embedded import EmbeddedServer
+
+from .test_streams import Shell
+
+EVENT, HEADER = b"." * 92, 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def manager(server: EmbeddedServer) -> Iterator[StreamManager]:
+    """A stream that was split after 100 of its 400 events, and a group whose reader has read 10."""
+    with StreamManager(server.controller_uri) as manager:
+        manager.create_scope("home")
+        manager.create_stream("home", "meters", 1)
+        manager.create_stream("home", "idle", 2)
+        groups = manager.reader_group_manager("home")
+        groups.create_reader_group("billing", ["meters", "idle"])
+        groups.create_reader_group("news", "meters", starts=[manager.stream_info("home", "meters").tail])
+        with manager.create_writer("home", "meters") as writer:
+            writer.write_batch([EVENT] * 100, "key")
+            writer.flush()
+            (only,) = manager.current_segments("home", "meters")
+            manager.scale_stream("home", "meters", [only.segment_id], [(0.0, 0.5), (0.5, 1.0)])
+            for number in range(300):
+                writer.write_event(EVENT, routing_key=f"{number}")
+        with groups.get_reader_group("billing").create_reader("r") as reader:
+            seen = 0
+            while seen < 10:
+                seen += reader.read_next_event(10) is not None
+        yield manager
+
+
+@pytest.fixture(scope="module")
+def shell(server: EmbeddedServer, manager: StreamManager) -> Shell:
+    return Shell(server.controller_uri)
+
+
+def test_what_lies_behind_a_split_counts(shell: Shell, manager: StreamManager) -> None:
+    group = manager.reader_group_manager("home").get_reader_group("billing")
+    idle, meters = sorted(shell.json("group", "show", "home", "billing"), key=lambda row: str(row["stream"]))
+    assert (meters["stream"], idle["stream"]) == ("home/meters", "home/idle")
+    assert meters["bytes"] == group.unread_bytes() == 390 * (len(EVENT) + HEADER)
+    assert meters["readers"] == 0
+    assert meters["segments"] == meters["unassigned"] == 1
+    assert (idle["bytes"], idle["events"], idle["seconds"], idle["segments"]) == (0, 0, 0, 2)
+    assert meters["source"] == "readers"
+    assert meters["why"] == ""
+
+
+def test_events_are_estimated_from_their_mean_size(shell: Shell) -> None:
+    end = time.monotonic() + 60
+    while (meters := max(shell.json("group", "show", "home", "billing"), key=itemgetter("bytes")))["events"] is None:
+        assert time.monotonic() < end, "what passes into a segment is known after half a second"
+        time.sleep(0.1)
+    assert meters["events"] == pytest.approx(390, rel=0.05)
+
+
+def test_the_list_has_all_streams_together(shell: Shell) -> None:
+    billing, news = shell.json("group", "list", "home")
+    assert (billing["group"], news["group"]) == ("billing", "news")
+    assert billing["bytes"] == 390 * 100
+    assert news["bytes"] == 400 * 100
+    output = shell.run("group", "list", "home").output
+    assert "39,000" in output
+    assert "~" in output
+    assert "home/idle" in shell.run("group", "show", "home", "billing").output
+    assert "no reader groups" in shell.run("group", "list", "_system").output
+
+
+def test_a_group_that_is_not_there(shell: Shell, manager: StreamManager) -> None:
+    assert "billings" in shell.run("group", "show", "home", "billings", code=1).output
+    with pytest.raises(ReaderGroupNotFoundError):
+        manager.reader_group_manager("home").lag("billings")
+
+
+def test_the_lags_of_a_stream(server: EmbeddedServer, manager: StreamManager) -> None:
+    lags = manager.reader_lags("home", "meters")
+    assert [(lag.group, lag.bytes_behind) for lag in lags] == [("news", 40_000), ("billing", 39_000)]
+    assert [lag.group for lag in manager.reader_lags("home", "idle")] == ["billing"]
+    with httpx.Client(base_url=f"{server.rest_uri}/v1/scopes/home", timeout=30) as rest:
+        shown = rest.get("/streams/meters/lag").json()
+        assert [lag["group"] for lag in shown["groups"]] == ["news", "billing"]
+        assert [(piece["low"], piece["high"]) for piece in shown["segments"]] == [(0.0, 0.5), (0.5, 1.0)]
+        assert [piece["end_offset"] for piece in shown["replaced"]] == [100 * 100]
+        assert rest.get("/streams/none/lag").status_code == 404
+        found = {row["stream"]: row["bytes_behind"] for row in rest.get("/readergroups/billing/lag").json()}
+        assert found == {"home/meters": 39_000, "home/idle": 0}
+        assert rest.get("/readergroups/none/lag").status_code == 404

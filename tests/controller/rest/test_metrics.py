@@ -1,0 +1,160 @@
+"""`GET /metrics`, read by the official parser: what there is, that it is right, and that it is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+import nadi
+from nadi.client import StreamManager
+from nadi.controller.metrics.families import MEANINGS
+from nadi.controller.metrics.figures import OTHERS
+from nadi.standalone.embedded import EmbeddedServer
+from nadi.wire.rpc import controller_pb2 as pb
+from tests.controller.rpc import calls
+from tests.controller.test_reader_groups import group_config
+
+Samples = dict[str, dict[tuple[str, ...], float]]
+LABELS = ("version", "kind", "scope", "reader_group", "stream")
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def samples(text: str) -> Samples:
+    """By the sample's name, then by the values of its labels, in the order in which the document has them."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        for sample in family.samples:
+            values = found.setdefault(sample.name, {})
+            labels = tuple(sample.labels[label] for label in LABELS if label in sample.labels)
+            assert len(labels) == len(sample.labels)
+            assert labels not in values, "no sample comes twice"
+            values[labels] = sample.value
+    return found
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server that tells two streams and two groups by name, with four of each; nothing is cached."""
+    limits = "metrics_streams=2,metrics_groups=2,metrics_cached_s=0.000001"
+    environment = {"NADI_LIMITS": limits}
+    with (
+        nadi.embedded(tmp_path_factory.mktemp("data"), rest_port=0, environment=environment) as server,
+        StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        groups = manager.reader_group_manager("home")
+        for number in range(1, 5):
+            manager.create_stream("home", f"s{number}", number)
+            groups.create_reader_group(f"g{number}", f"s{number}")
+            with manager.create_writer("home", f"s{number}") as writer:
+                for key in range(number * 50):
+                    writer.write_event(b"." * 92, routing_key=f"{key}")
+        asyncio.run(_with_a_java_group(server))
+        yield server
+
+
+async def _with_a_java_group(server: EmbeddedServer) -> None:
+    cuts = [pb.StreamCut(streamInfo=pb.StreamInfo(scope="home", stream="s4"))]
+    async with calls(server.controller_uri.removeprefix("tcp://")) as call:
+        await call("createReaderGroup", group_config("java", startingStreamCuts=cuts))
+
+
+@pytest.fixture(scope="module")
+def told(small: EmbeddedServer) -> Samples:
+    end = time.monotonic() + 60
+    while True:  # rates are known half a second after the first event
+        found = samples(httpx.get(f"{small.rest_uri}/metrics", timeout=30).raise_for_status().text)
+        if found["nadi_stream_bytes_per_second"].get(("home", "s4"), 0) > 0 and _are_ordered(found):
+            return found
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def _are_ordered(found: Samples) -> bool:
+    return set(found["nadi_stream_segments"]) == {("home", "s3"), ("home", "s4"), ("", OTHERS)}
+
+
+def test_streams(told: Samples) -> None:
+    assert told["nadi_streams"] == {(): 4}
+    assert told["nadi_stream_segments"] == {("home", "s3"): 3, ("home", "s4"): 4, ("", OTHERS): 1 + 2}
+    assert told["nadi_stream_kept_bytes"] == {("home", "s3"): 15_000, ("home", "s4"): 20_000}
+    sizes, events = told["nadi_stream_bytes_per_second"], told["nadi_stream_events_per_second"]
+    assert sizes["home", "s4"] == pytest.approx(100 * events["home", "s4"])
+    assert all(rate > 0 for rate in sizes.values())
+
+
+def test_groups(told: Samples) -> None:
+    s3, s4, others = ("home", "g3", "home/s3"), ("home", "g4", "home/s4"), ("", OTHERS, OTHERS)
+    assert told["nadi_reader_groups"] == {(): 5}
+    assert told["nadi_reader_group_lag_bytes"] == {s3: 15_000, s4: 20_000, others: 15_000}
+    assert told["nadi_reader_group_segments"] == {s3: 3, s4: 4, others: 3}
+    assert told["nadi_reader_group_unassigned_segments"] == {s3: 3, s4: 4, others: 3}
+    assert told["nadi_reader_group_readers"] == {("home", "g3"): 0, ("home", "g4"): 0}
+    assert told["nadi_reader_group_lag_seconds"].keys() == {s3, s4, others}
+    assert told["nadi_reader_group_lag_events"][s4] == pytest.approx(200, rel=0.05)
+
+
+def test_the_server(told: Samples) -> None:
+    assert told["nadi_scalings_total"] == {("split",): 0, ("merge",): 0}
+    assert told["nadi_metrics_complete"] == {(): 1}
+    assert 0 < told["nadi_metrics_gathering_seconds"][()] < 8
+    assert told["process_resident_memory_bytes"][()] > 10_000_000
+    assert told["nadi_unfinished_workflows"] == {(): 0}
+
+
+def test_each_metric_is_in_the_document_as_it_is_served(told: Samples, small: EmbeddedServer) -> None:
+    rows = re.findall(r"^\| `(nadi_\w+)` \| (.*?) ?\| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    documented = {name: (re.findall(r"`(\w+)`", labels), meaning) for name, labels, meaning in rows}
+    assert {name for name in told if name.startswith("nadi_")} == set(documented)
+    text = httpx.get(f"{small.rest_uri}/metrics", timeout=30).text
+    for family in text_string_to_metric_families(text):
+        if family.name.startswith("nadi_"):
+            for sample in family.samples:
+                assert documented[sample.name] == (sorted(sample.labels, key=LABELS.index), family.documentation)
+            assert MEANINGS[family.name.removesuffix("_total")].kind == family.type
+
+
+def test_open_metrics_where_that_is_preferred(small: EmbeddedServer) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = httpx.get(f"{small.rest_uri}/metrics", headers=accept, timeout=30)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    parsed = openmetrics.text_string_to_metric_families(answer.text)  # type: ignore[no-untyped-call]
+    families = {family.name for family in parsed}
+    assert set(MEANINGS) <= families
+
+
+def test_unknown_lags_have_no_sample(server: EmbeddedServer, rest: httpx.Client, scope: str) -> None:
+    async def make() -> None:
+        cuts = [pb.StreamCut(streamInfo=pb.StreamInfo(scope=scope, stream="s"))]
+        async with calls(server.controller_uri.removeprefix("tcp://")) as call:
+            request = group_config("java", startingStreamCuts=cuts)
+            request.scope = scope
+            await call("createReaderGroup", request)
+
+    body = {"streamName": "s", "scalingPolicy": {"type": "FIXED_NUM_SEGMENTS", "minSegments": 1}}
+    rest.post(f"/v1/scopes/{scope}/streams", json=body).raise_for_status()
+    asyncio.run(make())
+    (lag,) = rest.get(f"/v1/scopes/{scope}/readergroups/java/lag").json()
+    assert (lag["bytes_behind"], lag["seconds_behind"]) == (None, None)
+    assert lag["why"]
+    end = time.monotonic() + 60
+    while (scope, "s") not in (found := samples(rest.get("/metrics").text))["nadi_stream_segments"]:
+        assert time.monotonic() < end, "the figures are a second old at most"
+        time.sleep(0.1)
+    assert not [labels for labels in found.get("nadi_reader_group_lag_bytes", {}) if labels[0] == scope]
+
+
+async def test_a_storm_of_scrapes_is_one(server: EmbeddedServer) -> None:
+    async with httpx.AsyncClient(base_url=server.rest_uri, timeout=60) as client:
+        answers = await asyncio.gather(*(client.get("/metrics") for _ in range(40)))
+    took = [samples(answer.text)["nadi_metrics_gathering_seconds"][()] for answer in answers]
+    assert len(set(took)) < 20, "most got figures that others had asked for"

@@ -1,0 +1,132 @@
+"""The lag of a place in a stream, over a real store and a clock that is moved: against what was appended when."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from nadi.controller.lag import lags
+from nadi.controller.lag.behind import bytes_behind, event_sizes, seconds_behind
+from nadi.controller.retention import past
+from nadi.controller.state.history import Cut
+from nadi.controller.state.metadata import GroupName
+from nadi.controller.state.records import Config, GroupConfig, GroupRetention
+from nadi.limits import TIME_INDEX_MOST_MS, TIME_INDEX_MS
+from nadi.model.load import SegmentLoad
+
+from .support import STREAM, with_stream
+from .test_moment_cut import World, run
+
+HOUR_S = 3600
+
+
+async def behind(w: World, cut: Cut, end: Cut | None = None) -> tuple[int | None, float | None]:
+    flow = w.controller._flow
+    found = await bytes_behind(flow, await past.look(flow, STREAM), cut, end)
+    return found.size, await seconds_behind(flow, STREAM, found.unread)
+
+
+def test_an_event_that_nobody_reads_waits_ever_longer(tmp_path: Path) -> None:
+    async def test(w: World) -> None:
+        assert await behind(w, {0: 0, 1: 0}) == (0, 0)
+        await w.append(0, b"12345678")
+        assert await behind(w, {0: 0, 1: 0}) == (16, 0)
+        for hours in (1, 5, 100):
+            w.clock.jump(hours * HOUR_S * 1000)
+            size, seconds = await behind(w, {0: 0, 1: 0})
+            waited = (w.clock.now_ms() - w.pieces[0][0]) / 1000
+            assert size == 16
+            assert seconds is not None
+            assert waited * 0.98 - 11 <= seconds <= waited
+        await w.append(1, b"new")
+        assert (await behind(w, {0: 16, 1: 0}))[1] == 0, "who has read the old one is not late"
+        assert await behind(w, {0: 16, 1: 11}) == (0, 0)
+        assert await behind(w, {0: 0, 1: 0}, {0: 0, 1: 0}) == (0, 0), "up to an end"
+        assert (await behind(w, {99: 0}))[0] is None
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_oldest_unread_event_of_streams_that_live_at_random(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+
+    async def test(w: World) -> None:
+        for _ in range(60):
+            w.clock.jump(dice.choice((10, 700, 9_000, 40_000, 1_000_000)))
+            current = await w.current()
+            if dice.random() < 0.1:
+                ranges = [(0.0, 0.3), (0.3, 1.0)] if dice.random() < 0.5 else [(0.0, 1.0)]
+                await w.scale(current, ranges)
+            else:
+                await w.append(dice.choice(current), b"." * dice.choice((1, 50, 5_000)))
+        w.clock.jump(dice.choice((1, 5_000, 500_000)))
+        now_ms = w.clock.now_ms()
+        for moment_ms in [1, *(dice.randint(w.pieces[0][0], now_ms) for _ in range(20)), now_ms + 1]:
+            cut = await w.at(moment_ms)
+            before = await w.lies_before(cut)
+            unread = [piece for piece in w.pieces if not before(piece[1], piece[2])]
+            size, seconds = await behind(w, cut)
+            assert size == sum(piece[3] for piece in unread)
+            assert seconds is not None
+            waited_ms = max((now_ms - piece[0] for piece in unread), default=0)
+            assert seconds * 1000 <= waited_ms
+            assert seconds * 1000 >= waited_ms * 0.98 - TIME_INDEX_MOST_MS - TIME_INDEX_MS
+
+    run(tmp_path, test)
+
+
+def test_a_place_that_was_truncated_is_counted_from_the_head(tmp_path: Path) -> None:
+    async def test(w: World) -> None:
+        await w.append(0, b"12345678")
+        w.clock.jump(HOUR_S * 1000)
+        await w.append(0, b"12345678")
+        w.clock.jump(HOUR_S * 1000)
+        await w.controller.truncate_stream(STREAM, {0: 16, 1: 0})
+        size, seconds = await behind(w, {0: 0, 1: 0})
+        assert size == 16
+        assert seconds == pytest.approx(HOUR_S, rel=0.03)
+
+    run(tmp_path, test)
+
+
+async def test_another_clients_group_is_known_by_what_it_publishes() -> None:
+    async with with_stream(2) as (controller, store, clock):
+        other, silent = GroupName("home", "other"), GroupName("home", "silent")
+        await controller.create_scope("elsewhere")
+        far = GroupName("elsewhere", "far")
+        group_id = "11111111-2222-3333-4444-555555555555"
+        for name, kind in ((other, GroupRetention.MANUAL), (silent, GroupRetention.NONE), (far, GroupRetention.MANUAL)):
+            config = GroupConfig(3000, 3000, 1, kind, {STREAM.key: {}})
+            await controller.create_reader_group(name, config, group_id)
+        store.append(STREAM.segment(0), b"a" * 100)
+        for name in (silent, other):
+            (lag,) = (await lags.of_group(controller._flow, name.stream, ""))[0]
+            assert (lag.bytes_behind, lag.events_behind, lag.seconds_behind, lag.readers) == (None, None, None, None)
+            assert "publishes none" in lag.why
+        await controller.publish_cut(STREAM, other.key, group_id, 0, {0: 30, 1: 0})
+        (lag,) = (await lags.of_group(controller._flow, other.stream, ""))[0]
+        assert (lag.bytes_behind, lag.source, lag.why) == (70, "subscriber", "")
+        assert lag.published_ms == clock.now_ms()
+        all_lags = (await lags.of_stream(controller._flow, STREAM, ""))[0]
+        assert [f"{lag.scope}/{lag.group}" for lag in all_lags] == ["home/other", "elsewhere/far", "home/silent"]
+
+
+async def test_groups_that_read_other_streams_are_left_out() -> None:
+    async with with_stream(1) as (controller, _, _clock):
+        other = STREAM._replace(stream="other")
+        await controller.create_stream(other, Config(min_segments=1))
+        config = GroupConfig(3000, 3000, 1, GroupRetention.NONE, {other.key: {}})
+        await controller.create_reader_group(GroupName("home", "g"), config, "1" * 8 + "-2222-3333-4444-555555555555")
+        assert (await lags.of_stream(controller._flow, STREAM, ""))[0] == []
+        assert len((await lags.of_stream(controller._flow, other, ""))[0]) == 1
+
+
+def test_sizes_of_events_over_all_segments_of_a_stream() -> None:
+    def load(segment: str, events: float, size: float) -> SegmentLoad:
+        return SegmentLoad(segment, 10.0, (0.0,) * 5 + (events,), (0.0,) * 5 + (size,))
+
+    loads = [load(STREAM.segment(0), 1, 100), load(STREAM.segment(1), 3, 100), load("home/x/0.#epoch.0", 0, 0)]
+    assert event_sizes(loads) == {STREAM.key: 50}
