@@ -58,7 +58,7 @@ async def demo(server: RestartableServer, scope: str, service: Service) -> Async
             await shown.kill(process)
 
 
-async def until_received(service: Service, count: int, timeout_s: float = 90.0) -> None:
+async def until_received(service: Service, count: int, timeout_s: float = 300.0) -> None:
     """Wait until so many different events have come."""
     async with asyncio.timeout(timeout_s):
         while True:
