@@ -15,7 +15,6 @@ from nadi.controller.engine import comparisons
 from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
-from nadi.controller.keda.lag import PublishedLag
 from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
@@ -116,7 +115,7 @@ class Controller(StructureCalls):
             SCALING: partial(scalings, self.scaling.log),
             LOAD: partial(loads, self.scaling.hot_keys),
         }
-        self.demand = Demand(flow, PublishedLag(flow))
+        self.demand = Demand(flow)
         flow.steps = {
             CreateWork: lambda name, work: create.steps(flow, name, work),
             UpdateWork: lambda name, work: update.steps(flow, name, work),

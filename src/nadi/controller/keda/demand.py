@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 
 from nadi.controller.engine.workflows import Workflows
-from nadi.controller.keda.lag import GroupLag
+from nadi.controller.keda.lag import unread
 from nadi.controller.keda.rates import is_flowing, rate
 from nadi.controller.keda.shared import Pace, Shared
 from nadi.controller.keda.trigger import Metric, Trigger
@@ -28,10 +28,8 @@ Ends = Mapping[int, int]  # of segments, by id
 
 
 class Demand:
-    """lag: where the lag of reader groups is known from; replace it by what knows more."""
-
-    def __init__(self, flow: Workflows, lag: GroupLag, pace: Pace | None = None) -> None:
-        self._flow, self.lag = flow, lag
+    def __init__(self, flow: Workflows, pace: Pace | None = None) -> None:
+        self._flow = flow
         clock = flow.clock
         pace = pace or Pace(clock)
         self._loads = Shared(clock, pace, self._all_loads, age_s=SCALER_LOOK_S, most=1)
@@ -39,7 +37,7 @@ class Demand:
         self._ends = Shared(clock, pace, self._all_ends, age_s=SCALER_LOOK_S, most=SCALER_KEPT)
 
     async def value(self, trigger: Trigger) -> float:
-        """The metric, in its unit: StreamNotFoundError, and for a lag what `GroupLag` raises."""
+        """The metric, in its unit: StreamNotFoundError, and for a lag what `unread` raises."""
         stream = await self._stream(trigger.stream)
         if trigger.metric is Metric.SEGMENTS:
             return 0.0 if stream.state is StreamState.SEALED else float(len(stream.segments))
@@ -95,7 +93,7 @@ class Demand:
         return found
 
     async def _bytes_behind(self, asked: tuple[GroupName, StreamName]) -> int:
-        return await self.lag.bytes_behind(*asked)
+        return await unread(self._flow, *asked)
 
     async def _all_ends(self, name: StreamName) -> Ends | None:
         """Of the current segments; None if they are too many to ask."""
