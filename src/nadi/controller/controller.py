@@ -16,6 +16,7 @@ from nadi.controller.engine.tasks import Tasks
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.keda.demand import Demand
 from nadi.controller.keda.lag import PublishedLag
+from nadi.controller.lag.recorded import RecordedLag
 from nadi.controller.metrics.scrape import Metrics
 from nadi.controller.periodic.retention_rounds import RetentionRounds
 from nadi.controller.periodic.scaling_rounds import ScalingRounds
@@ -116,7 +117,7 @@ class Controller(StructureCalls):
             SCALING: partial(scalings, self.scaling.log),
             LOAD: partial(loads, self.scaling.hot_keys),
         }
-        self.demand = Demand(flow, PublishedLag(flow))
+        self.demand = Demand(flow, RecordedLag(flow, PublishedLag(flow).bytes_behind))
         flow.steps = {
             CreateWork: lambda name, work: create.steps(flow, name, work),
             UpdateWork: lambda name, work: update.steps(flow, name, work),
