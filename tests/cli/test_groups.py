@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from operator import itemgetter
+from pathlib import Path
 
 import httpx
 import pytest
 
 import nadi
-from nadi.client import StreamManager
-from nadi.errors import ReaderGroupNotFoundError
+from nadi.client import StreamManager, aio
+from nadi.controller.keda.lag import unread
+from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.errors import ConflictError, ReaderGroupNotFoundError
 from nadi.standalone.embedded import EmbeddedServer
+from nadi.standalone.server import Server
 
 from .test_streams import Shell
 
@@ -105,3 +109,27 @@ def test_the_lags_of_a_stream(server: EmbeddedServer, manager: StreamManager) ->
         found = {row["stream"]: row["bytes_behind"] for row in rest.get("/readergroups/billing/lag").json()}
         assert found == {"home/meters": 39_000, "home/idle": 0}
         assert rest.get("/readergroups/none/lag").status_code == 404
+
+
+async def test_what_scales_with_a_group_knows_its_recorded_positions(tmp_path: Path) -> None:
+    """Though the group holds back no retention."""
+    async with (
+        Server(tmp_path, store_port=0, controller_port=0) as server,
+        aio.StreamManager(server.controller_uri) as manager,
+    ):
+        for stream in ("meters", "others"):
+            await manager.create_scope("home")
+            await manager.create_stream("home", stream, 1)
+        groups = manager.reader_group_manager("home")
+        await groups.create_reader_group("billing", "meters")
+        writer = await manager.create_writer("home", "meters")
+        writer.write_batch([EVENT] * 10, "key")
+        await writer.close()
+        flow, name = server.controller._flow, GroupName("home", "billing")
+        assert await unread(flow, name, StreamName("home", "meters")) == 1000
+        async with await (await groups.get_reader_group("billing")).create_reader("r") as reader:
+            for _ in range(4):
+                assert await reader.read_next_event(30) is not None
+        assert 600 <= await unread(flow, name, StreamName("home", "meters")) <= 700
+        with pytest.raises(ConflictError, match="doesn't read home/others"):
+            await unread(flow, name, StreamName("home", "others"))
