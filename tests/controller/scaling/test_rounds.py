@@ -352,6 +352,18 @@ async def test_streams_with_many_segments_are_looked_at_in_several_turns(monkeyp
         assert turn.most <= 240
 
 
+async def test_decisions_about_many_segments_come_in_several_pages() -> None:
+    async with elastic() as (controller, _, _):
+        log, many = controller.scaling.log, tuple((i / 4_000, (i + 1) / 4_000) for i in range(4_000))
+        for step in (Step("split", (0,), many, 5.0, 1, "events/s", "it is hot"),) * 3:
+            await log.add(STREAM, [controller.scaling._entry(step, -1)])
+        first, token = await controller.report(STREAM, SCALING)
+        assert [one.number for one in first] == [1, 2]
+        rest, end = await controller.report(STREAM, SCALING, token)
+        assert [one.number for one in rest] == [3]
+        assert not end
+
+
 async def test_odd_loads_harm_nothing() -> None:
     async with elastic() as (controller, store, clock):
         names = ["home/meters/0.#epoch.9", "home/nothing/0.#epoch.0", "home/_hidden/0.#epoch.0", "odd", "a/b/c/d"]

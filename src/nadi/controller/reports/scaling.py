@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.scaling.cutting import HotKey
 from nadi.controller.scaling.log import ScalingLog, is_done
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment, StreamState
+from nadi.controller.state.records import EpochSegment, ScalingEntry, StreamState
 from nadi.errors import InvalidArgumentError
 from nadi.limits import LIST_PAGE
 from nadi.model.load import WINDOWS_S, SegmentLoad
 from nadi.model.reports import HotKeyReport, LoadReport, ScalingReport
 
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
+_PAGE_PARTS = 10_000  # segments and key ranges in a page, 40 bytes each: one decision may be about a thousand
 _NONE = (0.0,) * len(WINDOWS_S)
 HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 
@@ -41,9 +42,19 @@ async def scalings(log: ScalingLog, flow: Workflows, name: StreamName, token: st
             entry.epoch,
             is_done(entry, history),
         )
-        for entry in found[:LIST_PAGE]
+        for entry in found[: _fitting(found)]
     ]
-    return page, str(page[-1].number) if len(found) > LIST_PAGE else ""
+    return page, str(page[-1].number) if len(found) > len(page) else ""
+
+
+def _fitting(entries: Sequence[ScalingEntry]) -> int:
+    """How many of the first ones make a page."""
+    parts = 0
+    for count, entry in enumerate(entries[:LIST_PAGE]):
+        parts += len(entry.segments) + len(entry.into)
+        if count and parts > _PAGE_PARTS:
+            return count
+    return min(len(entries), LIST_PAGE)
 
 
 async def loads(hot_keys: HotKeys, flow: Workflows, name: StreamName, _: str) -> tuple[list[LoadReport], str]:

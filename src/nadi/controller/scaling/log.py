@@ -19,7 +19,7 @@ from nadi.errors import ConditionFailedError, ContentionError
 from nadi.limits import SCALING_LOG_ENTRIES
 
 _TRIES = 5  # while another controller writes to the same log
-_REMEMBERED = 1_000  # logs
+_REMEMBERED = 100  # logs, up to 160 KB each
 
 
 class ScalingLog:
