@@ -17,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.elastic import plan, report, retail
+from bench.elastic.java_writer import JavaMissingError
 from bench.elastic.parts import PartFailedError
 from bench.elastic.retail import RetailMissingError
 from bench.elastic.run import BY_HAND, Outcome, Settings, run
@@ -63,8 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     seconds = round(60 * (options.minutes or form.minutes))
     folder = Path(tempfile.mkdtemp(prefix="nadi-elastic-")) if options.data is None else options.data
     try:
-        lines, rates = _plan(options, seconds, options.top or form.top)
-        plan.save(folder / "plan", lines, rates)
+        plan.save(folder / "plan", *_plan(options, seconds, options.top or form.top))
         settings = Settings(
             options.target, options.factor, options.scaling, options.writer, not options.no_spark, options.seed
         )
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> None:
             report.draw(outcome, options.picture)
         if options.json is not None:
             options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    except (RetailMissingError, PartFailedError) as error:
+    except (RetailMissingError, JavaMissingError, PartFailedError) as error:
         console.print(f"script/bench elastic: {error}")
         sys.exit(2)
     finally:

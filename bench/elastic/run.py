@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import nadi
-from bench.elastic import plan, spark_query
+from bench.elastic import java_writer, plan, spark_query
 from bench.elastic.parts import GROUP, SCOPE, STREAM, Part, ms_now
 from bench.elastic.reader import NOTES
 from bench.elastic.scalings import Sample, Scaling, samples_of, scalings_of
@@ -70,8 +70,9 @@ class Outcome:
 
 
 def run(folder: Path, settings: Settings) -> Outcome:
-    """Follow the plan in `folder / "plan"`; raises PartFailedError if a process fails."""
+    """Follow the plan in `folder / "plan"`; raises PartFailedError if a process fails, JavaMissingError."""
     rates = plan.rates_of(folder / "plan")
+    java = java_writer.command(folder) if settings.writer == "java" else None
     (folder / "notes").mkdir()
     is_by_hand = settings.scaling == BY_HAND
     with ExitStack() as stack:
@@ -97,7 +98,7 @@ def run(folder: Path, settings: Settings) -> Outcome:
             parts.append(stack.enter_context(query))
         for part in parts:
             part.await_ready()
-        writer = stack.enter_context(_writer(settings, folder, uri))
+        writer = stack.enter_context(_writer(java, folder, uri))
         writer.await_ready()
         began_ms = ms_now()
         with _Hand(manager, settings.seed) if is_by_hand else nullcontext():
@@ -112,7 +113,7 @@ def run(folder: Path, settings: Settings) -> Outcome:
             query.end()
             query.await_end(END_S)
         memory = server.peak_memory_bytes()
-    written = np.load(folder / "plan" / "counts.npy")
+    written = np.loadtxt(folder / "plan" / "counts", np.int64, ndmin=1)
     notes, shares = _read(folder)
     waits = notes["wait_us"] / 1e6
     query_verdict, batches = None, 0
@@ -142,8 +143,11 @@ def _notes(folder: Path, number: int) -> Path:
     return folder / "notes" / f"{number}"
 
 
-def _writer(settings: Settings, folder: Path, uri: str) -> Part:
-    return Part.of_module("writer", "writer", folder, uri, str(folder / "plan"))
+def _writer(java: list[str] | None, folder: Path, uri: str) -> Part:
+    arguments = [uri, SCOPE, STREAM, str((folder / "plan").absolute())]
+    if java is not None:
+        return Part("writer", [*java, *arguments], folder)
+    return Part.of_module("writer", "writer", folder, *arguments)
 
 
 def _watch(writer: Part, others: list[Part], seconds: int) -> None:

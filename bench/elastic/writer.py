@@ -11,24 +11,22 @@ import time
 from itertools import cycle
 from pathlib import Path
 
-import numpy as np
-
 import nadi
 from bench.elastic import plan
 from bench.elastic.event import HEADER
-from bench.elastic.parts import SCOPE, STREAM, say_ready
+from bench.elastic.parts import say_ready
 
 TICK_S = 0.01
 
 
-def main(uri: str, folder: Path) -> None:
+def main(uri: str, scope: str, stream: str, folder: Path) -> None:
     lines, rates = plan.load(folder)
     counts = [0] * (1 + max(number for number, _, _ in lines))
     source = cycle(lines)
     with (
         nadi.StreamManager(uri) as manager,
         (folder / "progress").open("w", buffering=1) as progress,
-        manager.create_writer(SCOPE, STREAM) as writer,
+        manager.create_writer(scope, stream) as writer,
     ):
         say_ready()
         written, due_before, began = 0, 0, time.monotonic()
@@ -50,8 +48,8 @@ def main(uri: str, folder: Path) -> None:
             note = {"at_ms": time.time_ns() // 1_000_000, "rate": rate, "written": written, "late_s": late_s}
             progress.write(json.dumps(note) + "\n")
         writer.flush()
-    np.save(folder / "counts.npy", np.array(counts, np.int64))
+    (folder / "counts").write_text("".join(f"{count}\n" for count in counts))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))
