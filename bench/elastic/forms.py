@@ -53,6 +53,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--scaling", choices=("fast", "classic", BY_HAND), default="fast", help="default: fast")
     parser.add_argument("--writer", choices=("python", "java"), default="python", help="nadi's client or the official")
     parser.add_argument("--no-spark", action="store_true", help="without the Spark query")
+    parser.add_argument("--naps", action="store_true", help="the second reader stops every second for as long")
     parser.add_argument("--made", action="store_true", help="made data, where the real can't be downloaded")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="folder to work in and to keep (default: a temporary one)")
@@ -66,7 +67,13 @@ def main(arguments: Sequence[str]) -> None:
     try:
         plan.save(folder / "plan", *_plan(options, seconds, options.top or form.top))
         settings = Settings(
-            options.target, options.factor, options.scaling, options.writer, not options.no_spark, options.seed
+            options.target,
+            options.factor,
+            options.scaling,
+            options.writer,
+            not options.no_spark,
+            options.seed,
+            options.naps,
         )
         outcome = run(folder, settings)
         report.show(console, form.title, outcome)

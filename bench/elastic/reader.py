@@ -3,6 +3,8 @@
 A note: when the block of the event was given, how long that was after it was written, its key and sequence. It is taken
 before the next block is asked for, so by the notes' times one can tell what another reader may have been given
 only later.
+
+With naps it stops every second for as long: it falls behind, and what others must not read before it would show.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ import nadi
 from bench.elastic.event import headers
 from bench.elastic.parts import GROUP, SCOPE, say_ready
 
+NAP_S = 1.0
 NOTES = np.dtype([("at_ns", "<i8"), ("wait_us", "<i8"), ("key", "<u4"), ("sequence", "<u4")])
 
 
-def main(uri: str, name: str, file: Path) -> None:
+def main(uri: str, name: str, file: Path, has_naps: bool) -> None:
     with (
         nadi.StreamManager(uri) as manager,
         file.open("wb", buffering=0) as notes,
         manager.reader_group_manager(SCOPE).get_reader_group(GROUP).create_reader(name) as reader,
     ):
         say_ready()
+        nap_at = time.monotonic() + NAP_S
         while True:
             read = reader.read_next_block(1.0)
             if read is None:
@@ -44,7 +48,10 @@ def main(uri: str, name: str, file: Path) -> None:
             new["wait_us"] = (at_ns - found["written_ns"].astype(np.int64)) // 1000
             new["key"], new["sequence"] = found["key"], found["sequence"]
             notes.write(new.tobytes())
+            if has_naps and time.monotonic() > nap_at:
+                time.sleep(NAP_S)
+                nap_at = time.monotonic() + NAP_S
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4] == "naps")

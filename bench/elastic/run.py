@@ -35,7 +35,8 @@ _MOST_BY_HAND = 12  # segments
 @dataclass(frozen=True, slots=True)
 class Settings:
     """target: events a second for a segment. scaling: "fast", "classic" or "by-hand", random splits and merges.
-    writer: "python" or "java". spark: whether a query follows, too."""
+    writer: "python" or "java". spark: whether a query follows, too. naps: whether the second reader stops now and then.
+    """
 
     target: int = 1000
     factor: int = 16
@@ -43,6 +44,7 @@ class Settings:
     writer: str = "python"
     spark: bool = True
     seed: int = 1
+    naps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,7 @@ def run(folder: Path, settings: Settings) -> Outcome:
         manager.create_stream(SCOPE, STREAM, scaling=ScalingPolicy.fixed(1) if is_by_hand else by_load)
         manager.reader_group_manager(SCOPE).create_reader_group(GROUP, STREAM)
         uri = server.controller_uri
-        readers = [
-            stack.enter_context(
-                Part.of_module(f"reader-{number}", "reader", folder, uri, f"{number}", str(_notes(folder, number)))
-            )
-            for number in range(READERS)
-        ]
+        readers = [stack.enter_context(_reader(settings, folder, uri, number)) for number in range(READERS)]
         recorder = stack.enter_context(Part.of_module("recorder", "recorder", folder, uri, str(folder / "samples")))
         parts = [*readers, recorder]
         if settings.spark:
@@ -143,6 +140,11 @@ def _notes(folder: Path, number: int) -> Path:
     return folder / "notes" / f"{number}"
 
 
+def _reader(settings: Settings, folder: Path, uri: str, number: int) -> Part:
+    naps = "naps" if settings.naps and number else "awake"
+    return Part.of_module(f"reader-{number}", "reader", folder, uri, f"{number}", str(_notes(folder, number)), naps)
+
+
 def _writer(java: list[str] | None, folder: Path, uri: str) -> Part:
     arguments = [uri, SCOPE, STREAM, str((folder / "plan").absolute())]
     if java is not None:
@@ -168,7 +170,7 @@ def _read(folder: Path) -> tuple[Array, list[int]]:
 
 
 class _Hand:
-    """Scales the stream at random, every second or so, until it is left; a failure is raised there."""
+    """Scales the stream at random, twice a second or so, until it is left; a failure is raised there."""
 
     def __init__(self, manager: nadi.StreamManager, seed: int) -> None:
         self._manager, self._chance = manager, random.Random(seed)
@@ -178,7 +180,7 @@ class _Hand:
 
     def _run(self) -> None:
         try:
-            while not self._is_over.wait(self._chance.uniform(0.3, 2.0)):
+            while not self._is_over.wait(self._chance.uniform(0.1, 0.8)):
                 self._scale()
         except BaseException as error:
             self._failure = error

@@ -14,16 +14,18 @@ from bench.elastic.run import BY_HAND, Outcome, Settings, run
 TARGET, TOP = 100, 800
 
 
-def followed(folder: Path, seconds: int, settings: Settings) -> Outcome:
-    plan.save(folder / "plan", plan.made_lines(20_000, 500, 1), plan.follow(plan.made_day(), seconds, 20, TOP))
+def followed(folder: Path, rates: list[int], settings: Settings) -> Outcome:
+    plan.save(folder / "plan", plan.made_lines(20_000, 500, 1), rates)
     outcome = run(folder, settings)
-    assert outcome.group.written == sum(outcome.rates)
+    assert outcome.group.written == sum(rates)
     return outcome
 
 
 @pytest.mark.timeout(400)
 def test_a_day_within_a_minute_splits_the_stream_and_no_event_is_lost_doubled_or_out_of_order(tmp_path: Path) -> None:
-    outcome = followed(tmp_path, 50, Settings(target=TARGET, spark=False))
+    outcome = followed(
+        tmp_path, plan.follow(plan.made_day(), 50, 20, TOP), Settings(target=TARGET, spark=False, naps=True)
+    )
     assert outcome.is_good, outcome.group
     splits = [one for one in outcome.scalings if one.kind == "split"]
     assert splits
@@ -34,7 +36,7 @@ def test_a_day_within_a_minute_splits_the_stream_and_no_event_is_lost_doubled_or
 
 @pytest.mark.timeout(400)
 def test_random_splits_and_merges_by_hand_lose_double_and_disorder_nothing(tmp_path: Path) -> None:
-    outcome = followed(tmp_path, 15, Settings(scaling=BY_HAND, spark=False, seed=3))
+    outcome = followed(tmp_path, [2_000] * 15, Settings(scaling=BY_HAND, spark=False, seed=3, naps=True))
     assert outcome.is_good, outcome.group
     assert {one.kind for one in outcome.scalings} == {"split", "merge"}
     assert outcome.log == []
