@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nadi.model.reports import SegmentReport
 
-OVER, UNDER = 1.2, 0.5  # times the target: what the fast profile acts on
+UNDER = 0.5  # times the target: what merges begin at
 
 
 @dataclass(frozen=True, slots=True)
