@@ -2,7 +2,7 @@
 
 Every figure is of a real server in a process of its own, on a real disk with fsync; the machine's own
 fsync is measured first, for no figure means anything without it. Medians of several runs. `script/bench peers`
-puts nadi beside others at the same work.
+puts nadi beside others at the same work; `script/bench elastic` shows streams that scale themselves (`bench/elastic`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -48,9 +49,14 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["elastic"]:
+        from bench.elastic import forms
+
+        forms.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHES)} (default: all); or peers"
+        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHES)} (default: all); or peers, or elastic"
     )
     parser.add_argument("--runs", type=int, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
