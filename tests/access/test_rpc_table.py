@@ -19,8 +19,10 @@ from nadi.access.tokens import TokenKey
 from nadi.controller.access import OWN_RULES, RULES, SCALER_RULES, ControllerAccess
 from nadi.controller.engine.tasks import BACKGROUND
 from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
+from nadi.model.reports import GROUP_LAG, RETENTION, SEGMENTS, STREAM_LAG
 from nadi.wire.commands import Command
 from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc import reports_pb2
 from nadi.wire.rpc.service import METHODS, OWN_METHODS, SCALER_METHODS, WATCHES, path
 from tests.controller.fake_store import FakeStore
 from tests.controller.support import new_controller
@@ -385,3 +387,18 @@ def test_an_rpc_without_a_rule_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         assert (await asker.code("createScope", pb.ScopeInfo(scope="x"), "root"))[0] == "PERMISSION_DENIED"
 
     over_grpc(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream", "resource", "permission"),
+    [
+        (SEGMENTS, "s", "prn::/scope:home/stream:s", Permission.READ),
+        (RETENTION, "s", "prn::/scope:home/stream:s", Permission.READ_UPDATE),
+        (STREAM_LAG, "s", "prn::/scope:home/stream:s", Permission.READ_UPDATE),
+        (GROUP_LAG, "_RGg", "prn::/scope:home/reader-group:g", Permission.READ),
+    ],
+)
+def test_reports_that_name_groups_need_more(kind: str, stream: str, resource: str, permission: Permission) -> None:
+    needed = OWN_RULES["report"].need(reports_pb2.ReportRequest(scope="home", stream=stream, kind=kind))
+    assert needed is not None
+    assert (needed.resource, needed.permission) == (resource, permission)

@@ -1,0 +1,116 @@
+"""Gathering figures: what is slow, broken or too much is left out, and the figures say so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nadi.controller.controller import Controller
+from nadi.controller.lag import states
+from nadi.controller.metrics import gather
+from nadi.controller.metrics.figures import Figures
+from nadi.controller.retention import past
+from nadi.controller.state.metadata import GroupName, StreamName
+from nadi.controller.state.records import Config, GroupConfig, GroupRetention
+from nadi.errors import UnavailableError
+from nadi.wire import commands as wire
+from nadi.wire.commands import Command
+
+from .support import STREAM, with_stream
+
+ID = "11111111-2222-3333-4444-555555555555"
+OTHER = STREAM._replace(stream="other")
+
+
+@asynccontextmanager
+async def with_groups(count: int = 3) -> AsyncIterator[Controller]:
+    """Two streams, and groups that have published where they are in the first."""
+    async with with_stream(2) as (controller, store, _):
+        await controller.create_stream(OTHER, Config(min_segments=1))
+        store.append(STREAM.segment(0), b"a" * 100)
+        for number in range(count):
+            name = GroupName("home", f"g{number}")
+            config = GroupConfig(3000, 3000, 1, GroupRetention.MANUAL, {STREAM.key: {}})
+            await controller.create_reader_group(name, config, ID)
+            await controller.publish_cut(STREAM, name.key, ID, 0, {0: number, 1: 0})
+        yield controller
+
+
+async def figures_of(controller: Controller) -> Figures:
+    return await gather.gather(controller._flow, controller.scaling.hot_keys)
+
+
+async def test_all_that_there_is() -> None:
+    async with with_groups() as controller:
+        figures = await figures_of(controller)
+        assert figures.is_complete
+        assert {name: one.segments for name, one in figures.streams.items()} == {STREAM: 2, OTHER: 1}
+        assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: 0}
+        assert sorted(lag.bytes_behind or 0 for lag in figures.lags) == [98, 99, 100]
+
+
+async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = past.look
+
+    async def look(flow: object, name: StreamName) -> past.Past:
+        if name == OTHER:
+            await asyncio.Event().wait()
+        return await real(flow, name)  # type: ignore[arg-type]
+
+    async with with_groups() as controller:
+        monkeypatch.setattr(past, "look", look)
+        monkeypatch.setattr(gather, "METRICS_KEPT_S", 0.05)
+        figures = await figures_of(controller)
+        assert not figures.is_complete
+        assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: None}
+        assert len(figures.lags) == 3
+
+
+async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = states.standing
+
+    async def standing(flow: object, name: GroupName, group: object) -> states.Group:
+        if name.group == "g1":
+            raise UnavailableError("its segment moves")
+        return await real(flow, name, group)  # type: ignore[arg-type]
+
+    async with with_groups() as controller:
+        monkeypatch.setattr(states, "standing", standing)
+        figures = await figures_of(controller)
+        assert not figures.is_complete
+        assert sorted(lag.group for lag in figures.lags) == ["g0", "g2"]
+
+
+async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather, "METRICS_PAGE", 2)
+    monkeypatch.setattr(gather, "METRICS_GROUPS_LOOKED_AT", 4)
+    async with with_groups(6) as controller:
+        figures = await figures_of(controller)
+        assert not figures.is_complete
+        assert len(figures.lags) == 4
+        assert figures.streams_count == 2
+
+
+async def test_nothing_is_asked_unless_somebody_scrapes_and_once_for_all_who_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with with_groups() as controller:
+        asked: list[Command] = []
+        real = controller._flow.segments._exchange
+
+        async def exchange(command: Command) -> Command:
+            if isinstance(command, wire.GetSegmentLoads):
+                asked.append(command)
+                await asyncio.sleep(0)
+            return await real(command)
+
+        monkeypatch.setattr(controller._flow.segments, "_exchange", exchange)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert asked == []
+        first, *others = await asyncio.gather(*(controller.metrics.scrape("") for _ in range(10)))
+        assert all(text.split(b"# HELP process")[0] == first[0].split(b"# HELP process")[0] for text, _ in others)
+        assert len(asked) == 1
