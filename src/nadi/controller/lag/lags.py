@@ -23,7 +23,9 @@ async def of_group(flow: Workflows, name: StreamName, _: str) -> tuple[list[Grou
     if not name.stream.startswith(READER_GROUP_PREFIX):
         raise InvalidArgumentError(f"{name} is not the state of a reader group: ask for the report of {name}'s groups")
     group = await states.look(flow, GroupName.of(name))
-    sizes = event_sizes(await flow.segments.loads())
+    sizes: dict[str, float] = {}
+    for one in group.standings:
+        sizes |= event_sizes(await flow.segments.loads(f"{one.stream.key}/"))
     return [await measured(flow, group, one, sizes) for one in group.standings], ""
 
 
@@ -42,7 +44,7 @@ async def of_stream(flow: Workflows, name: StreamName, _: str) -> tuple[list[Gro
         found += [(group, standing) for standing in group.standings if standing.stream == name]
     if not found:
         return [], ""
-    sizes = event_sizes(await flow.segments.loads())
+    sizes = event_sizes(await flow.segments.loads(f"{name.key}/"))
     stream = await past.look(flow, name)
     lags = [await measured(flow, group, standing, sizes, stream) for group, standing in found]
     lags.sort(key=lambda lag: (-(lag.bytes_behind or 0), lag.scope, lag.group))
