@@ -10,7 +10,7 @@ import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.lag import states
-from nadi.controller.metrics import gather
+from nadi.controller.metrics import gather, scrape
 from nadi.controller.metrics.figures import Figures
 from nadi.controller.retention import past
 from nadi.controller.state.metadata import GroupName, StreamName
@@ -114,3 +114,21 @@ async def test_nothing_is_asked_unless_somebody_scrapes_and_once_for_all_who_do(
         first, *others = await asyncio.gather(*(controller.metrics.scrape("") for _ in range(10)))
         assert all(text.split(b"# HELP process")[0] == first[0].split(b"# HELP process")[0] for text, _ in others)
         assert len(asked) == 1
+
+
+async def test_a_store_that_is_away_and_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    async with with_groups() as controller:
+
+        async def away() -> None:
+            raise UnavailableError("the store is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(controller._flow.segments, "loads", away)
+            for _ in range(2):
+                with pytest.raises(UnavailableError, match="away"):
+                    await controller.metrics.scrape("")
+        monkeypatch.setattr(scrape, "METRICS_CACHED_S", -1.0)
+        text, kind = await controller.metrics.scrape("")
+        assert b"nadi_metrics_complete 1.0" in text
+        assert kind.startswith("text/plain")
+        assert "failed" not in caplog.text

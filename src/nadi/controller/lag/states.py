@@ -20,6 +20,7 @@ from nadi.naming import TABLE_SUFFIX, parse_segment_name, segment_name
 from nadi.wire import commands as wire
 from nadi.wire.fields import TableKey
 
+BY_READERS, BY_SUBSCRIBER = "readers", "subscriber"
 _LAYOUTS = (1, WITH_OUTPUTS)
 _decoder = msgspec.msgpack.Decoder(GroupRecord)
 
@@ -71,7 +72,7 @@ async def standing(flow: Workflows, name: GroupName, group: ReaderGroup) -> Grou
                 StreamName.of(key),
                 cuts.get(key),
                 ends.get(key),
-                "readers" if key in cuts else "",
+                BY_READERS if key in cuts else "",
                 "" if key in cuts else "it has no position in this stream",
                 len(mine),
                 sum(segment.owner == NOBODY for segment in mine),
@@ -107,7 +108,7 @@ async def _published(flow: Workflows, name: GroupName, group: ReaderGroup, why: 
             standings.append(Standing(stream, why=why))
             continue
         end = group.config.ends.get(key) or None
-        standings.append(Standing(stream, found.value.cut, end, "subscriber", published_ms=found.value.published_ms))
+        standings.append(Standing(stream, found.value.cut, end, BY_SUBSCRIBER, published_ms=found.value.published_ms))
     return Group(name, None, None, tuple(standings))
 
 
