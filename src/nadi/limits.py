@@ -183,6 +183,7 @@ SCALING_AT_ONCE = 8  # streams that are being changed
 SCALING_MEASURING_SHARE = 0.2  # of the time, at most, is spent waiting for loads
 SCALING_SCAN_S = 10.0  # between two looks for streams that have no load and more segments than they need
 SCALING_SCAN_STREAMS = 1_000  # looked at each time, some 10 us each
+SCALING_SCAN_PAGE = 100  # of them read and held at once
 SCALING_WATCHED = 10_000  # of them that are remembered
 RETENTION_PERIOD_S = 10.0  # between two looks at the streams that have a retention policy; Pravega takes 30 minutes
 RETENTION_CLOCK_S = 1.0  # between two comparisons of the wall clock with the monotonic one

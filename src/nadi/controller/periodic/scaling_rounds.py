@@ -29,6 +29,7 @@ from nadi.limits import (
     LOAD_SEGMENTS,
     SCALING_AT_ONCE,
     SCALING_MEASURING_SHARE,
+    SCALING_SCAN_PAGE,
     SCALING_SCAN_S,
     SCALING_SCAN_STREAMS,
     SCALING_SEGMENTS_A_TURN,
@@ -61,7 +62,7 @@ class ScalingRounds:
         self._judges: dict[str, Judge] = {}
         self._watched: set[str] = set()  # streams with more segments than their least
         self._changing: set[str] = set()
-        self._all: AsyncIterator[StreamName] | None = None
+        self._all: AsyncIterator[tuple[StreamName, Stream]] | None = None
         self._continue_after = ""
         self._loads_due_s = 0.0
         self._complaints = Complaints(log, "scaling of %s waits for the next round")
@@ -197,24 +198,30 @@ class ScalingRounds:
             if self._all is None:
                 self._all = self._streams()
             try:
-                name = await anext(self._all, None)
+                found = await anext(self._all, None)
             except BaseException:
                 self._all = None
                 raise
-            if name is None:
+            if found is None:
                 self._all = None
                 return
-            found = await self._flow.metadata.find_stream(name)
-            if found is not None and found.value.state is StreamState.ACTIVE and _is_elastic(found.value):
-                self._watch(name, found.value)
+            name, stream = found
+            if stream.state is StreamState.ACTIVE and _is_elastic(stream):
+                self._watch(name, stream)
 
-    async def _streams(self) -> AsyncIterator[StreamName]:
+    async def _streams(self) -> AsyncIterator[tuple[StreamName, Stream]]:
         metadata = self._flow.metadata
         async for scope, _ in metadata.scopes.scan():
-            if scope != INTERNAL_SCOPE:
-                async for stream, _ in metadata.streams(scope).scan():
+            if scope == INTERNAL_SCOPE:
+                continue
+            table, token = metadata.streams(scope), b""
+            while True:
+                page, token = await table.page(token, SCALING_SCAN_PAGE)
+                if not page:
+                    break
+                for stream, record in page:
                     if not stream.startswith("_"):
-                        yield StreamName(scope, stream)
+                        yield StreamName(scope, stream), record.value
 
 
 def _is_elastic(stream: Stream) -> bool:
