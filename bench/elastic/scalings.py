@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nadi.model.reports import SegmentReport
 
-UNDER = 0.5  # times the target: what merges begin at
+OVER, UNDER = 1.2, 0.5  # times the target: what the fast profile splits and merges at
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ def _reaction(
     return max(waits, default=None)
 
 
-def seconds_until_all_under(samples: Sequence[Sample], since_ms: int, target: int) -> float | None:
-    """From a time on, until no segment was over its target three samples in a row; None if that never was."""
+def seconds_until_all_under(samples: Sequence[Sample], since_ms: int, limit: float) -> float | None:
+    """From a time on, until no segment was over the limit three samples in a row; None if that never was."""
     later = [sample for sample in samples if sample.at_ms > since_ms]
     started = False
     run: list[Sample] = []
     for sample in later:
-        started = started or sample.highest > target
-        run = [*run, sample] if started and sample.rates and sample.highest <= target else []
+        started = started or sample.highest > limit
+        run = [*run, sample] if started and sample.rates and sample.highest <= limit else []
         if len(run) == 3:
             return (run[0].at_ms - since_ms) / 1000
     return None
