@@ -25,7 +25,11 @@ def test_a_fresh_hot_segment_is_split_within_10_s_and_is_in_16_pieces_within_a_m
     assert all(world.rate(segment) < 1_200 for segment in world.segments)
     count = len(world.segments)
     world.run(600)
-    assert len(world.segments) <= count + 1, "a steady load changes next to nothing more"
+    assert all(world.rate(segment) < 1_050 for segment in world.segments), "what was cut too large is cut again"
+    assert len(world.segments) <= count + 3, "a steady load changes next to nothing more"
+    count = len(world.segments)
+    world.run(1_800)
+    assert len(world.segments) == count
 
 
 @pytest.mark.parametrize("factor", [0, 2, 3])

@@ -80,8 +80,8 @@ CLASSIC = Profile(
 FAST = Profile(
     "fast",
     period_s=1.0,
-    hot=(Rule(10.0, 1.2, 4.0),),
-    still=Rule(2.0, 1.1),
+    hot=(Rule(10.0, 1.2, 4.0), Rule(120.0, 1.0, 120.0)),
+    still=Rule(2.0, 1.0),
     fresh_s=4.0,
     rising=1.1,
     falling=1.25,
@@ -94,7 +94,7 @@ FAST = Profile(
     together_s=10.0,
     joint=0.5,
     rest_s=60.0,
-    urgent=2.0,
+    urgent=1.5,
     idle_s=0.0,
     merge_at_once=1_000,
 )
