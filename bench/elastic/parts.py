@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,7 @@ from types import TracebackType
 from bench.peers import ROOT
 
 SCOPE, STREAM, GROUP = "elastic", "sales", "checkers"
-READY_S = 120.0
+READY_S = 600.0  # Spark takes minutes on a machine that is busy
 _READY = "ready"
 
 
@@ -39,11 +40,16 @@ class Part:
 
     def await_ready(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.strip() == _READY:
-                return
-        self._process.wait(READY_S)
-        raise PartFailedError(self._said("ended before it was ready"))
+        too_late = threading.Timer(READY_S, self._process.kill)
+        too_late.start()
+        try:
+            for line in self._process.stdout:
+                if line.strip() == _READY:
+                    return
+        finally:
+            too_late.cancel()
+        self._process.wait()
+        raise PartFailedError(self._said(f"was not ready within {READY_S:.0f} s, or ended before"))
 
     def end(self) -> None:
         assert self._process.stdin is not None
