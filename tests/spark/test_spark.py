@@ -334,9 +334,10 @@ def test_commits_of_two_drivers_at_once_count_once(world: World) -> None:
     world.manager.create_stream("home", "rivals", 1)
     ids = [[begun(world, "rivals", b"x")] for _ in range(4)]
     client = client_of(Connection(world.uri))
+    options = Options.from_spark(world.options("rivals"))
 
     async def all_at_once() -> None:
-        records = [SinkRecord(client.manager, "home", "rivals", "q") for _ in ids]
+        records = [SinkRecord(client.manager, options, "q") for _ in ids]
         await asyncio.gather(*(record.commit(0, mine) for record, mine in zip(records, ids, strict=True)))
 
     client.run(all_at_once())
@@ -353,9 +354,9 @@ def test_options() -> None:
     assert (options.start, options.end, options.transaction_timeout_ms) == (cut, "tail", 86_400_000)
     with pytest.raises(InvalidArgumentError, match="'scope' is missing"):
         Options.from_spark({"stream": "meters"})
-    with pytest.raises(InvalidArgumentError, match="transaction_timeout_time"):
+    with pytest.raises(InvalidArgumentError, match="transaction_timeout_ms"):
         Options.from_spark(given | {"transaction_timeout_time": "1"})
-    with pytest.raises(InvalidStreamCutError, match="neither 'head' nor 'tail'"):
+    with pytest.raises(InvalidStreamCutError, match="is none of earliest, unbounded, latest, head, tail"):
         Options.from_spark(given | {"end_stream_cut": "noon"})
 
 

@@ -23,9 +23,10 @@ from nadi.errors import (
     StreamRemadeError,
 )
 from nadi.naming import segment_id
-from nadi.spark.option_names import Use
+from nadi.spark.option_table import Use
 from nadi.spark.options import Options
-from nadi.spark.source import BatchReader, DefaultSource, SlicesPartition, StreamReader
+from nadi.spark.source import BatchReader, SlicesPartition, StreamReader
+from pyspark_nadi import DefaultSource
 
 from .conftest import World
 from .scaled import ScaledStream, check_once_in_order, scaled_as_it_went_wrong
@@ -236,9 +237,9 @@ HOME = {"scope": "home", "stream": "meters"}
     ("use", "option", "text"),
     [
         (Use.READ_STREAM, "startingOffsets", "'startingoffsets' has no effect: give 'start'"),
-        (Use.READ_STREAM, "failOnDataLoss", "'skip_truncated'"),
-        (Use.READ, "metadata", "stream_info"),
-        (Use.READ_STREAM, "maxFilesPerTrigger", "'max_bytes_per_trigger'"),
+        (Use.READ, "failOnDataLoss", "it is one of spark.readStream"),
+        (Use.READ_STREAM, "metadata", "it is one of spark.read"),
+        (Use.READ_STREAM, "maxFilesPerTrigger", "'approx_bytes_per_trigger'"),
         (Use.READ_STREAM, "path", "leave out the path"),
         (Use.WRITE_STREAM, "path", "leave out the path"),
         (Use.WRITE, "path", "leave out the path"),

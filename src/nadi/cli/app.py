@@ -1,6 +1,6 @@
 """The `nadi` command: `nadi up` serves a data folder, `nadi passwd` keeps its users file, `nadi check` and
-`nadi repair` look after a stopped folder; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`, `function` and
-`scrub` are clients of a running server."""
+`nadi repair` look after a stopped folder, `nadi spark` lists Spark's options; `scope`, `stream`, `bookmark`, `slice`,
+`group`, `read`, `function` and `scrub` are clients of a running server."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from nadi.cli.groups import group_app
 from nadi.cli.printing import failure, say
 from nadi.cli.read import read
 from nadi.cli.scrub import scrub
+from nadi.cli.spark import spark_app
 from nadi.cli.streams import scope_app, stream_app
 
 app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)
@@ -35,6 +36,7 @@ app.add_typer(bookmark_app, name="bookmark")
 app.add_typer(slice_app, name="slice")
 app.add_typer(group_app, name="group")
 app.add_typer(function_app, name="function")
+app.add_typer(spark_app, name="spark")
 
 
 def _print_version(asked: bool) -> None:

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from nadi.client import aio
 from nadi.client.blocking.loop_thread import LoopThread
 from nadi.client.control.security import Credentials
-from nadi.client.manager.streams import stores_of
-from nadi.errors import StreamNotFoundError
 
 _Result = TypeVar("_Result")
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
@@ -49,6 +47,7 @@ class Client:
             validate_host_name=controller.validate_host_name,
             blocking=True,
         )
+        self._event_writers: dict[tuple[str, str], aio.EventWriter] = {}
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -62,10 +61,16 @@ class Client:
             self.writers[scope, stream] = writer
         return writer
 
-    async def check_stream(self, scope: str, stream: str) -> None:
-        """StreamNotFoundError if it doesn't exist now: it may have been deleted since the process wrote to it last."""
-        if not await stores_of(self.manager).controller.stream_exists(scope, stream):
-            raise StreamNotFoundError(scope, stream)
+    def forget_event_writer(self, scope: str, stream: str) -> None:
+        """Have a new one made next time."""
+        self._event_writers.pop((scope, stream), None)
+
+    async def event_writer(self, scope: str, stream: str) -> aio.EventWriter:
+        """The process's one writer without transactions on this stream."""
+        writer = self._event_writers.get((scope, stream))
+        if writer is None:
+            writer = self._event_writers[scope, stream] = await self.manager.create_writer(scope, stream)
+        return writer
 
 
 def client_of(controller: Connection) -> Client:

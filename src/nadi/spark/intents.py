@@ -29,9 +29,9 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.spark.options import Options
 
 TABLE = "spark-sinks"
-_STATE_PAUSE_S = 0.005
 _COMMIT_TIMEOUT_S = 120.0
 
 
@@ -46,10 +46,10 @@ class Intent(msgspec.Struct, frozen=True):
 class SinkRecord:
     """The record of one query and one stream."""
 
-    def __init__(self, manager: StreamManager, scope: str, stream: str, query_id: str) -> None:
-        self._manager, self._scope, self._stream, self._query_id = manager, scope, stream, query_id
-        self._table: Table = manager.table(scope, TABLE)
-        self._key = f"{query_id}/{stream}".encode()
+    def __init__(self, manager: StreamManager, options: Options, query_id: str) -> None:
+        self._manager, self._options, self._query_id = manager, options, query_id
+        self._table: Table = manager.table(options.scope, TABLE)
+        self._key = f"{query_id}/{options.stream}".encode()
 
     async def commit(self, batch: int, transactions: Sequence[UUID]) -> None:
         """Make the batch part of the stream if it isn't yet; return once readers can see it."""
@@ -60,18 +60,19 @@ class SinkRecord:
             intent = msgspec.json.decode(held.value, type=Intent) if held else None
             version = held.version if held else ABSENT
             if intent is not None and intent.batch > batch:
-                await abort_all(self._manager, self._scope, self._stream, transactions)
+                await abort_all(self._manager, self._options, transactions)
                 raise ConflictError(
                     f"batch {batch} of query {self._query_id} comes after batch {intent.batch} was written to "
-                    f"{self._scope}/{self._stream}: its checkpoint is older than the stream; use a new checkpoint"
+                    f"{self._options.scope}/{self._options.stream}: its checkpoint is older than the stream; use a new "
+                    "checkpoint"
                 )
             if intent is not None and not intent.done:
                 what = f"batch {intent.batch} of query {self._query_id}"
-                await commit_all(self._manager, self._scope, self._stream, intent.transactions, what)
+                await commit_all(self._manager, self._options, intent.transactions, what)
                 is_stored = await self._put(Intent(intent.batch, intent.transactions, True), version)
             elif intent is not None and intent.batch == batch:
                 extra = set(transactions) - set(intent.transactions)
-                await abort_all(self._manager, self._scope, self._stream, extra)
+                await abort_all(self._manager, self._options, extra)
                 return
             else:
                 is_stored = await self._put(Intent(batch, list(transactions), False), version)
@@ -83,7 +84,7 @@ class SinkRecord:
         await self._table.create()
         held = await self._table.get(self._key)
         kept = msgspec.json.decode(held.value, type=Intent).transactions if held else []
-        await abort_all(self._manager, self._scope, self._stream, set(transactions) - set(kept))
+        await abort_all(self._manager, self._options, set(transactions) - set(kept))
 
     async def _put(self, intent: Intent, version: int) -> bool:
         """False if the record has to be read again: another driver changed it, or the reply was lost."""
@@ -96,29 +97,32 @@ class SinkRecord:
         return True
 
 
-async def commit_all(manager: StreamManager, scope: str, stream: str, transactions: Sequence[UUID], what: str) -> None:
-    """Commit in order, and wait until readers can see all; those already committed stay as they are.
+async def commit_all(manager: StreamManager, options: Options, transactions: Sequence[UUID], what: str) -> None:
+    """Commit in order and, unless the options say otherwise, wait until readers can see all; those already committed
+    stay as they are.
 
     TransactionFailedError, naming `what`, if one was aborted or has timed out.
     """
-    controller = stores_of(manager).controller
+    controller, scope, stream = stores_of(manager).controller, options.scope, options.stream
     for txn_id in transactions:
         try:
             await controller.commit_transaction(scope, stream, txn_id)
         except (TransactionFailedError, TransactionNotFoundError) as error:
             raise _lost(what, scope, stream, txn_id) from error
+    if not options.waits_for_readers:
+        return
     late = f"{what} is not committed yet after {_COMMIT_TIMEOUT_S} s: start again"
     async with TimeLimit(_COMMIT_TIMEOUT_S, lambda: late):
         for txn_id in transactions:
             while (state := await controller.transaction_state(scope, stream, txn_id)) != "COMMITTED":
                 if state in ("ABORTING", "ABORTED"):
                     raise _lost(what, scope, stream, txn_id)
-                await asyncio.sleep(_STATE_PAUSE_S)
+                await asyncio.sleep(options.poll_s)
 
 
-async def abort_all(manager: StreamManager, scope: str, stream: str, transactions: Iterable[UUID]) -> None:
+async def abort_all(manager: StreamManager, options: Options, transactions: Iterable[UUID]) -> None:
     """Abort what can be aborted; the rest ends with its lease."""
-    controller = stores_of(manager).controller
+    controller, scope, stream = stores_of(manager).controller, options.scope, options.stream
     for txn_id in transactions:
         try:
             await controller.abort_transaction(scope, stream, txn_id)
@@ -129,6 +133,6 @@ async def abort_all(manager: StreamManager, scope: str, stream: str, transaction
 def _lost(what: str, scope: str, stream: str, txn_id: UUID) -> TransactionFailedError:
     return TransactionFailedError(
         f"{what} can't be committed to {scope}/{stream}: its transaction {txn_id} was aborted or has timed out, "
-        "and what it held is lost. Raise transaction_timeout_time above the longest time that a query may be "
+        "and what it held is lost. Raise transaction_timeout_ms above the longest time that a query may be "
         "down; to write that batch again, start from its offsets with a new checkpoint"
     )

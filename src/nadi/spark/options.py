@@ -1,6 +1,6 @@
-"""The options of `format("nadi")`, checked; their names are those of Pravega's Spark connector.
+"""The options of `format("nadi")` and `format("pravega")`, parsed and checked.
 
-Names are case-insensitive (`option_names` has them). Mistakes are reported at once, with the option's name.
+Names are case-insensitive (`option_table` has them). Mistakes are reported at once, with the option's name.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.connections import Connection
-from nadi.spark.option_names import Use, check_names
+from nadi.spark.creation import NO_CREATION, Creation, creation_of
+from nadi.spark.option_names import checked
+from nadi.spark.option_table import Format, Use
+from nadi.spark.option_values import flag, needed, number
 
+_PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
+METADATA = ("Streams", "StreamInfo", "StreamCuts")
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 DAY_MS = 24 * 3600 * 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of one `.format("nadi")`.
+    """The options of one `.format("nadi")` or `.format("pravega")`.
 
     start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     max_bytes_per_trigger: None means no limit. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped.
-    routing_key_column: None means "routing_key" if there is such a column.
+    routing_key_column: None means "routing_key" if there is such a column. metadata: what is read instead of events.
+    exactly_once: False writes without transactions. waits_for_readers: a write ends once its events can be read, which
+    is asked for every poll_s. creation: what to do if the stream to be written doesn't exist.
     """
 
     controller: Connection
@@ -52,32 +59,48 @@ class Options:
     routing_keys: tuple[str, ...] | None = None
     on_damage: OnDamage = RAISE
     skip_truncated: bool = False
+    metadata: str | None = None
+    exactly_once: bool = True
+    waits_for_readers: bool = True
+    poll_s: float = 0.005
+    creation: Creation = NO_CREATION
 
     @classmethod
-    def from_spark(cls, given: Mapping[str, str], use: Use | None = None) -> Options:
+    def from_spark(cls, given: Mapping[str, str], use: Use | None = None, format_: Format = Format.NADI) -> Options:
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
-        options = {name.lower(): value for name, value in given.items()}
-        check_names(options, use)
+        options = checked(given, use, format_)
         controller = _connection(options)
-        scope = check_name("scope", _needed(options, "scope"))
-        stream = check_name("stream", _needed(options, "stream"))
-        limit = options.get("max_bytes_per_trigger")
+        metadata = _metadata(options, format_)
+        scope = check_name("scope", needed(options, "scope"))
+        if metadata == "Streams":
+            stream = options.get("stream", "")
+        else:
+            stream = check_name("stream", needed(options, "stream"))
+        limit = options.get("approx_bytes_per_trigger")
+        start = _border(options, "start", scope, stream)
+        if start is None and format_ is Format.PRAVEGA and use is Use.READ_STREAM and "start_stream_cut" not in options:
+            start = TAIL
         return cls(
             controller,
             scope,
             stream,
-            _border(options, "start", scope, stream),
+            start,
             _border(options, "end", scope, stream),
-            _number(options, "max_partitions", 16, 1, 10_000),
-            _number(options, "min_partition_bytes", MIB, 1, 1 << 40),
-            None if limit is None else _number(options, "max_bytes_per_trigger", 0, 1, 1 << 50),
-            _number(options, "transaction_timeout_time", DAY_MS, TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS),
+            number(options, "max_partitions", 16, 1, 10_000),
+            number(options, "min_partition_bytes", MIB, 1, 1 << 40),
+            None if limit is None else number(options, "approx_bytes_per_trigger", 0, 1, 1 << 50),
+            number(options, "transaction_timeout_ms", DAY_MS, TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS),
             options.get("event_attribute_name", "event"),
             options.get("routing_key_attribute_name"),
             _slice_name(options),
             _routing_keys(options),
             _on_damage(options),
-            _flag(options, "skip_truncated", False),
+            _skips_truncated(options),
+            metadata,
+            flag(options, "exactly_once", True),
+            flag(options, "read_after_write_consistency", True),
+            number(options, "transaction_status_poll_interval_ms", 5, 1, 60_000) / 1000,
+            creation_of(options, format_),
         )
 
 
@@ -89,36 +112,33 @@ def _connection(options: Mapping[str, str]) -> Connection:
     if user is not None and token is not None:
         raise InvalidArgumentError("the options 'auth_user' and 'auth_token' exclude each other")
     if user is not None:
-        credentials = Basic(user, _needed(options, "auth_password"))
+        credentials = Basic(user, needed(options, "auth_password"))
     elif token is not None:
         credentials = Bearer(token)
     if user is None and "auth_password" in options:
         raise InvalidArgumentError("the option 'auth_password' needs 'auth_user' beside it")
-    checked = _flag(options, "validate_host_name", True)
+    checked = flag(options, "validate_host_name", True)
     return Connection(uri, credentials, options.get("trust_store"), checked)
 
 
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    value = options.get(name, str(default)).lower()
-    if value not in ("true", "false"):
-        raise InvalidArgumentError(f"the option {name!r} is {value!r}: it must be true or false")
-    return value == "true"
-
-
-def _needed(options: Mapping[str, str], name: str) -> str:
-    value = options.get(name)
-    if not value:
-        raise InvalidArgumentError(f"the option {name!r} is missing: say .option({name!r}, ...)")
-    return value
-
-
-def _number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    text = options.get(name)
+def _metadata(options: Mapping[str, str], format_: Format) -> str | None:
+    text = options.get("metadata")
     if text is None:
-        return default
-    if not text.isdecimal() or not low <= int(text) <= high:
-        raise InvalidArgumentError(f"the option {name!r} is {text!r}: it must be a number from {low:,} to {high:,}")
-    return int(text)
+        return None
+    if text not in METADATA:
+        raise InvalidArgumentError(f"the option 'metadata' is {text[:40]!r}: it must be {', '.join(METADATA)}")
+    for other in ("start", "end", "start_stream_cut", "end_stream_cut", "slice", "routing_keys"):
+        if other in options and format_ is Format.NADI:
+            raise InvalidArgumentError(f"the options 'metadata' and {other!r} exclude each other")
+    return text
+
+
+def _skips_truncated(options: Mapping[str, str]) -> bool:
+    if "failondataloss" not in options:
+        return flag(options, "skip_truncated", False)
+    if "skip_truncated" in options:
+        raise InvalidArgumentError("the options 'skip_truncated' and 'failOnDataLoss' exclude each other")
+    return not flag(options, "failondataloss", True)
 
 
 def _slice_name(options: Mapping[str, str]) -> str | None:
@@ -183,11 +203,13 @@ def _moment(name: str, text: str) -> int:
 
 def _cut(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | None:
     text = options.get(name)
-    if text is None or text.lower() in (HEAD, TAIL):
-        return text and text.lower()
+    if text is None:
+        return None
+    if text.strip().lower() in _PLACES:
+        return _PLACES[text.strip().lower()]
     try:
         cut = StreamCut.from_text(text)
     except InvalidStreamCutError as error:
-        raise InvalidStreamCutError(f"the option {name!r} is neither {HEAD!r} nor {TAIL!r}, and {error}") from None
+        raise InvalidStreamCutError(f"the option {name!r} is none of {', '.join(_PLACES)}, and {error}") from None
     check_cut(cut, scope, stream)
     return cut

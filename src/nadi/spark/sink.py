@@ -76,16 +76,10 @@ def write_rows(options: Options, columns: Columns, batches: Iterator[pa.RecordBa
     client = client_of(options.controller)
     txn: Transaction | None = None
     try:
-        for batch in batches:
-            if batch.num_rows == 0:
-                continue
-            events = batch.column(columns.event)
-            if events.null_count:
-                raise InvalidArgumentError(f"a row's {options.event_column!r} is null: an event needs bytes")
-            keys = None if columns.routing_key is None else batch.column(columns.routing_key)
+        for events, keys in _events(options, columns, batches):
             if txn is None:
                 txn = client.run(_begin(client, options))
-            txn.write_batch(events.cast(pa.binary()), keys)
+            txn.write_batch(events, keys)
         if txn is not None:
             client.run(_hand_over(txn, options.transaction_timeout_ms))
     except BaseException:
@@ -93,6 +87,35 @@ def write_rows(options: Options, columns: Columns, batches: Iterator[pa.RecordBa
             client.run(_abort(txn))
         raise
     return Written(txn.txn_id if txn else None, query_id, batch_id)
+
+
+def write_now(options: Options, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Write a task's rows without a transaction: they can be read at once, and come twice if it is tried again."""
+    begin_task()
+    client = client_of(options.controller)
+    writer = client.run(client.event_writer(options.scope, options.stream))
+    try:
+        for events, keys in _events(options, columns, batches):
+            client.run(writer.write_many(events, keys))
+        client.run(writer.flush())
+    except NadiError:
+        client.forget_event_writer(options.scope, options.stream)  # its stream may have been deleted
+        raise
+    return Written(None, None, None)
+
+
+def _events(
+    options: Options, columns: Columns, batches: Iterator[pa.RecordBatch]
+) -> Iterator[tuple[pa.Array, pa.Array | None]]:
+    """The events of batches that have any, and their keys."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        events = batch.column(columns.event)
+        if events.null_count:
+            raise InvalidArgumentError(f"a row's {options.event_column!r} is null: an event needs bytes")
+        keys = None if columns.routing_key is None else batch.column(columns.routing_key)
+        yield events.cast(pa.binary()), keys
 
 
 async def _begin(client: Client, options: Options) -> Transaction:
@@ -125,7 +148,8 @@ class _Writer:
         self._columns = Columns.of(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_rows(self._options, self._columns, iterator)
+        write = write_rows if self._options.exactly_once else write_now
+        return write(self._options, self._columns, iterator)
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -137,11 +161,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options, client = self._options, client_of(self._options.controller)
         written = _transactions(messages)
-        client.run(commit_all(client.manager, options.scope, options.stream, written, "the rows of this write"))
+        client.run(commit_all(client.manager, options, written, "the rows of this write"))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         options, client = self._options, client_of(self._options.controller)
-        client.run(abort_all(client.manager, options.scope, options.stream, _transactions(messages)))
+        client.run(abort_all(client.manager, options, _transactions(messages)))
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -160,8 +184,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def _record(self, messages: Sequence[WriterCommitMessage | None]) -> tuple[SinkRecord | None, Client]:
         client = client_of(self._options.controller)
         for message in messages:
-            if isinstance(message, Written):
+            if isinstance(message, Written) and self._options.exactly_once:
                 assert message.query_id, "a task of a streaming query has its id"
-                options = self._options
-                return SinkRecord(client.manager, options.scope, options.stream, message.query_id), client
+                return SinkRecord(client.manager, self._options, message.query_id), client
         return None, client

@@ -1,4 +1,4 @@
-"""The data source that Spark finds as `nadi`, and its two readers.
+"""What Spark asks a format for (`registered`), and the two readers of events.
 
 The streaming reader lives beside the driver for as long as the query runs; `read` runs in the tasks,
 on a pickled copy, so only a reader's options matter there.
@@ -6,12 +6,11 @@ on a pickled copy, so only a reader's options matter there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
@@ -39,7 +38,10 @@ from nadi.errors import (
 )
 from nadi.spark import plan
 from nadi.spark.connections import Client, client_of
-from nadi.spark.option_names import NO_ENDING_MOMENT, Use
+from nadi.spark.creation import ensure_stream
+from nadi.spark.metadata import METADATA_SCHEMAS, MetadataReader
+from nadi.spark.option_names import NO_ENDING_MOMENT
+from nadi.spark.option_table import Format, Use
 from nadi.spark.options import Options
 from nadi.spark.progress import Offset, Progress, StreamView
 from nadi.spark.rows import SCHEMA, read_slices
@@ -54,22 +56,25 @@ class SlicesPartition(InputPartition):
         self.slices = slices
 
 
-class DefaultSource(DataSource):
-    """`format("nadi")`: a stream as rows (event, scope, stream, segment_id, offset), and rows as events."""
+class Source:
+    """One use of a format: what Spark asks its data source for. given: the options, as the user gave them."""
 
-    @classmethod
-    def name(cls) -> str:
-        return "nadi"
+    def __init__(self, given: Mapping[str, str], format_: Format) -> None:
+        self._given, self._format = given, format_
 
     def schema(self) -> str:
-        return SCHEMA
+        metadata = {name.lower(): value for name, value in self._given.items()}.get("metadata")
+        return SCHEMA if metadata is None else METADATA_SCHEMAS.get(metadata, SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(_readable(Options.from_spark(self.options, Use.READ), schema))
+        options = self._options(Use.READ)
+        if options.metadata is not None:
+            return MetadataReader(options)
+        return BatchReader(_readable(options, schema))
 
-    def streamReader(self, schema: StructType) -> StreamReader | RefusedStreamReader:
+    def stream_reader(self, schema: StructType) -> StreamReader | RefusedStreamReader:
         try:
-            options = _readable(Options.from_spark(self.options, Use.READ_STREAM), schema)
+            options = _readable(self._options(Use.READ_STREAM), schema)
             if isinstance(options.end, str) and is_moment(options.end):
                 raise InvalidArgumentError(f"the option 'end' is a time, {options.end}: {NO_ENDING_MOMENT}")
         except NadiError as error:
@@ -79,12 +84,15 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise InvalidArgumentError('a stream can only be appended to: use .mode("append")')
-        return BatchWriter(_writable(Options.from_spark(self.options, Use.WRITE)), schema)
+        return BatchWriter(_writable(self._options(Use.WRITE)), schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+    def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise InvalidArgumentError('a stream can only be appended to: use .outputMode("append")')
-        return StreamWriter(_writable(Options.from_spark(self.options, Use.WRITE_STREAM)), schema)
+        return StreamWriter(_writable(self._options(Use.WRITE_STREAM)), schema)
+
+    def _options(self, use: Use) -> Options:
+        return Options.from_spark(self._given, use, self._format)
 
 
 def _readable(options: Options, schema: StructType) -> Options:
@@ -96,7 +104,7 @@ def _readable(options: Options, schema: StructType) -> Options:
 
 def _writable(options: Options) -> Options:
     client = client_of(options.controller)
-    client.run(client.check_stream(options.scope, options.stream))
+    client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))
     return options
 
 

@@ -1,0 +1,160 @@
+"""All options of `format("nadi")` and `format("pravega")`, in one table: where each has an effect, its default, its
+meaning. What is accepted, what `nadi spark options` prints and the guide all come from here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Use(Enum):
+    """What options are given to; the values are Spark's names for it."""
+
+    READ = "spark.read"
+    READ_STREAM = "spark.readStream"
+    WRITE = "write"
+    WRITE_STREAM = "writeStream"
+
+
+class Format(Enum):
+    """The two names that Spark knows nadi by. `pravega` has the defaults of Pravega's connector."""
+
+    NADI = "nadi"
+    PRAVEGA = "pravega"
+
+
+_READS, _WRITES = frozenset({Use.READ, Use.READ_STREAM}), frozenset({Use.WRITE, Use.WRITE_STREAM})
+_ALL = _READS | _WRITES
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """default: in words, empty if there is none; pravega_default: that of `format("pravega")`, if it is another.
+    is_pravegas: Pravega's connector has it, too. also: other names for the same."""
+
+    name: str
+    uses: frozenset[Use]
+    meaning: str
+    default: str = ""
+    pravega_default: str | None = None
+    is_pravegas: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name as Spark hands it over: case doesn't matter."""
+        return self.name.lower()
+
+
+def _pravegas(
+    name: str,
+    uses: frozenset[Use],
+    meaning: str,
+    default: str = "",
+    pravega_default: str | None = None,
+    also: tuple[str, ...] = (),
+) -> Option:
+    return Option(name, uses, meaning, default, pravega_default, True, also)
+
+
+_STREAMING, _BATCH = frozenset({Use.READ_STREAM}), frozenset({Use.READ})
+OPTIONS: tuple[Option, ...] = (
+    # where
+    _pravegas("controller", _ALL, "the controller's address", "tcp://127.0.0.1:9090"),
+    _pravegas("scope", _ALL, "the stream's scope", "needed"),
+    _pravegas("stream", _ALL, "the stream's name", "needed"),
+    Option("auth_user", _ALL, "who logs in, with `auth_password`", "from the environment"),
+    Option("auth_password", _ALL, "the password of `auth_user`", "from the environment"),
+    Option("auth_token", _ALL, "a bearer token, instead of user and password", "from the environment"),
+    Option("trust_store", _ALL, "PEM file of the certificates to trust at a `tls://` address", "the system's"),
+    Option("validate_host_name", _ALL, "whether the certificate must be the host's", "true"),
+    # what is read
+    _pravegas(
+        "start_stream_cut",
+        _READS,
+        "where to start: `earliest` (or `head`, `unbounded`), `latest` (or `tail`), or a cut's text",
+        "earliest",
+        "earliest (batch), latest (streaming)",
+    ),
+    _pravegas(
+        "end_stream_cut",
+        _READS,
+        "where to end: `latest` (or `tail`) as of the query's start, `unbounded`, or a cut's text",
+        "latest (batch), unbounded (streaming)",
+    ),
+    Option("start", _READS, "where to start: `head`, `tail`, a bookmark, a time or a cut's text"),
+    Option("end", _READS, "where to end: `head`, `tail`, a bookmark, a cut's text or, in a batch, a time"),
+    Option("startingTimestamp", _READS, "the time to start at: ISO 8601 with a zone, or ms since 1970"),
+    Option("endingTimestamp", _BATCH, "the time to end at: ISO 8601 with a zone, or ms since 1970"),
+    Option("slice", _READS, "a named slice, instead of a start and an end"),
+    Option("routing_keys", _READS, "JSON list of keys: only segments that can hold one of them are read", "all"),
+    _pravegas(
+        "metadata",
+        _BATCH,
+        "instead of events: `Streams` of the scope, `StreamInfo` (head, tail), `StreamCuts` (bookmarks, slices)",
+    ),
+    # how it is read
+    Option("on_damage", _READS, "data damaged on the server's disk: `raise` fails the task, `skip` goes on", "raise"),
+    Option("failOnDataLoss", _STREAMING, "whether a query fails at events truncated before it read them", "true"),
+    Option("skip_truncated", _STREAMING, "the opposite of `failOnDataLoss`", "false"),
+    _pravegas("approx_bytes_per_trigger", _STREAMING, "about so much is read at once", also=("max_bytes_per_trigger",)),
+    Option("max_partitions", _READS, "tasks of a read, at most; a segment is read by one task", "16"),
+    Option("min_partition_bytes", _READS, "fewer tasks if there is less to read than this for each", "1048576"),
+    # what is written
+    Option("event_attribute_name", _WRITES, "the column with the events, binary or string", "event"),
+    Option("routing_key_attribute_name", _WRITES, "the string column with their keys", "routing_key, if there is one"),
+    _pravegas(
+        "exactly_once",
+        _WRITES,
+        "`false` writes without transactions: readable at once, but twice after a failure",
+        "true",
+    ),
+    _pravegas(
+        "transaction_timeout_ms",
+        _WRITES,
+        "how long a query may be down between writing a batch and committing it",
+        "86400000",
+        also=("transaction_timeout_time",),
+    ),
+    _pravegas(
+        "read_after_write_consistency", _WRITES, "whether a write ends only when readers can see its events", "true"
+    ),
+    _pravegas("transaction_status_poll_interval_ms", _WRITES, "how often it asks whether they can", "5"),
+    # streams that aren't there yet
+    _pravegas("allow_create_scope", _WRITES, "create the scope if there is none", "false", "true"),
+    _pravegas("allow_create_stream", _WRITES, "create the stream if there is none", "false", "true"),
+    _pravegas("default_num_segments", _WRITES, "segments of a stream that is created, at least", "1"),
+    _pravegas("default_scale_factor", _WRITES, "pieces that one split of it may make; with a target rate", "2"),
+    _pravegas("default_segment_target_rate_bytes_per_sec", _WRITES, "what one of its segments may get, 1,024 or more"),
+    _pravegas("default_segment_target_rate_events_per_sec", _WRITES, "what one of its segments may get"),
+    _pravegas("default_retention_duration_milliseconds", _WRITES, "for how long it keeps events", "forever"),
+    _pravegas("default_retention_size_bytes", _WRITES, "how much it keeps", "everything"),
+)
+BY_KEY = {name.lower(): option for option in OPTIONS for name in (option.name, *option.also)}
+
+
+def default_in(option: Option, format_: Format) -> str:
+    """The option's default, in words."""
+    if format_ is Format.PRAVEGA and option.pravega_default is not None:
+        return option.pravega_default
+    return option.default
+
+
+def uses_text(option: Option) -> str:
+    """Where it has an effect: `read, readStream`.
+
+    >>> uses_text(BY_KEY["slice"])
+    'read, readStream'
+    """
+    return ", ".join(use.value.removeprefix("spark.") for use in Use if use in option.uses)
+
+
+def markdown() -> str:
+    """The table of the guide."""
+    lines = ['| option | in | default | `format("pravega")` | meaning |', "|---|---|---|---|---|"]
+    for option in OPTIONS:
+        names = ", ".join(f"`{name}`" for name in (option.name, *option.also))
+        other = option.pravega_default or ("the same" if option.is_pravegas else "nadi's own")
+        lines.append(f"| {names} | {uses_text(option)} | {option.default or '–'} | {other} | {option.meaning} |")
+    return "\n".join(lines) + "\n"

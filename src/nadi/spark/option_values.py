@@ -1,0 +1,30 @@
+"""The values of options: texts, numbers, flags, each with the error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nadi.errors import InvalidArgumentError
+
+
+def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    value = options.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise InvalidArgumentError(f"the option {name!r} is {value!r}: it must be true or false")
+    return value == "true"
+
+
+def needed(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name)
+    if not value:
+        raise InvalidArgumentError(f"the option {name!r} is missing: say .option({name!r}, ...)")
+    return value
+
+
+def number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = options.get(name)
+    if text is None:
+        return default
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise InvalidArgumentError(f"the option {name!r} is {text!r}: it must be a number from {low:,} to {high:,}")
+    return int(text)

@@ -1,0 +1,45 @@
+"""What Spark registers: it is imported by every Python process that Spark starts to look for formats, so it imports
+nothing but what it is made of. All else is in `source`, and comes with the first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+    from nadi.spark.source import Source
+
+
+class Registered(DataSource):
+    """A format, by its name."""
+
+    def _source(self) -> Source:
+        from nadi.spark.option_table import Format
+        from nadi.spark.source import Source
+
+        return Source(self.options, Format(self.name()))
+
+    def schema(self) -> str:
+        return self._source().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return self._source().stream_reader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return self._source().writer(schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return self._source().stream_writer(schema, overwrite)
