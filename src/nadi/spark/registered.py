@@ -11,13 +11,12 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
-        DataSourceStreamReader,
         DataSourceStreamWriter,
         DataSourceWriter,
     )
     from pyspark.sql.types import StructType
 
-    from nadi.spark.source import Source
+    from nadi.spark.source import RefusedStreamReader, Source, StreamReader
 
 
 class Registered(DataSource):
@@ -35,7 +34,7 @@ class Registered(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return self._source().reader(schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedStreamReader:
         return self._source().stream_reader(schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
