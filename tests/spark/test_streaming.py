@@ -253,7 +253,7 @@ HOME = {"scope": "home", "stream": "meters"}
         (Use.WRITE_STREAM, "max_partitions", "it is one of spark.read and spark.readStream"),
         (Use.WRITE, "checkpointLocation", "belongs to writeStream"),
         (Use.READ, "strt_stream_cut", "did you mean 'start_stream_cut'"),
-        (Use.READ, "zzz", "there are controller, auth_user"),
+        (Use.READ, "zzz", "there are controller, scope"),
         (None, "zzz", "there is no option 'zzz'"),
     ],
 )
