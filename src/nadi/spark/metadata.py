@@ -10,11 +10,6 @@ from nadi.client.aio import StreamManager
 from nadi.spark.connections import client_of
 from nadi.spark.options import Options
 
-METADATA_SCHEMAS = {
-    "Streams": "scope_name string, stream_name string",
-    "StreamInfo": "head_stream_cut string, tail_stream_cut string",
-    "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
-}
 Row = tuple[str | None, ...]
 
 

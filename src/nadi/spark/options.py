@@ -26,7 +26,11 @@ from nadi.spark.option_table import Format, Use
 from nadi.spark.option_values import flag, needed, number
 
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
-METADATA = ("Streams", "StreamInfo", "StreamCuts")
+METADATA_SCHEMAS = {  # of what the option `metadata` may be
+    "Streams": "scope_name string, stream_name string",
+    "StreamInfo": "head_stream_cut string, tail_stream_cut string",
+    "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
+}
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 DAY_MS = 24 * 3600 * 1000
 
@@ -125,8 +129,8 @@ def _metadata(options: Mapping[str, str], format_: Format) -> str | None:
     text = options.get("metadata")
     if text is None:
         return None
-    if text not in METADATA:
-        raise InvalidArgumentError(f"the option 'metadata' is {text[:40]!r}: it must be {', '.join(METADATA)}")
+    if text not in METADATA_SCHEMAS:
+        raise InvalidArgumentError(f"the option 'metadata' is {text[:40]!r}: it must be {', '.join(METADATA_SCHEMAS)}")
     for other in ("start", "end", "start_stream_cut", "end_stream_cut", "slice", "routing_keys"):
         if other in options and format_ is Format.NADI:
             raise InvalidArgumentError(f"the options 'metadata' and {other!r} exclude each other")

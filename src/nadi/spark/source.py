@@ -39,10 +39,10 @@ from nadi.errors import (
 from nadi.spark import plan
 from nadi.spark.connections import Client, client_of
 from nadi.spark.creation import ensure_stream
-from nadi.spark.metadata import METADATA_SCHEMAS, MetadataReader
+from nadi.spark.metadata import MetadataReader
 from nadi.spark.option_names import NO_ENDING_MOMENT
 from nadi.spark.option_table import Format, Use
-from nadi.spark.options import Options
+from nadi.spark.options import METADATA_SCHEMAS, Options
 from nadi.spark.progress import Offset, Progress, StreamView
 from nadi.spark.rows import SCHEMA, read_slices
 from nadi.spark.sink import BatchWriter, StreamWriter
