@@ -14,8 +14,8 @@ import nadi
 from nadi.client import KeyValueTableConfiguration, aio
 from nadi.client.manager.streams import stores_of
 from nadi.errors import PermissionDeniedError
-from nadi.spark.intents import TABLE, SinkRecord
-from nadi.spark.options import Options
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.writing.intents import TABLE, SinkRecord
 from nadi.standalone import EmbeddedServer
 
 from .support import guarded, user, users_file
@@ -203,7 +203,7 @@ def test_what_sparks_sink_and_bookmarks_ask_for(server: tuple[EmbeddedServer, Pa
         async with aio.StreamManager(running.controller_uri, credentials=user(name)) as manager:
             writer = await manager.create_transaction_writer("home", "T")
             txn = await writer.begin_txn()
-            await SinkRecord(manager, Options.from_spark({"scope": "home", "stream": "T"}), name).commit(
+            await SinkRecord(manager, WriteOptions.from_spark({"scope": "home", "stream": "T"}), name).commit(
                 0, [txn.txn_id]
             )
 

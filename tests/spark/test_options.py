@@ -15,16 +15,23 @@ import nadi
 from nadi.cli.app import app
 from nadi.client import RetentionPolicy, ScalingPolicy
 from nadi.errors import InvalidArgumentError
-from nadi.spark.option_table import BY_KEY, OPTIONS, Format, Use, markdown
-from nadi.spark.options import Options
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.table import BY_KEY, OPTIONS, Format, Use, markdown
+from nadi.spark.options.write import WriteOptions
 
 HOME = {"scope": "home", "stream": "meters"}
 CUT = nadi.StreamCut("home", "meters", {0: 30})
 PRAVEGAS = [option for option in OPTIONS if option.is_pravegas]
 
 
-def of(use: Use | None = None, format_: Format = Format.NADI, **given: Any) -> Options:
-    return Options.from_spark(HOME | given, use, format_)
+def of(use: Use, format_: Format = Format.NADI, **given: Any) -> Any:
+    parsed = ReadOptions if use in (Use.READ, Use.READ_STREAM) else WriteOptions
+    return parsed.from_spark(HOME | given, use, format_)
+
+
+def use_of(given: dict[str, Any]) -> Use:
+    """One in which all that is given has an effect."""
+    return next(use for use in Use if all(use in BY_KEY[name.lower()].uses for name in given))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,8 @@ def of(use: Use | None = None, format_: Format = Format.NADI, **given: Any) -> O
     ],
 )
 def test_a_value(given: dict[str, Any], field: str, value: Any) -> None:
-    assert getattr(of(**given), field) == value
+    use = use_of(given) if given else Use.WRITE
+    assert getattr(of(use, **given), field) == value
 
 
 @pytest.mark.parametrize(
@@ -97,7 +105,7 @@ def test_a_value(given: dict[str, Any], field: str, value: Any) -> None:
 )
 def test_a_wrong_value_is_named(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=re.escape(says)):
-        of(**given)
+        of(use_of(given), **given)
 
 
 def test_policies_of_a_stream_that_is_created() -> None:
@@ -186,5 +194,5 @@ def test_what_spark_looks_for_loads_next_to_nothing(module: str) -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert module in loaded
-    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.source"}.isdisjoint(loaded)
+    assert {"pyarrow", "numpy", "grpc", "nadi.client", "nadi.spark.formats"}.isdisjoint(loaded)
     assert len(loaded) < 20, loaded

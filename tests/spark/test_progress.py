@@ -18,7 +18,8 @@ from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.progress import Offset, Progress, StreamView
+from nadi.spark.reading.offsets import Offset
+from nadi.spark.reading.progress import Progress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
 
 EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "2000"))

@@ -17,9 +17,10 @@ from nadi.client import ABSENT
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TransactionFailedError
 from nadi.naming import segment_id
 from nadi.spark.connections import Connection, client_of
-from nadi.spark.intents import TABLE, SinkRecord
-from nadi.spark.options import Options
-from nadi.spark.sink import StreamWriter, Written
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.writing.intents import TABLE, SinkRecord
+from nadi.spark.writing.sink import StreamWriter, Written
 from tests.client.damaged_server import LEFT, damaged_server
 
 from .conftest import World
@@ -284,7 +285,7 @@ def sink(world: World, stream: str) -> StreamWriter:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     schema = StructType([StructField("event", BinaryType())])
-    return StreamWriter(Options.from_spark({"controller": world.uri, "scope": "home", "stream": stream}), schema)
+    return StreamWriter(WriteOptions.from_spark({"controller": world.uri, "scope": "home", "stream": stream}), schema)
 
 
 def test_a_batch_committed_twice_counts_once(world: World) -> None:
@@ -334,7 +335,7 @@ def test_commits_of_two_drivers_at_once_count_once(world: World) -> None:
     world.manager.create_stream("home", "rivals", 1)
     ids = [[begun(world, "rivals", b"x")] for _ in range(4)]
     client = client_of(Connection(world.uri))
-    options = Options.from_spark(world.options("rivals"))
+    options = WriteOptions.from_spark(world.options("rivals"))
 
     async def all_at_once() -> None:
         records = [SinkRecord(client.manager, options, "q") for _ in ids]
@@ -350,14 +351,15 @@ def test_commits_of_two_drivers_at_once_count_once(world: World) -> None:
 def test_options() -> None:
     cut = nadi.StreamCut("home", "meters", {segment_id(1, 2): 30})
     given = {"Controller": "tcp://h:1", "SCOPE": "home", "stream": "meters", "start_stream_cut": cut.as_text()}
-    options = Options.from_spark(given | {"end_stream_cut": "TAIL"})
-    assert (options.start, options.end, options.transaction_timeout_ms) == (cut, "tail", 86_400_000)
+    options = ReadOptions.from_spark(given | {"end_stream_cut": "TAIL"})
+    assert (options.start, options.end) == (cut, "tail")
+    assert WriteOptions.from_spark({"scope": "home", "stream": "meters"}).transaction_timeout_ms == 86_400_000
     with pytest.raises(InvalidArgumentError, match="'scope' is missing"):
-        Options.from_spark({"stream": "meters"})
+        ReadOptions.from_spark({"stream": "meters"})
     with pytest.raises(InvalidArgumentError, match="transaction_timeout_ms"):
-        Options.from_spark(given | {"transaction_timeout_time": "1"})
+        WriteOptions.from_spark({"scope": "home", "stream": "meters", "transaction_timeout_time": "1"})
     with pytest.raises(InvalidStreamCutError, match="is none of earliest, unbounded, latest, head, tail"):
-        Options.from_spark(given | {"end_stream_cut": "noon"})
+        ReadOptions.from_spark(given | {"end_stream_cut": "noon"})
 
 
 def test_a_batch_over_damage_fails_or_leaves_it_out(spark: Any, tmp_path: Path) -> None:
@@ -367,6 +369,6 @@ def test_a_batch_over_damage_fails_or_leaves_it_out(spark: Any, tmp_path: Path) 
             spark.read.format("nadi").options(**options).load().collect()
         rows = spark.read.format("nadi").options(**options, on_damage="skip").load().orderBy("offset").collect()
         assert [bytes(row.event) for row in rows] == LEFT
-    assert Options.from_spark({"scope": "sc", "stream": "s", "ON_DAMAGE": "Skip"}).on_damage == "skip"
+    assert ReadOptions.from_spark({"scope": "sc", "stream": "s", "ON_DAMAGE": "Skip"}).on_damage == "skip"
     with pytest.raises(InvalidArgumentError, match="on_damage"):
-        Options.from_spark({"scope": "sc", "stream": "s", "on_damage": "ignore"})
+        ReadOptions.from_spark({"scope": "sc", "stream": "s", "on_damage": "ignore"})

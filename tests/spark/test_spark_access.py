@@ -9,12 +9,12 @@ import pytest
 
 import nadi
 from nadi.errors import InvalidArgumentError
-from nadi.spark.options import Options
+from nadi.spark.options.read import ReadOptions
 from tests.access.support import PASSWORD, certificate, guarded, user
 
 
-def options(**more: str) -> Options:
-    return Options.from_spark({"scope": "home", "stream": "meters", **more})
+def options(**more: str) -> ReadOptions:
+    return ReadOptions.from_spark({"scope": "home", "stream": "meters", **more})
 
 
 def test_options() -> None:

@@ -23,9 +23,12 @@ from nadi.errors import (
     StreamRemadeError,
 )
 from nadi.naming import segment_id
-from nadi.spark.option_table import Use
-from nadi.spark.options import Options
-from nadi.spark.source import BatchReader, SlicesPartition, StreamReader
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.table import Use
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.reading.batch import BatchReader
+from nadi.spark.reading.streaming import StreamReader
+from nadi.spark.reading.tasks import SlicesPartition
 from pyspark_nadi import DefaultSource
 
 from .conftest import World
@@ -59,7 +62,8 @@ class Query:
     """What Spark does with a reader: each batch planned, then read; begun again at any offset."""
 
     def __init__(self, home: Home, stream: str, **options: str) -> None:
-        self.options = Options.from_spark({"controller": home.uri, "scope": "home", "stream": stream, **options})
+        given = {"controller": home.uri, "scope": "home", "stream": stream, **options}
+        self.options = ReadOptions.from_spark(given, Use.READ_STREAM)
         self.reader = StreamReader(self.options)
         self.offsets = [self.reader.initialOffset()]
         self.batches: list[list[bytes]] = []
@@ -233,6 +237,12 @@ def test_offsets_of_an_earlier_nadi_are_read_on_if_they_are_boundaries(home: Hom
 HOME = {"scope": "home", "stream": "meters"}
 
 
+def parsed_for(use: Use, given: dict[str, str]) -> ReadOptions | WriteOptions:
+    if use in (Use.READ, Use.READ_STREAM):
+        return ReadOptions.from_spark(given, use)
+    return WriteOptions.from_spark(given, use)
+
+
 @pytest.mark.parametrize(
     ("use", "option", "text"),
     [
@@ -254,12 +264,11 @@ HOME = {"scope": "home", "stream": "meters"}
         (Use.WRITE, "checkpointLocation", "belongs to writeStream"),
         (Use.READ, "strt_stream_cut", "did you mean 'start_stream_cut'"),
         (Use.READ, "zzz", "there are controller, scope"),
-        (None, "zzz", "there is no option 'zzz'"),
     ],
 )
-def test_an_option_without_effect_is_refused(use: Use | None, option: str, text: str) -> None:
+def test_an_option_without_effect_is_refused(use: Use, option: str, text: str) -> None:
     with pytest.raises(InvalidArgumentError, match=text):
-        Options.from_spark({**HOME, option: "1"}, use)
+        parsed_for(use, {**HOME, option: "1"})
 
 
 def test_options_of_spark_itself_are_let_pass() -> None:
@@ -267,7 +276,7 @@ def test_options_of_spark_itself_are_let_pass() -> None:
         (Use.WRITE_STREAM, {"checkpointLocation": "/x", "queryName": "q", "asyncProgressTrackingEnabled": "false"}),
         (Use.READ, {"owner": "ann", "provider": "nadi", "option.scope": "home"}),
     ):
-        assert Options.from_spark({**HOME, **given}, use).stream == "meters"
+        assert parsed_for(use, {**HOME, **given}).stream == "meters"
 
 
 def test_an_end_that_is_a_moment_is_for_batches() -> None:
@@ -289,8 +298,8 @@ def test_an_end_that_is_a_moment_is_for_batches() -> None:
 def test_an_empty_list_of_routing_keys_is_refused() -> None:
     for text in ("[]", " [ ] "):
         with pytest.raises(InvalidArgumentError, match="'routing_keys' is an empty list"):
-            Options.from_spark({**HOME, "routing_keys": text})
-    assert Options.from_spark({**HOME, "routing_keys": '[""]'}).routing_keys == ("",)
+            ReadOptions.from_spark({**HOME, "routing_keys": text})
+    assert ReadOptions.from_spark({**HOME, "routing_keys": '[""]'}).routing_keys == ("",)
 
 
 def test_a_start_behind_the_end_is_refused_by_both_reads(home: Home) -> None:
@@ -315,7 +324,7 @@ def test_a_start_behind_the_end_is_refused_by_both_reads(home: Home) -> None:
         {"startingTimestamp": str(1 << 42), "end_stream_cut": texts[1]},  # a moment to come is the tail
     ]
     for options in behind:
-        given = Options.from_spark({"controller": home.uri, "scope": "home", "stream": "swapped", **options})
+        given = ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": "swapped", **options})
         for plan in (StreamReader(given).initialOffset, BatchReader(given).partitions):
             with pytest.raises(InvalidStreamCutError, match="before"):
                 plan()

@@ -27,8 +27,8 @@ def show_options(
 ) -> None:
     """List the options of Spark's reads and writes: where each has an effect, its default, its meaning."""
     from nadi.cli.printing import errors_told
-    from nadi.spark.option_table import OPTIONS, Format, default_in, uses_text
-    from nadi.spark.option_table import markdown as as_markdown
+    from nadi.spark.options.table import OPTIONS, Format, default_in, uses_text
+    from nadi.spark.options.table import markdown as as_markdown
 
     with errors_told():
         if markdown:

@@ -1,9 +1,8 @@
 """Spark reads and writes streams: `spark.read`, `spark.readStream`, `df.write`, `df.writeStream` with `format("nadi")`.
 
-Spark finds the data source by itself (see `pyspark_nadi`), so nothing in this package needs to be
-imported. `options` (and `option_names`) defines what may be set, `plan` what lies between two stream cuts,
-`progress` how far a streaming query's batches go, `rows` turns segments into Arrow batches inside the tasks, `sink`
-writes through transactions, and `intents` makes each batch of the sink count once.
+Spark finds the data source by itself (see `pyspark_nadi`), so nothing in this package needs to be imported: it
+registers `registered`, which hands what it is asked to `formats`. `options` defines what may be set, `reading` makes
+rows of streams, all at once or a query's batches, and `writing` makes events of rows, each batch once.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """What Spark registers: it is imported by every Python process that Spark starts to look for formats, so it imports
-nothing but what it is made of. All else is in `source`, and comes with the first use.
+nothing but what it is made of. All else is in `formats`, and comes with the first use.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from nadi.spark.source import RefusedStreamReader, Source, StreamReader
+    from nadi.spark.formats import Source
+    from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 
 
 class Registered(DataSource):
     """A format, by its name."""
 
     def _source(self) -> Source:
-        from nadi.spark.option_table import Format
-        from nadi.spark.source import Source
+        from nadi.spark.formats import Source
+        from nadi.spark.options.table import Format
 
         return Source(self.options, Format(self.name()))
 

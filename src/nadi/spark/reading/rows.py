@@ -12,7 +12,7 @@ from nadi.limits import MIB
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name
 from nadi.spark.connections import begin_task, client_of
-from nadi.spark.options import Options
+from nadi.spark.options.read import ReadOptions
 
 SCHEMA = "event binary, scope string, stream string, segment_id long, offset long"
 _COLUMNS = pa.schema(
@@ -28,7 +28,7 @@ _BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of 
 _MAX_ROWS = 50_000
 
 
-def read_slices(options: Options, slices: Iterable[SegmentSlice]) -> Iterator[pa.RecordBatch]:
+def read_slices(options: ReadOptions, slices: Iterable[SegmentSlice]) -> Iterator[pa.RecordBatch]:
     """Yield the events of the slices, one slice after the other, each in offset order."""
     begin_task()
     client = client_of(options.controller)

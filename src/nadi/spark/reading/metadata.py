@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from nadi.client.aio import StreamManager
 from nadi.spark.connections import client_of
-from nadi.spark.options import Options
+from nadi.spark.options.read import ReadOptions
 
 Row = tuple[str | None, ...]
 
@@ -16,7 +16,7 @@ Row = tuple[str | None, ...]
 class MetadataReader(DataSourceReader):
     """All rows in one task, as they are when it runs."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -27,7 +27,7 @@ class MetadataReader(DataSourceReader):
         return iter(client.run(_rows(client.manager, self._options)))
 
 
-async def _rows(manager: StreamManager, options: Options) -> list[Row]:
+async def _rows(manager: StreamManager, options: ReadOptions) -> list[Row]:
     scope, stream = options.scope, options.stream
     if options.metadata == "Streams":
         return [(scope, name) for name in sorted(await manager.list_streams(scope))]

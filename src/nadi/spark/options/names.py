@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 
 from nadi.errors import InvalidArgumentError
-from nadi.spark.option_table import BY_KEY, OPTIONS, Format, Use
+from nadi.spark.options.table import BY_KEY, OPTIONS, Format, Use
 
 NO_ENDING_MOMENT = (
     "a restarted query would find another cut for a moment still to come: end it at a cut or a bookmark with 'end', or "
@@ -40,17 +40,17 @@ _SPARKS = {Use.WRITE_STREAM: ("checkpointlocation", "queryname", "asyncprogresst
 _TABLES = ("owner", "provider", "option.", "external", "location", "is_managed_location")
 
 
-def checked(given: Mapping[str, str], use: Use | None, format_: Format) -> dict[str, str]:
+def checked(given: Mapping[str, str], use: Use, format_: Format) -> dict[str, str]:
     """The options by their first names, in small letters, without Spark's own; InvalidArgumentError unless each has an
-    effect in this use (None: in any)."""
+    effect in this use."""
     found: dict[str, str] = {}
     for name, value in ((name.lower(), value) for name, value in given.items()):
         option = BY_KEY.get(name)
         if option is None:
-            if not (name.startswith(_TABLES) or (use is not None and name.startswith(_SPARKS.get(use, ())))):
+            if not (name.startswith(_TABLES) or name.startswith(_SPARKS.get(use, ()))):
                 raise InvalidArgumentError(_unknown(name))
             continue
-        if use is not None and use not in option.uses:
+        if use not in option.uses:
             if format_ is Format.PRAVEGA and option.is_pravegas:
                 continue
             raise InvalidArgumentError(_without_effect(name, use))

@@ -1,17 +1,15 @@
-"""Making the stream that is to be written, where the options allow that, with the policies that they give."""
+"""The policies of a stream that a write creates, as its options give them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nadi.client.aio import StreamManager
 from nadi.client.control.policy import RetentionPolicy, ScalingPolicy
-from nadi.client.manager.streams import stores_of
-from nadi.errors import InvalidArgumentError, StreamNotFoundError
+from nadi.errors import InvalidArgumentError
 from nadi.limits import STREAM_MAX_SEGMENTS
-from nadi.spark.option_table import Format
-from nadi.spark.option_values import flag, number
+from nadi.spark.options.table import Format
+from nadi.spark.options.values import flag, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +23,6 @@ class Creation:
 
 
 NO_CREATION = Creation(False, False, ScalingPolicy.fixed(1), None)
-
-
-async def ensure_stream(manager: StreamManager, scope: str, stream: str, creation: Creation) -> None:
-    """Have the stream: it is there, or is made now. StreamNotFoundError, ScopeNotFoundError if it may not be."""
-    if await stores_of(manager).controller.stream_exists(scope, stream):
-        return
-    if creation.scope:
-        await manager.create_scope(scope)
-    if not creation.stream:
-        raise StreamNotFoundError(scope, stream)
-    await manager.create_stream(scope, stream, scaling=creation.scaling, retention=creation.retention)
 
 
 def creation_of(options: Mapping[str, str], format_: Format) -> Creation:

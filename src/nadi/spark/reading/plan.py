@@ -16,10 +16,10 @@ from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import HEAD, TAIL
 from nadi.client.reading.boundary import check_boundary, check_cut
 from nadi.model.streamcut import StreamCut
-from nadi.spark.options import Options
+from nadi.spark.options.read import ReadOptions
 
 
-async def with_slice(manager: StreamManager, options: Options) -> Options:
+async def with_slice(manager: StreamManager, options: ReadOptions) -> ReadOptions:
     """The options with the cuts of the slice that they name, if they name one."""
     if options.slice_name is None:
         return options
@@ -28,7 +28,7 @@ async def with_slice(manager: StreamManager, options: Options) -> Options:
     return replace(options, start=found.start, end=found.end, slice_name=None)
 
 
-async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str | int) -> StreamCut:
+async def resolve(manager: StreamManager, options: ReadOptions, cut: StreamCut | str | int) -> StreamCut:
     """The cut that an option means now; InvalidStreamCutError unless it is one of the stream."""
     if isinstance(cut, int):
         return await manager.cuts(options.scope, options.stream).at(cut)
@@ -39,7 +39,7 @@ async def resolve(manager: StreamManager, options: Options, cut: StreamCut | str
     return cut
 
 
-async def start_of(manager: StreamManager, options: Options) -> StreamCut:
+async def start_of(manager: StreamManager, options: ReadOptions) -> StreamCut:
     """Where a streaming query starts (default: the head); InvalidStreamCutError if that is after its end."""
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
@@ -49,7 +49,7 @@ async def start_of(manager: StreamManager, options: Options) -> StreamCut:
     return start
 
 
-async def batch_slices(manager: StreamManager, options: Options) -> list[SegmentSlice]:
+async def batch_slices(manager: StreamManager, options: ReadOptions) -> list[SegmentSlice]:
     """Everything between the two cuts of the options (default: head and tail), as far as it is requested."""
     options = await with_slice(manager, options)
     start = await resolve(manager, options, HEAD if options.start is None else options.start)
@@ -58,7 +58,7 @@ async def batch_slices(manager: StreamManager, options: Options) -> list[Segment
     return await narrowed(manager, options, slices)
 
 
-async def narrowed(manager: StreamManager, options: Options, slices: list[SegmentSlice]) -> list[SegmentSlice]:
+async def narrowed(manager: StreamManager, options: ReadOptions, slices: list[SegmentSlice]) -> list[SegmentSlice]:
     """Those of the slices that can hold the options' routing keys."""
     if options.routing_keys is None or not slices:
         return slices

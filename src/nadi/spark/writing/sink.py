@@ -19,8 +19,8 @@ from nadi.client.aio import Transaction
 from nadi.client.writing.transactions import let_go
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import Client, begin_task, client_of
-from nadi.spark.intents import SinkRecord, abort_all, commit_all
-from nadi.spark.options import Options
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.writing.intents import SinkRecord, abort_all, commit_all
 
 _WRITING_LEASE_MS = 60_000
 
@@ -42,7 +42,7 @@ class Columns:
     routing_key: int | None
 
     @classmethod
-    def of(cls, schema: StructType, options: Options) -> Columns:
+    def of(cls, schema: StructType, options: WriteOptions) -> Columns:
         """Find the columns; InvalidArgumentError unless they exist and have the right types."""
         names = schema.fieldNames()
         if options.event_column not in names:
@@ -67,7 +67,7 @@ class Columns:
         return cls(event, key)
 
 
-def write_rows(options: Options, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_rows(options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
     """Write a task's rows into a transaction of its own; it is aborted if anything goes wrong."""
     begin_task()
     context = TaskContext.get()
@@ -89,7 +89,7 @@ def write_rows(options: Options, columns: Columns, batches: Iterator[pa.RecordBa
     return Written(txn.txn_id if txn else None, query_id, batch_id)
 
 
-def write_now(options: Options, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_now(options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
     """Write a task's rows without a transaction: they can be read at once, and come twice if it is tried again."""
     begin_task()
     client = client_of(options.controller)
@@ -105,7 +105,7 @@ def write_now(options: Options, columns: Columns, batches: Iterator[pa.RecordBat
 
 
 def _events(
-    options: Options, columns: Columns, batches: Iterator[pa.RecordBatch]
+    options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[pa.Array, pa.Array | None]]:
     """The events of batches that have any, and their keys."""
     for batch in batches:
@@ -118,7 +118,7 @@ def _events(
         yield events.cast(pa.binary()), keys
 
 
-async def _begin(client: Client, options: Options) -> Transaction:
+async def _begin(client: Client, options: WriteOptions) -> Transaction:
     writer = await client.transaction_writer(options.scope, options.stream)
     return await writer.begin_txn(_WRITING_LEASE_MS)
 
@@ -143,7 +143,7 @@ def _transactions(messages: Sequence[WriterCommitMessage | None]) -> list[UUID]:
 class _Writer:
     """What a task does, the same for both."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
         self._options = options
         self._columns = Columns.of(schema, options)
 

@@ -29,7 +29,7 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.spark.options import Options
+from nadi.spark.options.write import WriteOptions
 
 TABLE = "spark-sinks"
 _COMMIT_TIMEOUT_S = 120.0
@@ -46,7 +46,7 @@ class Intent(msgspec.Struct, frozen=True):
 class SinkRecord:
     """The record of one query and one stream."""
 
-    def __init__(self, manager: StreamManager, options: Options, query_id: str) -> None:
+    def __init__(self, manager: StreamManager, options: WriteOptions, query_id: str) -> None:
         self._manager, self._options, self._query_id = manager, options, query_id
         self._table: Table = manager.table(options.scope, TABLE)
         self._key = f"{query_id}/{options.stream}".encode()
@@ -97,7 +97,7 @@ class SinkRecord:
         return True
 
 
-async def commit_all(manager: StreamManager, options: Options, transactions: Sequence[UUID], what: str) -> None:
+async def commit_all(manager: StreamManager, options: WriteOptions, transactions: Sequence[UUID], what: str) -> None:
     """Commit in order and, unless the options say otherwise, wait until readers can see all; those already committed
     stay as they are.
 
@@ -120,7 +120,7 @@ async def commit_all(manager: StreamManager, options: Options, transactions: Seq
                 await asyncio.sleep(options.poll_s)
 
 
-async def abort_all(manager: StreamManager, options: Options, transactions: Iterable[UUID]) -> None:
+async def abort_all(manager: StreamManager, options: WriteOptions, transactions: Iterable[UUID]) -> None:
     """Abort what can be aborted; the rest ends with its lease."""
     controller, scope, stream = stores_of(manager).controller, options.scope, options.stream
     for txn_id in transactions:

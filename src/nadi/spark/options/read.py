@@ -1,7 +1,4 @@
-"""The options of `format("nadi")` and `format("pravega")`, parsed and checked.
-
-Names are case-insensitive (`option_table` has them). Mistakes are reported at once, with the option's name.
-"""
+"""The options of a read, parsed and checked. Mistakes are reported at once, with the option's name."""
 
 from __future__ import annotations
 
@@ -10,20 +7,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from nadi.client.control.security import Basic, Bearer, Credentials, split_uri
 from nadi.client.places.moments import HEAD, TAIL, moment_ms, moment_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
-from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
-from nadi.limits import MIB, TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
+from nadi.limits import MIB
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
-from nadi.spark.connections import Connection
-from nadi.spark.creation import NO_CREATION, Creation, creation_of
-from nadi.spark.option_names import checked
-from nadi.spark.option_table import Format, Use
-from nadi.spark.option_values import flag, needed, number
+from nadi.spark.options.names import checked
+from nadi.spark.options.table import Format, Use
+from nadi.spark.options.values import flag, needed, number
+from nadi.spark.options.where import Where, connection_of
 
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
@@ -32,48 +26,33 @@ METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
 }
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
-DAY_MS = 24 * 3600 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The options of one `.format("nadi")` or `.format("pravega")`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(Where):
+    """What a read was given.
 
     start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     max_bytes_per_trigger: None means no limit. skip_truncated: a streaming query continues after truncated events.
-    on_damage: whether damaged data fails its task, or is skipped.
-    routing_key_column: None means "routing_key" if there is such a column. metadata: what is read instead of events.
-    exactly_once: False writes without transactions. waits_for_readers: a write ends once its events can be read, which
-    is asked for every poll_s. creation: what to do if the stream to be written doesn't exist.
+    on_damage: whether damaged data fails its task, or is skipped. metadata: what is read instead of events.
     """
 
-    controller: Connection
-    scope: str
-    stream: str
     start: StreamCut | str | int | None = None
     end: StreamCut | str | int | None = None
-    max_partitions: int = 16
-    min_partition_bytes: int = MIB
-    max_bytes_per_trigger: int | None = None
-    transaction_timeout_ms: int = DAY_MS
-    event_column: str = "event"
-    routing_key_column: str | None = None
     slice_name: str | None = None
     routing_keys: tuple[str, ...] | None = None
+    metadata: str | None = None
     on_damage: OnDamage = RAISE
     skip_truncated: bool = False
-    metadata: str | None = None
-    exactly_once: bool = True
-    waits_for_readers: bool = True
-    poll_s: float = 0.005
-    creation: Creation = NO_CREATION
+    max_bytes_per_trigger: int | None = None
+    max_partitions: int = 16
+    min_partition_bytes: int = MIB
 
     @classmethod
-    def from_spark(cls, given: Mapping[str, str], use: Use | None = None, format_: Format = Format.NADI) -> Options:
+    def from_spark(cls, given: Mapping[str, str], use: Use = Use.READ, format_: Format = Format.NADI) -> ReadOptions:
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
         options = checked(given, use, format_)
-        controller = _connection(options)
         metadata = _metadata(options, format_)
         scope = check_name("scope", needed(options, "scope"))
         if metadata == "Streams":
@@ -85,44 +64,20 @@ class Options:
         if start is None and format_ is Format.PRAVEGA and use is Use.READ_STREAM and "start_stream_cut" not in options:
             start = TAIL
         return cls(
-            controller,
-            scope,
-            stream,
-            start,
-            _border(options, "end", scope, stream),
-            number(options, "max_partitions", 16, 1, 10_000),
-            number(options, "min_partition_bytes", MIB, 1, 1 << 40),
-            None if limit is None else number(options, "approx_bytes_per_trigger", 0, 1, 1 << 50),
-            number(options, "transaction_timeout_ms", DAY_MS, TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS),
-            options.get("event_attribute_name", "event"),
-            options.get("routing_key_attribute_name"),
-            _slice_name(options),
-            _routing_keys(options),
-            _on_damage(options),
-            _skips_truncated(options),
-            metadata,
-            flag(options, "exactly_once", True),
-            flag(options, "read_after_write_consistency", True),
-            number(options, "transaction_status_poll_interval_ms", 5, 1, 60_000) / 1000,
-            creation_of(options, format_),
+            controller=connection_of(options),
+            scope=scope,
+            stream=stream,
+            start=start,
+            end=_border(options, "end", scope, stream),
+            slice_name=_slice_name(options),
+            routing_keys=_routing_keys(options),
+            metadata=metadata,
+            on_damage=_on_damage(options),
+            skip_truncated=_skips_truncated(options),
+            max_bytes_per_trigger=None if limit is None else number(options, "approx_bytes_per_trigger", 0, 1, 1 << 50),
+            max_partitions=number(options, "max_partitions", 16, 1, 10_000),
+            min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )
-
-
-def _connection(options: Mapping[str, str]) -> Connection:
-    uri = options.get("controller", DEFAULT_URI)
-    split_uri(uri)  # raises if it is none
-    user, token = options.get("auth_user"), options.get("auth_token")
-    credentials: Credentials | None = None
-    if user is not None and token is not None:
-        raise InvalidArgumentError("the options 'auth_user' and 'auth_token' exclude each other")
-    if user is not None:
-        credentials = Basic(user, needed(options, "auth_password"))
-    elif token is not None:
-        credentials = Bearer(token)
-    if user is None and "auth_password" in options:
-        raise InvalidArgumentError("the option 'auth_password' needs 'auth_user' beside it")
-    checked = flag(options, "validate_host_name", True)
-    return Connection(uri, credentials, options.get("trust_store"), checked)
 
 
 def _metadata(options: Mapping[str, str], format_: Format) -> str | None:

@@ -1,0 +1,74 @@
+"""What Spark asks a format for (`registered`), answered by `reading` and `writing`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from nadi.client.places.moments import is_moment
+from nadi.errors import InvalidArgumentError, NadiError
+from nadi.spark.connections import client_of
+from nadi.spark.options.names import NO_ENDING_MOMENT
+from nadi.spark.options.read import METADATA_SCHEMAS, ReadOptions
+from nadi.spark.options.table import Format, Use
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.reading.batch import BatchReader
+from nadi.spark.reading.metadata import MetadataReader
+from nadi.spark.reading.rows import SCHEMA
+from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
+from nadi.spark.writing.creation import ensure_stream
+from nadi.spark.writing.sink import BatchWriter, StreamWriter
+
+
+class Source:
+    """One use of a format: what Spark asks its data source for. given: the options, as the user gave them."""
+
+    def __init__(self, given: Mapping[str, str], format_: Format) -> None:
+        self._given, self._format = given, format_
+
+    def schema(self) -> str:
+        metadata = {name.lower(): value for name, value in self._given.items()}.get("metadata")
+        return SCHEMA if metadata is None else METADATA_SCHEMAS.get(metadata, SCHEMA)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._read_options(Use.READ)
+        if options.metadata is not None:
+            return MetadataReader(options)
+        return BatchReader(_readable(options, schema))
+
+    def stream_reader(self, schema: StructType) -> StreamReader | RefusedStreamReader:
+        try:
+            options = _readable(self._read_options(Use.READ_STREAM), schema)
+            if isinstance(options.end, str) and is_moment(options.end):
+                raise InvalidArgumentError(f"the option 'end' is a time, {options.end}: {NO_ENDING_MOMENT}")
+        except NadiError as error:
+            return RefusedStreamReader(error)
+        return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise InvalidArgumentError('a stream can only be appended to: use .mode("append")')
+        return BatchWriter(self._writable(Use.WRITE), schema)
+
+    def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        if overwrite:
+            raise InvalidArgumentError('a stream can only be appended to: use .outputMode("append")')
+        return StreamWriter(self._writable(Use.WRITE_STREAM), schema)
+
+    def _read_options(self, use: Use) -> ReadOptions:
+        return ReadOptions.from_spark(self._given, use, self._format)
+
+    def _writable(self, use: Use) -> WriteOptions:
+        options = WriteOptions.from_spark(self._given, use, self._format)
+        client = client_of(options.controller)
+        client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))
+        return options
+
+
+def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
+    found = ", ".join(f"{field.name} {field.dataType.typeName()}" for field in schema.fields)
+    if found != SCHEMA:
+        raise InvalidArgumentError(f"a stream is read with its own schema, {SCHEMA}: leave out .schema(...)")
+    return options

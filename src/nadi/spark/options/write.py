@@ -1,0 +1,53 @@
+"""The options of a write, parsed and checked. Mistakes are reported at once, with the option's name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nadi.limits import TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
+from nadi.naming import check_name
+from nadi.spark.options.creation import NO_CREATION, Creation, creation_of
+from nadi.spark.options.names import checked
+from nadi.spark.options.table import Format, Use
+from nadi.spark.options.values import flag, needed, number
+from nadi.spark.options.where import Where, connection_of
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(Where):
+    """What a write was given.
+
+    routing_key_column: None means "routing_key" if there is such a column. exactly_once: False writes without
+    transactions. waits_for_readers: a write ends once its events can be read, which is asked for every poll_s.
+    creation: what to do if the stream to be written doesn't exist.
+    """
+
+    event_column: str = "event"
+    routing_key_column: str | None = None
+    exactly_once: bool = True
+    transaction_timeout_ms: int = DAY_MS
+    waits_for_readers: bool = True
+    poll_s: float = 0.005
+    creation: Creation = NO_CREATION
+
+    @classmethod
+    def from_spark(cls, given: Mapping[str, str], use: Use = Use.WRITE, format_: Format = Format.NADI) -> WriteOptions:
+        """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
+        options = checked(given, use, format_)
+        return cls(
+            controller=connection_of(options),
+            scope=check_name("scope", needed(options, "scope")),
+            stream=check_name("stream", needed(options, "stream")),
+            event_column=options.get("event_attribute_name", "event"),
+            routing_key_column=options.get("routing_key_attribute_name"),
+            exactly_once=flag(options, "exactly_once", True),
+            transaction_timeout_ms=number(
+                options, "transaction_timeout_ms", DAY_MS, TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS
+            ),
+            waits_for_readers=flag(options, "read_after_write_consistency", True),
+            poll_s=number(options, "transaction_status_poll_interval_ms", 5, 1, 60_000) / 1000,
+            creation=creation_of(options, format_),
+        )

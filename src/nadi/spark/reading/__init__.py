@@ -1,0 +1,1 @@
+"""Streams as rows: which cuts, which tasks, which batches of a streaming query."""

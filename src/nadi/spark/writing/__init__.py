@@ -1,0 +1,1 @@
+"""Rows as events: once each, whatever is killed or run again."""
