@@ -14,7 +14,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 import nadi
-from nadi.client.places.cuts import SegmentSlice
 from nadi.errors import (
     InvalidArgumentError,
     InvalidStreamCutError,
@@ -28,7 +27,7 @@ from nadi.spark.options.table import Use
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.streaming import StreamReader
-from nadi.spark.reading.tasks import SlicesPartition
+from nadi.spark.reading.tasks import Piece, PiecesPartition
 from pyspark_nadi import DefaultSource
 
 from .conftest import World
@@ -289,7 +288,7 @@ def test_an_end_that_is_a_moment_is_for_batches() -> None:
         refused.prepareForTriggerAvailableNow,
         lambda: refused.latestOffset(start, ReadAllAvailable()),
         lambda: refused.partitions(start, start),
-        lambda: refused.read(SlicesPartition(())),
+        lambda: refused.read(PiecesPartition(())),
     ):
         with pytest.raises(InvalidArgumentError, match="a restarted query would find another cut"):
             ask()
@@ -462,7 +461,7 @@ def test_a_query_whose_stream_was_made_anew_is_told_that(home: Home, skips: str)
     home.manager.create_stream("home", stream)
     with pytest.raises(StreamRemadeError, match="a query, use a new checkpoint"):
         query.trigger()
-    partition = SlicesPartition((SegmentSlice(0, 0, 11),))
+    partition = PiecesPartition((Piece(stream, 0, 0, 11),))
     with pytest.raises(StreamRemadeError):  # a task of a batch that was planned before
         list(query.reader.read(partition))
     query.reader = StreamReader(query.options)

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from nadi.spark.connections import client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
-from nadi.spark.reading.rows import read_slices
-from nadi.spark.reading.tasks import SlicesPartition, partitions_of
+from nadi.spark.reading.rows import read_pieces
+from nadi.spark.reading.tasks import PiecesPartition, partitions_of, pieces_of
 
 
 class BatchReader(DataSourceReader):
@@ -23,8 +23,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         client = client_of(self._options.controller)
         slices = client.run(plan.batch_slices(client.manager, self._options))
-        return partitions_of(self._options, slices)
+        return partitions_of(self._options, pieces_of(self._options.stream, slices))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SlicesPartition)
-        return read_slices(self._options, partition.slices)
+        assert isinstance(partition, PiecesPartition)
+        return read_pieces(self._options, partition.pieces)

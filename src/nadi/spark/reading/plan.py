@@ -1,12 +1,10 @@
-"""What the options of a read mean now: its cuts, the slices between them, and which task reads which.
+"""What the options of a read mean now: its cuts, and the slices between them.
 
 Runs beside the driver; `progress` says how far the batches of a streaming query go.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
 from dataclasses import replace
 
 from nadi.client.aio import StreamManager
@@ -63,23 +61,3 @@ async def narrowed(manager: StreamManager, options: ReadOptions, slices: list[Se
     if options.routing_keys is None or not slices:
         return slices
     return await cuts.narrowed(manager.cuts(options.scope, options.stream), slices, options.routing_keys)
-
-
-def tasks(slices: Iterable[SegmentSlice], most: int, min_bytes: int) -> list[tuple[SegmentSlice, ...]]:
-    """The slices dealt out to at most `most` tasks, about equally long, few if there is little to read.
-
-    Within a task, older segments come first, and a segment's bytes in order.
-
-    >>> [[s.segment_id for s in task] for task in tasks([SegmentSlice(i, 0, 9 - i) for i in range(4)], 2, 1)]
-    [[0, 3], [1, 2]]
-    """
-    pieces = sorted(slices, key=lambda piece: (-piece.size_bytes, piece.segment_id))
-    total = sum(piece.size_bytes for piece in pieces)
-    count = min(most, len(pieces), max(1, -(-total // min_bytes)))
-    loads: list[tuple[int, int, list[SegmentSlice]]] = [(0, number, []) for number in range(count)]
-    for piece in pieces:
-        load, number, mine = heapq.heappop(loads)
-        mine.append(piece)
-        heapq.heappush(loads, (load + piece.size_bytes, number, mine))
-    ordered = sorted(loads, key=lambda task: task[1])
-    return [tuple(sorted(mine, key=lambda piece: piece.segment_id)) for _, _, mine in ordered]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from nadi.client.places.cuts import SegmentSlice
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
 from nadi.naming import segment_name
 from nadi.spark.connections import begin_task, client_of
 from nadi.spark.options.read import ReadOptions
+from nadi.spark.reading.tasks import Piece
 
 SCHEMA = "event binary, scope string, stream string, segment_id long, offset long"
 _COLUMNS = pa.schema(
@@ -28,14 +28,17 @@ _BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of 
 _MAX_ROWS = 50_000
 
 
-def read_slices(options: ReadOptions, slices: Iterable[SegmentSlice]) -> Iterator[pa.RecordBatch]:
-    """Yield the events of the slices, one slice after the other, each in offset order."""
+def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of the pieces, one piece after the other, each in offset order."""
     begin_task()
     client = client_of(options.controller)
-    # the scope and stream columns: made once, as long as the longest batch, and sliced
-    constant = [pa.repeat(pa.scalar(name), _MAX_ROWS) for name in (options.scope, options.stream)]
-    for piece in slices:
-        name = segment_name(options.scope, options.stream, piece.segment_id)
+    constant: list[pa.Array] = []  # the scope and stream columns: as long as the longest batch, to be sliced
+    stream = None
+    for piece in pieces:
+        if piece.stream != stream:
+            stream = piece.stream
+            constant = [pa.repeat(pa.scalar(name), _MAX_ROWS) for name in (options.scope, stream)]
+        name = segment_name(options.scope, stream, piece.segment_id)
         held: list[EventBlock] = []
         rows = size = 0
         blocks = client.manager.read_segment_range(name, piece.start, piece.end, on_damage=options.on_damage)

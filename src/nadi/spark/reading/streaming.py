@@ -25,8 +25,8 @@ from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.offsets import Offset
 from nadi.spark.reading.progress import Progress, StreamView
-from nadi.spark.reading.rows import read_slices
-from nadi.spark.reading.tasks import SlicesPartition, partitions_of
+from nadi.spark.reading.rows import read_pieces
+from nadi.spark.reading.tasks import PiecesPartition, partitions_of, pieces_of
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -60,13 +60,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         client, progress = self._begun()
         slices = client.run(progress.slices(Offset.from_json(start), Offset.from_json(end)))
-        return partitions_of(self._options, client.run(plan.narrowed(client.manager, self._options, slices)))
+        slices = client.run(plan.narrowed(client.manager, self._options, slices))
+        return partitions_of(self._options, pieces_of(self._options.stream, slices))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SlicesPartition)
+        assert isinstance(partition, PiecesPartition)
         options = self._options
         try:
-            yield from read_slices(options, partition.slices)
+            yield from read_pieces(options, partition.pieces)
         except (TruncatedError, SegmentNotFoundError) as error:  # since the batch was planned
             gap: NadiError = error
             if isinstance(error, SegmentNotFoundError):

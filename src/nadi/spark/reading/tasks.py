@@ -1,23 +1,64 @@
-"""What the tasks of a read get: slices of segments, dealt out."""
+"""What the tasks of a read get: pieces of segments, dealt out."""
 
 from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pyspark.sql.datasource import InputPartition
 
 from nadi.client.places.cuts import SegmentSlice
 from nadi.spark.options.read import ReadOptions
-from nadi.spark.reading import plan
 
 
-class SlicesPartition(InputPartition):
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """The events of a segment from `start` to `end`, both of them event boundaries; of a stream in the read's scope."""
+
+    stream: str
+    segment_id: int
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.start
+
+
+class PiecesPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, slices: tuple[SegmentSlice, ...]) -> None:
-        super().__init__(slices)
-        self.slices = slices
+    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
 
 
-def partitions_of(options: ReadOptions, slices: list[SegmentSlice]) -> list[SlicesPartition]:
+def pieces_of(stream: str, slices: Iterable[SegmentSlice]) -> list[Piece]:
+    """The slices of one stream, for tasks."""
+    return [Piece(stream, one.segment_id, one.start, one.end) for one in slices]
+
+
+def partitions_of(options: ReadOptions, pieces: Sequence[Piece]) -> list[PiecesPartition]:
     """The partitions, at least one: with none, Spark calls `read` with None."""
-    tasks = plan.tasks(slices, options.max_partitions, options.min_partition_bytes)
-    return [SlicesPartition(task) for task in tasks] or [SlicesPartition(())]
+    tasks = deal(pieces, options.max_partitions, options.min_partition_bytes)
+    return [PiecesPartition(task) for task in tasks] or [PiecesPartition(())]
+
+
+def deal(pieces: Sequence[Piece], most: int, min_bytes: int) -> list[tuple[Piece, ...]]:
+    """The pieces dealt out to at most `most` tasks, about equally long, few if there is little to read.
+
+    Within a task, older segments come first, and a segment's bytes in order.
+
+    >>> [[one.segment_id for one in task] for task in deal([Piece("s", i, 0, 9 - i) for i in range(4)], 2, 1)]
+    [[0, 3], [1, 2]]
+    """
+    total = sum(piece.size_bytes for piece in pieces)
+    count = min(most, len(pieces), max(1, -(-total // min_bytes)))
+    loads: list[tuple[int, int, list[Piece]]] = [(0, number, []) for number in range(count)]
+    for piece in sorted(pieces, key=lambda piece: (-piece.size_bytes, piece)):
+        load, number, mine = heapq.heappop(loads)
+        mine.append(piece)
+        heapq.heappush(loads, (load + piece.size_bytes, number, mine))
+    ordered = sorted(loads, key=lambda task: task[1])
+    return [tuple(sorted(mine)) for _, _, mine in ordered]
