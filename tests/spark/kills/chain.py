@@ -1,0 +1,201 @@
+"""A chain of streams under a query each, in one driver; its processes are killed by order, and started anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+import nadi
+from tests.spark.kills.killing import STEPS, kill
+from tests.spark.scaled import check_once_in_order, scale_somehow
+
+ROOT = Path(__file__).parents[3]
+KEYS = 20
+
+
+class Chain:
+    """The server, the driver, who writes and who scales. scale_s: about how often a stream is scaled."""
+
+    def __init__(self, folder: Path, port: int, streams: list[str], master: str, seed: int, scale_s: float) -> None:
+        self._folder, self._port, self._streams, self._master = folder, port, streams, master
+        self._chance, self._scale_s = random.Random(seed), scale_s
+        for name in ("orders", "taken"):
+            (folder / name).mkdir()
+        self._server = nadi.embedded(folder / "data", port=port)
+        self.manager = nadi.StreamManager(self._server.controller_uri)
+        self.manager.create_scope("home")
+        for stream in streams:
+            self.manager.create_stream("home", stream, 2)
+        self._driver: subprocess.Popen[str] | None = None
+        self._stop = threading.Event()
+        self._beside = [threading.Thread(target=work) for work in (self._feed, self._scale)]
+        self._errors: list[BaseException] = []
+        self.written = self.scalings = self.drivers = 0
+        self.kills: Counter[tuple[str, str]] = Counter()
+
+    def start(self) -> None:
+        for thread in self._beside:
+            thread.start()
+        self._start_driver()
+        self._wait_for_more(self._through())
+
+    # --- who works beside -----------------------------------------------------------------------------
+
+    def _feed(self) -> None:
+        try:
+            with self.manager.create_writer("home", self._streams[0]) as writer:
+                while not self._stop.wait(0.1):
+                    for _ in range(20):
+                        key = self.written % KEYS
+                        writer.write_event(b"k%d:%d" % (key, self.written), f"k{key}")
+                        self.written += 1
+        except BaseException as error:
+            self._errors.append(error)
+
+    def _scale(self) -> None:
+        chance = random.Random(self._chance.random())
+        while not self._stop.wait(chance.uniform(0.5, 1.5) * self._scale_s):
+            self._scale_once(chance)
+
+    def _scale_once(self, chance: random.Random) -> None:
+        stream = chance.choice(self._streams)
+        try:
+            scale_somehow(self.manager, stream, chance)
+            self.scalings += 1
+        except (nadi.errors.ConflictError, nadi.errors.UnavailableError):  # the server went, or another scale is on
+            pass
+        except BaseException as error:
+            self._errors.append(error)
+
+    # --- kills ------------------------------------------------------------------------------------------
+
+    def kill_at(self, step: str, victim: str) -> None:
+        """Have somebody killed when a link of the chain comes to that step; wait until all goes on."""
+        before, link = self._through(), self._chance.randrange(len(self._streams) - 1)
+        if step == "during a scale":
+            scaling = threading.Thread(target=self._scale_once, args=(random.Random(self._chance.random()),))
+            scaling.start()
+            time.sleep(self._chance.uniform(0, 0.05))
+            if victim == "worker":
+                self._order(self._chance.choice(STEPS), victim, link)
+            else:
+                kill(victim, self._folder)
+            self._go_on()
+            scaling.join(120)
+            assert not scaling.is_alive(), "a scale hangs"
+        else:
+            self._order(step, victim, link)
+        self.kills[step, victim] += 1
+        self._wait_for_more(before)
+
+    def _order(self, step: str, victim: str, link: int) -> None:
+        draft, order = self._folder / "draft", self._folder / "orders" / f"{link}.{step}"
+        draft.write_text(victim)
+        draft.rename(order)
+        give_up = time.monotonic() + 180
+        while order.exists():
+            self._go_on()
+            assert time.monotonic() < give_up, f"no batch of link {link} comes to the step {step}"
+            time.sleep(0.05)
+
+    # --- who is alive -------------------------------------------------------------------------------------
+
+    def _start_driver(self) -> None:
+        known = {"server": self._server.pid}
+        (self._folder / "processes.json").write_text(json.dumps(known))
+        command = [sys.executable, "-m", "tests.spark.kills.chain_main", self._server.controller_uri, str(self._folder)]
+        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        with (self._folder / "driver.log").open("ab") as said:
+            self._driver = subprocess.Popen(
+                [*command, self._master, *self._streams],
+                stdout=subprocess.PIPE,
+                stderr=said,
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": path},
+                text=True,
+            )
+        self.drivers += 1
+
+    def _go_on(self) -> None:
+        """Start whoever is gone, as those who run a system do."""
+        if self._errors:
+            raise self._errors[0]
+        if not psutil.pid_exists(self._server.pid) or psutil.Process(self._server.pid).status() == "zombie":
+            self._server.kill()
+            self._server = nadi.embedded(self._folder / "data", port=self._port)
+            known = json.loads((self._folder / "processes.json").read_text())
+            (self._folder / "processes.json").write_text(json.dumps(known | {"server": self._server.pid}))
+        assert self._driver is not None
+        if self._driver.poll() is not None:
+            self._end_driver()
+            self._start_driver()
+
+    def _end_driver(self) -> None:
+        """With all that it left behind, for the next one's tasks not to share the two cores with it."""
+        assert self._driver is not None
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self._driver.pid:
+                    process.kill()
+            except (OSError, psutil.Error):
+                continue
+        with self._driver:
+            pass
+
+    def _through(self) -> int:
+        """How much came out of the chain."""
+        while True:
+            try:
+                return sum(self.manager.stream_info("home", self._streams[-1]).tail.positions.values())
+            except nadi.errors.UnavailableError:
+                self._go_on()
+
+    def _wait_for_more(self, before: int) -> None:
+        give_up = time.monotonic() + 240
+        while self._through() == before:
+            self._go_on()
+            assert time.monotonic() < give_up, f"nothing comes through: {self._said()}"
+            time.sleep(0.1)
+
+    def _said(self) -> str:
+        return (self._folder / "driver.log").read_text(errors="replace")[-3000:]
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Let all come through, and compare what went in with what came out of each link."""
+        self._stop.set()
+        for thread in self._beside:
+            thread.join(120)
+            assert not thread.is_alive()
+        (self._folder / "end").touch()
+        give_up = time.monotonic() + 300 + 3 * self.scalings
+        assert self._driver is not None
+        while self._driver.poll() != 0:
+            self._go_on()
+            assert time.monotonic() < give_up, f"the chain doesn't end: {self._said()}"
+            time.sleep(0.2)
+        for _, target in pairwise(self._streams):
+            end = self.manager.stream_info("home", target).tail
+            events = [event.data for event in self.manager.read_events("home", target, end=end)]
+            check_once_in_order(events, self.written)
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._driver is not None:
+            self._end_driver()
+        for thread in self._beside:
+            if thread.is_alive():
+                thread.join(30)
+        self.manager.close()
+        self._server.kill()

@@ -1,0 +1,185 @@
+"""A format that is nadi's, and kills somebody at the step of a micro-batch that an order names.
+
+An order is a file `<link>.<step>` in the folder `orders`; it holds who is to be killed. Whoever comes to that step
+first takes it. A link is one query of a chain.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from nadi.spark.formats import Source
+from nadi.spark.options.table import Format
+from nadi.spark.registered import Registered
+from nadi.spark.writing import intents
+
+STEPS = (
+    "before-offset-log",  # the end of the batch is planned, and not yet in Spark's offset log
+    "after-offset-log",
+    "reading",
+    "writing",
+    "written",  # a task has handed its transaction over, and the driver doesn't know
+    "committing",
+    "recorded",  # the decision is durable, and nothing is done of it
+    "committed",  # before Spark's commit log
+    "after-commit-log",
+)
+IN_TASKS = ("reading", "writing", "written")
+VICTIMS = ("driver", "executor", "worker", "server")
+
+
+def kill(victim: str, folder: Path) -> None:
+    """`worker` is this process, `executor` the driver's JVM if there are none; the test starts server and driver anew."""
+    known = json.loads((folder / "processes.json").read_text())
+    if victim == "worker":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if victim == "server":
+        os.kill(known["server"], signal.SIGKILL)
+        return
+    driver = psutil.Process(known["driver"])
+    below, jvms = driver.children(recursive=True), [one for one in driver.children() if one.name() == "java"]
+    if victim == "executor":
+        mine = {parent.pid for parent in psutil.Process().parents()}
+        executors = [one for one in below if _is_executor(one)]
+        random.shuffle(executors)
+        executors.sort(key=lambda one: one.pid not in mine)  # the one whose task this is, if it is one
+        for one in (executors or jvms)[:1]:
+            one.kill()
+        return
+    driver.kill()
+    for jvm in jvms:
+        jvm.kill()
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+class Steps:
+    """The steps of one link."""
+
+    def __init__(self, where: str) -> None:
+        folder, _, self._link = where.rpartition(":")
+        self._folder = Path(folder)
+
+    def at(self, step: str) -> None:
+        order = self._folder / "orders" / f"{self._link}.{step}"
+        taken = self._folder / "taken" / f"{order.name}.{os.getpid()}"
+        try:
+            order.rename(taken)
+        except FileNotFoundError:
+            return
+        kill(taken.read_text(), self._folder)
+
+
+class KillingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, inner: Any, steps: Steps) -> None:
+        self._inner, self._steps = inner, steps
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self._inner.initialOffset()  # type: ignore[no-any-return]
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return self._inner.getDefaultReadLimit()  # type: ignore[no-any-return]
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        found: dict[str, Any] = self._inner.latestOffset(start, limit)
+        if found != start:
+            self._steps.at("before-offset-log")
+        return found
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._inner.prepareForTriggerAvailableNow()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._steps.at("after-offset-log")
+        return self._inner.partitions(start, end)  # type: ignore[no-any-return]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        for rows in self._inner.read(partition):
+            yield rows
+            self._steps.at("reading")
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._steps.at("after-commit-log")
+        self._inner.commit(end)
+
+    def stop(self) -> None:
+        self._inner.stop()
+
+
+class KillingWriter(DataSourceStreamArrowWriter):
+    def __init__(self, inner: Any, steps: Steps) -> None:
+        self._inner, self._steps = inner, steps
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        message: WriterCommitMessage = self._inner.write(self._passed(iterator))
+        self._steps.at("written")
+        return message
+
+    def _passed(self, iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in iterator:
+            yield batch
+            self._steps.at("writing")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._steps.at("committing")
+        commit_all, steps = intents.commit_all, self._steps
+
+        async def recorded(*given: Any) -> None:
+            steps.at("recorded")
+            await commit_all(*given)
+
+        intents.commit_all = recorded  # type: ignore[assignment]
+        try:
+            self._inner.commit(messages, batchId)
+        finally:
+            intents.commit_all = commit_all
+        self._steps.at("committed")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._inner.abort(messages, batchId)
+
+
+class KillingSource(Source):
+    def __init__(self, given: Mapping[str, str], steps: Steps) -> None:
+        super().__init__(given, Format.NADI)
+        self._steps = steps
+
+    def stream_reader(self, schema: StructType) -> Any:
+        return KillingReader(super().stream_reader(schema), self._steps)
+
+    def stream_writer(self, schema: StructType, overwrite: bool) -> Any:
+        return KillingWriter(super().stream_writer(schema, overwrite), self._steps)
+
+
+class Killing(Registered):
+    """`kills`, besides nadi's options: the folder of orders and the link."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "killing"
+
+    def _source(self) -> Source:
+        given = {name: value for name, value in self.options.items() if name.lower() != "kills"}
+        return KillingSource(given, Steps(self.options["kills"]))
