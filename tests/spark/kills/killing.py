@@ -46,7 +46,7 @@ VICTIMS = ("driver", "executor", "worker", "server")
 
 
 def kill(victim: str, folder: Path) -> None:
-    """`worker` is this process, `executor` the driver's JVM if there is none. The test starts server and driver anew."""
+    """`worker` is this process, `executor` the driver's JVM if there is none. The test restarts server and driver."""
     known = json.loads((folder / "processes.json").read_text())
     if victim == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
