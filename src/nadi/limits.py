@@ -157,6 +157,7 @@ TXN_GRACE_MS = 2_000  # the Rust and Python clients ping exactly at the end of t
 TXN_TICK_MS = 400  # how often expired leases are looked for
 TXN_ID_BLOCK = 10_000  # transaction ids reserved with one write
 TXN_COMMIT_BATCH = 100
+TXN_TOGETHER_MAX = 1_000  # transactions that one decision commits: they are merged in one batch
 TXN_COMPLETED_LIST = 500
 TXN_COMPLETED_KEEP_MS = 24 * 3600 * 1000  # how long what finishes goes into one table
 TXN_COMPLETED_TABLES = 3  # of these kept: of two, a start with a wrong clock could forget what has just finished

@@ -60,6 +60,8 @@ EXPECTED: dict[str, tuple[str, str, str | None]] = {
     "checkStreamExists": ("stream", READ, None),
     "getStreamConfiguration": ("stream", READ, None),
     "report": ("stream", READ, None),
+    "commitTogether": ("stream", UPDATE, None),
+    "findCommit": ("stream", READ, None),
     "IsActive": ("stream", READ, None),
     "StreamIsActive": ("stream", READ, None),
     "GetMetricSpec": ("stream", READ, None),

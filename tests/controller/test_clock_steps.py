@@ -10,7 +10,7 @@ import pytest
 from nadi.controller.controller import Controller
 from nadi.controller.state.records import Number, TxnState
 from nadi.controller.state.store import ANY_VERSION
-from nadi.controller.workflows.transactions import ExecutionTimeExceededError
+from nadi.controller.transactions.decisions import ExecutionTimeExceededError
 from nadi.errors import TransactionNotFoundError
 from nadi.limits import TXN_COMPLETED_TABLES, TXN_GRACE_MS, TXN_LEASE_MAX_MS, TXN_MAX_EXECUTION_MS, WATERMARK_PERIOD_S
 from nadi.wire import commands as wire
@@ -102,7 +102,7 @@ async def test_many_pings_leave_one_deadline_each() -> None:
             await clock.advance(LEASE_MS // 2)
             for txn_id, _ in begun:
                 assert await controller.ping_transaction(STREAM, txn_id, LEASE_MS) is TxnState.OPEN
-        assert len(controller.transactions._leases._deadlines) == len(begun)
+        assert len(controller.transactions.leases._deadlines) == len(begun)
 
 
 # --- what is known of finished ones ----------------------------------------------------------------

@@ -275,6 +275,15 @@ async def commit_at_a_time(controller: Controller, store: FakeStore) -> None:
     assert {offset % 10 for offset in found.value.position.values()} <= {2, 4}, found  # one rolled alone, or both
 
 
+async def commit_together(controller: Controller, store: FakeStore) -> None:
+    ids = begun(controller)
+    if ids:  # else they were committed before the crash
+        await controller.commit_together(STREAM, ids)
+    await commit_all(controller, store)
+    if ids:
+        assert (await controller.find_commit(STREAM, ids)).is_merged
+
+
 async def abort_all(controller: Controller, store: FakeStore) -> None:
     for txn_id in begun(controller):
         await controller.abort_transaction(STREAM, txn_id)
@@ -306,6 +315,8 @@ CASES: dict[str, tuple[Step, Step]] = {
     "commit_at_a_time": (open_transactions, commit_at_a_time),
     "commit_over_a_scale_at_a_time": (outlived_transactions, commit_at_a_time),
     "commit_over_a_scale": (outlived_transactions, commit_all),
+    "commit_together": (open_transactions, commit_together),
+    "commit_together_over_a_scale": (outlived_transactions, commit_together),
     "seal_with_rolling_commit": (outlived_transactions, seal),
     "abort": (open_transactions, abort_all),
 }

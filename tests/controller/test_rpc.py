@@ -21,7 +21,7 @@ from nadi.controller.grpc.server import SERVER_OPTIONS, add_controller
 from nadi.model.reports import SEGMENTS, SegmentReport
 from nadi.wire.commands import Command, CreateSegment
 from nadi.wire.rpc import controller_pb2 as pb
-from nadi.wire.rpc import externalscaler_pb2, reports_pb2
+from nadi.wire.rpc import externalscaler_pb2, reports_pb2, transactions_pb2
 from nadi.wire.rpc.service import METHODS, path
 
 from .fake_store import FakeStore
@@ -377,7 +377,13 @@ def test_a_full_disk_is_told_as_exhausted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proto", "module"), [("controller", pb), ("reports", reports_pb2), ("externalscaler", externalscaler_pb2)]
+    ("proto", "module"),
+    [
+        ("controller", pb),
+        ("reports", reports_pb2),
+        ("transactions", transactions_pb2),
+        ("externalscaler", externalscaler_pb2),
+    ],
 )
 def test_the_generated_messages_agree_with_the_proto_file(tmp_path: Path, proto: str, module: Any) -> None:
     source = Path(nadi.wire.rpc.__file__).parents[3]

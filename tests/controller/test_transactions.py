@@ -8,7 +8,7 @@ import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.state.records import Config, TxnState
-from nadi.controller.workflows.transactions import ExecutionTimeExceededError, LeaseTooLargeError, txn_text
+from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError, txn_text
 from nadi.errors import (
     InvalidArgumentError,
     StreamNotFoundError,
@@ -265,4 +265,4 @@ async def test_leases_of_transactions_that_have_ended_are_forgotten() -> None:
             txn = (await controller.create_transaction(STREAM, TXN_LEASE_MAX_MS)).txn_id
             await controller.abort_transaction(STREAM, txn)
             await controller.ping_transaction(STREAM, held.txn_id, TXN_LEASE_MAX_MS)
-        assert len(controller.transactions._leases._deadlines) < 1_100
+        assert len(controller.transactions.leases._deadlines) < 1_100

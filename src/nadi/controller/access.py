@@ -224,6 +224,8 @@ RULES: dict[str, Rule] = {
 }
 OWN_RULES: dict[str, Rule] = {
     "report": Rule(_report),
+    "commitTogether": Rule(_stream(Act.CHANGE, _itself)),
+    "findCommit": Rule(_stream(Act.LOOK, _itself)),
 }
 _SCALER = Rule(_scaled, also=_scaled_by_group, credentials=lambda request: authorization(metadata_of(request)))
 SCALER_RULES: dict[str, Rule] = dict.fromkeys(("IsActive", "StreamIsActive", "GetMetricSpec", "GetMetrics"), _SCALER)

@@ -53,6 +53,8 @@ from nadi.controller.state.segments import Exchange, Segments
 from nadi.controller.state.store import Store
 from nadi.controller.structures import StructureCalls, page_of, position_of
 from nadi.controller.time import marks, moment_cut
+from nadi.controller.transactions.decisions import Begun, Transactions
+from nadi.controller.transactions.together import Commit, commit_together, find_commit
 from nadi.controller.workflows import (
     commit,
     create,
@@ -67,14 +69,22 @@ from nadi.controller.workflows import (
     update,
 )
 from nadi.controller.workflows.making import check_all
-from nadi.controller.workflows.transactions import Begun, Transactions
 from nadi.errors import (
     ConflictError,
+    InvalidArgumentError,
     NotFoundError,
     StreamNotFoundError,
     UnavailableError,
 )
-from nadi.limits import LIST_PAGE, STREAM_MAX_SEGMENTS, STREAM_MAX_TAGS, TAG_MAX_CHARS, TXN_TICK_MS, WATERMARK_PERIOD_S
+from nadi.limits import (
+    LIST_PAGE,
+    STREAM_MAX_SEGMENTS,
+    STREAM_MAX_TAGS,
+    TAG_MAX_CHARS,
+    TXN_TICK_MS,
+    TXN_TOGETHER_MAX,
+    WATERMARK_PERIOD_S,
+)
 from nadi.model.reports import LOAD, RETENTION, SCALING, SegmentReport
 from nadi.model.segments import KeyRange
 from nadi.naming import check_name
@@ -321,6 +331,22 @@ class Controller(StructureCalls):
             marks.check_writer(writer_id)
         await self.metadata.stream(name)
         await self.transactions.commit(name, txn_id, writer_id, commit_time)
+
+    async def commit_together(
+        self, name: StreamName, txn_ids: Sequence[int], writer_id: str = "", commit_time: int | None = None
+    ) -> None:
+        if writer_id:
+            marks.check_writer(writer_id)
+        if not 0 < len(txn_ids) <= TXN_TOGETHER_MAX:
+            raise InvalidArgumentError(
+                f"{len(txn_ids):,} transactions can't be committed together, only 1 to {TXN_TOGETHER_MAX:,}"
+            )
+        await self.metadata.stream(name)
+        await commit_together(self.transactions, name, txn_ids, writer_id, commit_time)
+
+    async def find_commit(self, name: StreamName, txn_ids: Sequence[int]) -> Commit:
+        await self.metadata.stream(name)
+        return await find_commit(self.transactions, name, txn_ids)
 
     async def abort_transaction(self, name: StreamName, txn_id: int) -> None:
         await self.metadata.stream(name)

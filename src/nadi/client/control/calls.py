@@ -147,6 +147,8 @@ def _error_of(rpc: str, address: str, error: grpc.aio.AioRpcError) -> NadiError:
         return kind(texts.get(kind, text))
     if code == grpc.StatusCode.ALREADY_EXISTS:
         return AlreadyExistsError("object", text)
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return NadiError(f"the controller at {address} has no {rpc}: it is of an earlier version, or not nadi's")
     if code == grpc.StatusCode.CANCELLED:
         return ClosedError(f"{rpc} was cancelled")
     return NadiError(f"{text} ({code.name})")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -50,6 +50,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import container_key, parse_segment_name
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import reports_pb2 as own
+from nadi.wire.rpc import transactions_pb2 as together
 
 WORKFLOW_TIMEOUT_S = 130.0  # the controller answers a workflow's caller within 120 s
 _Record = TypeVar("_Record")
@@ -271,6 +272,36 @@ class ControllerClient(ControllerCalls):
         request.writerId = writer_id
         request.timestamp = -(1 << 63) if timestamp_ms is None else timestamp_ms  # the lowest value means: none given
         check_txn(await self.call("commitTransaction", request, pb.TxnStatus), scope, stream, txn_id)
+
+    async def commit_together(
+        self, scope: str, stream: str, txn_ids: Sequence[UUID], writer_id: str = "", timestamp_ms: int | None = None
+    ) -> None:
+        """Commit all, by one decision; TransactionFailedError if one has ended otherwise, and nothing was done."""
+        request = together.CommitTogetherRequest(
+            scope=scope,
+            stream=stream,
+            transactions=[txn_id.bytes for txn_id in txn_ids],
+            writerId=writer_id,
+            timestamp=timestamp_ms,
+        )
+        reply = await self.call("commitTogether", request, together.CommitTogetherStatus)
+        if reply.status == reply.STREAM_NOT_FOUND:
+            raise StreamNotFoundError(scope, stream)
+        if reply.status != reply.SUCCESS:
+            raise TransactionFailedError(f"{reply.reason}: none of the {len(txn_ids)} was committed with it")
+
+    async def find_commit(self, scope: str, stream: str, txn_ids: Sequence[UUID]) -> tuple[bool, StreamCut | None]:
+        """Whether readers can see all events of transactions that are committed, and a cut behind these if they were
+        committed together; TransactionFailedError if one isn't committed."""
+        request = together.FindCommitRequest(
+            scope=scope, stream=stream, transactions=[txn_id.bytes for txn_id in txn_ids]
+        )
+        reply = await self.call("findCommit", request, together.Commit)
+        if reply.status == reply.STREAM_NOT_FOUND:
+            raise StreamNotFoundError(scope, stream)
+        if reply.status == reply.FAILED:
+            raise TransactionFailedError(reply.reason)
+        return reply.status == reply.MERGED, StreamCut(scope, stream, dict(reply.cut)) if reply.cut else None
 
     async def abort_transaction(self, scope: str, stream: str, txn_id: UUID) -> None:
         request = txn_message(scope, stream, txn_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -30,8 +31,9 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
-from nadi.limits import TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
+from nadi.limits import TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS, TXN_TOGETHER_MAX
 from nadi.model.segments import SegmentRange, Successor
+from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name, transaction_segment_name
 
 Own = TypeVar("Own", bound="OpenTransaction")
@@ -322,6 +324,44 @@ class TransactionWriter(Generic[Own]):
 @checked()
 class TransactionalEventWriter(TransactionWriter[Transaction]):
     """Begins and resumes the transactions of one writer on one stream."""
+
+    async def commit_together(
+        self,
+        transactions: Sequence[UUID | str],
+        *,
+        wait: bool = False,
+        timeout: float | None = 120.0,
+        timestamp_ms: int | None = None,
+    ) -> StreamCut | None:
+        """Commit several transactions of the stream by one decision: all of them, or none, whatever fails. They may be
+        of other writers and other processes, as long as all that they are to hold was flushed (`Transaction.flush`).
+
+        With `wait`, return once readers can see all of their events, and a stream cut that lies behind these; None if
+        that is no longer known, after a day or more. Those committed already stay so, so the call can be repeated.
+        timestamp_ms: as with `Transaction.commit`. TransactionFailedError if one was aborted or has timed out: the
+        others stay as they are. RequestTimeoutError after `timeout` seconds: repeat the call.
+
+        >>> writer.commit_together([first.txn_id, second.txn_id], wait=True)  # doctest: +SKIP
+        """
+        self._check_open()
+        ids = [_id_of(one) for one in transactions]
+        if not 0 < len(ids) <= TXN_TOGETHER_MAX:
+            raise InvalidArgumentError(f"{len(ids):,} transactions: 1 to {TXN_TOGETHER_MAX:,} are committed together")
+        if timestamp_ms is not None:
+            check_time(timestamp_ms)
+        controller, scope, stream = self._stores.controller, self.scope, self.stream
+        late = f"{len(ids)} transactions of {scope}/{stream} were not committed within {timeout} s, as far as is known"
+        async with TimeLimit(timeout, lambda: f"{late}: commit them again", self._stores.waits_for):
+            await controller.commit_together(scope, stream, ids, self._writer_id, timestamp_ms)
+            self._notes_times |= timestamp_ms is not None
+            for txn in [one for one in self._open_transactions if one.txn_id in ids]:
+                txn._end("was committed here already")
+            while wait:
+                is_merged, cut = await controller.find_commit(scope, stream, ids)
+                if is_merged:
+                    return cut
+                await asyncio.sleep(_STATE_PAUSE_S)
+        return None
 
     def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Transaction:
         return Transaction(self, txn_id, segments, lease_ms, state)

@@ -47,7 +47,7 @@ from nadi.naming import (
 
 log = logging.getLogger(__name__)
 
-_COUNTER = "transaction"  # of ids; see nadi.controller.workflows.transactions
+_COUNTER = "transaction"  # of ids; see nadi.controller.transactions.decisions
 _NUMBER_BITS = 96  # of a transaction's id, below its epoch
 _FAR = 1 << 32  # behind all ids that may have been given, where the counter is lost
 _EPOCHS_AT_ONCE = 100  # records of a history put together

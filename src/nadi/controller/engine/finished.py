@@ -9,7 +9,7 @@ nothing less than two tables old.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from nadi.controller.state.metadata import Metadata, StreamName
 from nadi.controller.state.records import CompletedTransaction, Number, Stream, TxnState
@@ -29,11 +29,23 @@ class Finished:
         self._newest: int | None = None  # None until read
         self._opened_ms = 0  # on the monotonic clock
 
-    async def add(self, name: StreamName, stream: Stream | None, texts: Sequence[str], state: TxnState) -> None:
-        """Record how these ended; `stream` is None if it is gone."""
+    async def add(
+        self,
+        name: StreamName,
+        stream: Stream | None,
+        texts: Sequence[str],
+        state: TxnState,
+        cuts: Mapping[str, dict[int, int]] | None = None,
+    ) -> None:
+        """Record how these ended, and behind which cut; `stream` is None if it is gone."""
         number = await self._open()
-        done = CompletedTransaction(state, self._clock.now_ms(), stream.created_ms if stream is not None else 0)
-        await self._metadata.completed(number).put_all([(f"{name.key}/{text}", done, ANY_VERSION) for text in texts])
+        created_ms = stream.created_ms if stream is not None else 0
+        done = {
+            text: CompletedTransaction(state, self._clock.now_ms(), created_ms, cuts.get(text) if cuts else None)
+            for text in texts
+        }
+        table = self._metadata.completed(number)
+        await table.put_all([(f"{name.key}/{text}", one, ANY_VERSION) for text, one in done.items()])
 
     async def find(self, name: StreamName, text: str) -> CompletedTransaction | None:
         """How it ended, if that is still known."""

@@ -22,6 +22,7 @@ from nadi.access.loop_turns import LoopTurns
 from nadi.access.shares import Shares
 from nadi.controller.access import ControllerAccess
 from nadi.controller.controller import Controller
+from nadi.controller.grpc.commits import CommitService
 from nadi.controller.grpc.groups import ReaderGroupService
 from nadi.controller.grpc.reports import ReportService
 from nadi.controller.grpc.requests import parsed
@@ -92,7 +93,7 @@ def rpc_server(**arguments: Any) -> grpc.aio.Server:
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
     """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers."""
     kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService, ReportService)
-    services = [kind(controller) for kind in (*kinds, ScalerService)]
+    services = [kind(controller) for kind in (*kinds, CommitService, ScalerService)]
     turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
     for name, methods in SERVICES.items():
         handlers = {  # requests are streams, for us to say how long the one may take to come

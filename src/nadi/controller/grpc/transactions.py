@@ -7,7 +7,7 @@ from typing import cast
 from nadi.controller.grpc.messages import range_message, stream_name, txn_id_of, txn_message
 from nadi.controller.grpc.outcomes import Fields, Rpcs, outcomes
 from nadi.controller.state.records import TxnState
-from nadi.controller.workflows.transactions import ExecutionTimeExceededError, LeaseTooLargeError
+from nadi.controller.transactions.decisions import ExecutionTimeExceededError, LeaseTooLargeError
 from nadi.errors import (
     InvalidArgumentError,
     StreamNotFoundError,

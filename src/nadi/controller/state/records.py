@@ -144,7 +144,8 @@ class Transaction(Record, frozen=True):
     """A transaction that is not finished. `epoch` is the (reference) epoch its segments belong to.
 
     expires_ms, max_ms: the ends of its lease and of its maximum lifetime, by the wall clock when it was created or
-    last pinged. Nobody compares them with a clock: only the distance between them counts.
+    last pinged. Nobody compares them with a clock: only the distance between them counts. group: the commit number of
+    the first of those that were committed together, if it was one of several.
     """
 
     state: TxnState
@@ -156,14 +157,17 @@ class Transaction(Record, frozen=True):
     writer_id: str = ""
     commit_time: int | None = None
     commit_number: int = 0
+    group: int = 0
 
 
 class CompletedTransaction(Record, frozen=True):
-    """`stream_created_ms` distinguishes the stream from an earlier one of that name; 0: it was not recorded."""
+    """`stream_created_ms` distinguishes the stream from an earlier one of that name; 0: it was not recorded. cut: a
+    stream cut behind its events and those of all that were committed together with it and had its epoch."""
 
     state: TxnState
     finished_ms: int
     stream_created_ms: int = 0
+    cut: dict[int, int] | None = None
 
 
 class GroupConfig(Record, frozen=True):

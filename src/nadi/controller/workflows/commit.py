@@ -9,16 +9,16 @@ soon as everything is merged, then the current ranges again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import copy_id
 from nadi.controller.state.metadata import StreamName
-from nadi.controller.state.records import EpochSegment, RollWork, StreamState, TxnState
+from nadi.controller.state.records import EpochSegment, RollWork, StreamState, Transaction, TxnState
 from nadi.controller.state.segments import together
 from nadi.controller.time.marks import note_commits
+from nadi.controller.transactions.decisions import Transactions
 from nadi.controller.workflows.scale import seal_and_measure, switch
-from nadi.controller.workflows.transactions import Transactions
 from nadi.limits import TXN_COMMIT_BATCH
 from nadi.naming import transaction_segment_name
 
@@ -27,20 +27,33 @@ async def commit_pass(flow: Workflows, transactions: Transactions, name: StreamN
     """Merge all committing transactions of a stream. The caller holds its lock."""
     while committing := transactions.live(name, TxnState.COMMITTING):
         epoch = min(txn.epoch for txn in committing.values())
-        batch = sorted(
-            (text for text, txn in committing.items() if txn.epoch == epoch),
-            key=lambda text: committing[text].commit_number,
-        )[:TXN_COMMIT_BATCH]
+        batch = next_batch({text: txn for text, txn in committing.items() if txn.epoch == epoch})
         stream = (await flow.metadata.stream(name)).value
         assert stream.state is not StreamState.SEALED, "sealing waits for committing transactions"
         if stream.reference == epoch:
             positions = await _merge(flow, name, stream.segments, epoch, batch)
             await note_commits(flow, name, {text: committing[text] for text in batch}, positions)
-            await transactions.complete(name, batch, TxnState.COMMITTED)
+            cuts = {text: positions[last] for text, last in last_of_groups(committing, batch).items()}
+            await transactions.complete(name, batch, TxnState.COMMITTED, cuts)
             continue
         history = await flow.metadata.history(name)
         merge, restore = history.plan_roll(stream.epoch, epoch, flow.clock.now_ms())
         await flow.within(name, RollWork(epoch, tuple(batch), merge, restore))
+
+
+def next_batch(committing: Mapping[str, Transaction]) -> list[str]:
+    """The next to be merged at once, in the order of their commits; those committed together stay together."""
+    batch = sorted(committing, key=lambda text: committing[text].commit_number)
+    end = min(TXN_COMMIT_BATCH, len(batch))
+    while end < len(batch) and committing[batch[end]].group == committing[batch[end - 1]].group != 0:
+        end += 1
+    return batch[:end]
+
+
+def last_of_groups(committing: Mapping[str, Transaction], batch: Sequence[str]) -> dict[str, str]:
+    """For each of the batch that was committed together with others, the last of these in the batch."""
+    last = {committing[text].group: text for text in batch}
+    return {text: last[committing[text].group] for text in batch if committing[text].group}
 
 
 async def _merge(
@@ -82,14 +95,11 @@ async def roll_steps(flow: Workflows, transactions: Transactions, name: StreamNa
         await seal_and_measure(flow, name, merge.removed, f"{merge.epoch}")
         await seal_and_measure(flow, name, restore.removed, f"{restore.epoch}")
         await switch(flow, name, restore)
-    await _note_roll(flow, transactions, name, work)
-    await transactions.complete(name, batch, TxnState.COMMITTED)
-
-
-async def _note_roll(flow: Workflows, transactions: Transactions, name: StreamName, work: RollWork) -> None:
-    """Note commit times at the ends of the merge's segments: all its events lie before those."""
-    live = transactions.live(name, TxnState.COMMITTING)
-    batch = {text: live[text] for text in work.txn_ids if text in live}
-    if any(txn.commit_time is not None for txn in batch.values()):
-        ends = {s.id: await flow.segments.length(name.segment(s.id)) for s in work.merge.added}
-        await note_commits(flow, name, batch, dict.fromkeys(batch, ends))
+    committing = {text: txn for text, txn in transactions.live(name, TxnState.COMMITTING).items() if text in set(batch)}
+    grouped = last_of_groups(committing, [text for text in batch if text in committing])
+    ends: dict[int, int] = {}
+    if grouped or any(txn.commit_time is not None for txn in committing.values()):
+        ends = {s.id: await flow.segments.length(name.segment(s.id)) for s in merge.added}
+    # all events of the batch lie before the ends of the merge's segments
+    await note_commits(flow, name, committing, dict.fromkeys(committing, ends))
+    await transactions.complete(name, batch, TxnState.COMMITTED, dict.fromkeys(grouped, ends))

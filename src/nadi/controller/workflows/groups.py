@@ -28,9 +28,9 @@ from nadi.controller.state.records import (
     SealWork,
     UpdateGroupWork,
 )
+from nadi.controller.transactions.decisions import Transactions
 from nadi.controller.workflows import create, delete, seal, subscribers
 from nadi.controller.workflows.making import check_all
-from nadi.controller.workflows.transactions import Transactions
 from nadi.errors import (
     AlreadyExistsError,
     GenerationMismatchError,

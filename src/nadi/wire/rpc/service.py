@@ -16,9 +16,10 @@ from typing import Any
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from nadi.wire.rpc import controller_pb2, externalscaler_pb2, reports_pb2
+from nadi.wire.rpc import controller_pb2, externalscaler_pb2, reports_pb2, transactions_pb2
 
-SERVICE, OWN_SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService", "nadi.v1.Reports"
+SERVICE = "io.pravega.controller.stream.api.grpc.v1.ControllerService"
+REPORTS_SERVICE, TRANSACTIONS_SERVICE = "nadi.v1.Reports", "nadi.v1.Transactions"
 SCALER_SERVICE = "externalscaler.ExternalScaler"
 
 Methods = dict[str, tuple[type[Message], type[Message]]]
@@ -32,10 +33,17 @@ def _methods(service: Any) -> Methods:
 
 
 METHODS = _methods(controller_pb2.DESCRIPTOR.services_by_name["ControllerService"])
-OWN_METHODS = _methods(reports_pb2.DESCRIPTOR.services_by_name["Reports"])
+REPORTS_METHODS = _methods(reports_pb2.DESCRIPTOR.services_by_name["Reports"])
+TRANSACTIONS_METHODS = _methods(transactions_pb2.DESCRIPTOR.services_by_name["Transactions"])
+OWN_METHODS = REPORTS_METHODS | TRANSACTIONS_METHODS
 SCALER_METHODS = _methods(externalscaler_pb2.DESCRIPTOR.services_by_name["ExternalScaler"])
 WATCHES = frozenset({"StreamIsActive"})  # of these, those that answer again and again
-SERVICES = {SERVICE: METHODS, OWN_SERVICE: OWN_METHODS, SCALER_SERVICE: SCALER_METHODS}
+SERVICES = {
+    SERVICE: METHODS,
+    REPORTS_SERVICE: REPORTS_METHODS,
+    TRANSACTIONS_SERVICE: TRANSACTIONS_METHODS,
+    SCALER_SERVICE: SCALER_METHODS,
+}
 
 
 def path(rpc: str) -> str:

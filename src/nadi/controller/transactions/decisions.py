@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import EpochSegment, Number, Transaction, TxnState
 from nadi.controller.state.segments import together
 from nadi.controller.state.store import ABSENT, freeing_room
-from nadi.controller.workflows.leases import Leases, Live
+from nadi.controller.transactions.leases import Leases, Live
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,
@@ -64,10 +64,10 @@ def txn_text(txn_id: int) -> str:
 class Transactions:
     def __init__(self, flow: Workflows, commit_pass: Callable[[Transactions, StreamName], Awaitable[None]]):
         self._flow = flow
-        self._table = flow.metadata.transactions
+        self.table = flow.metadata.transactions
         self._commit_pass = commit_pass
-        self._finished = Finished(flow.metadata, flow.clock)
-        self._leases = Leases(flow.clock)
+        self.finished = Finished(flow.metadata, flow.clock)
+        self.leases = Leases(flow.clock)
         self._ids: tuple[int, int] = (0, 0)  # next, end of the block
         self._ids_lock = asyncio.Lock()
         self._commit_number = 0
@@ -86,7 +86,7 @@ class Transactions:
         now = self._flow.clock.now_ms()
         record = Transaction(TxnState.OPEN, stream.reference, now, lease_ms, now + lease_ms, now + TXN_MAX_EXECUTION_MS)
         text = txn_text(txn_id)
-        self._leases.hold(name, text, await self._table.put(f"{name.key}/{text}", record, ABSENT))
+        self.leases.hold(name, text, await self.table.put(f"{name.key}/{text}", record, ABSENT))
         ranges = tuple(EpochSegment(copy_id(s.id, stream.reference), s.low, s.high) for s in stream.segments)
         segments = [transaction_segment_name(name.segment(s.id), txn_id) for s in ranges]
         try:
@@ -129,15 +129,15 @@ class Transactions:
 
     @property
     def unfinished_count(self) -> int:
-        return len(self._leases)
+        return len(self.leases)
 
     def live(self, name: StreamName, state: TxnState) -> dict[str, Transaction]:
         """The stream's unfinished transactions in that state, by id text."""
-        mine = self._leases.of(name).items()
+        mine = self.leases.of(name).items()
         return {text: held.record.value for text, held in mine if held.record.value.state is state}
 
     def _state(self, name: StreamName, text: str) -> TxnState | None:
-        held = self._leases.find(name, text)
+        held = self.leases.find(name, text)
         return held.record.value.state if held else None
 
     async def state(self, name: StreamName, txn_id: int) -> TxnState:
@@ -146,7 +146,7 @@ class Transactions:
         live = self._state(name, text)
         if live is not None:
             return live
-        found = await self._finished.find(name, text)
+        found = await self.finished.find(name, text)
         if found is not None:
             return found.state
         live = self._state(name, text)
@@ -157,35 +157,35 @@ class Transactions:
     async def completed(self, name: StreamName) -> list[tuple[int, TxnState]]:
         """The stream's most recently finished transactions, newest first."""
         stream = (await self._flow.metadata.stream(name)).value
-        return [(int(text, 16), state) for text, state in await self._finished.newest(name, stream)]
+        return [(int(text, 16), state) for text, state in await self.finished.newest(name, stream)]
 
     # --- changes ---------------------------------------------------------------------------------
 
     async def _change(self, name: StreamName, text: str, change: Callable[[Transaction], Transaction]) -> Transaction:
         """Apply `change` to the live record; if another change was first, apply it again to the newest version."""
-        held = self._leases.find(name, text)
+        held = self.leases.find(name, text)
         if held is None:
             raise TransactionNotFoundError(text)
         before = held.record
 
         async def changed(found: Transaction | None) -> Transaction:
             if found is None:
-                self._leases.end(name, [text])
-            if found is None or self._leases.find(name, text) is None:  # it has ended meanwhile
+                self.leases.end(name, [text])
+            if found is None or self.leases.find(name, text) is None:  # it has ended meanwhile
                 raise TransactionNotFoundError(text)
             wanted = change(found)
             return found if wanted == found else wanted
 
-        stored = await self._table.change(f"{name.key}/{text}", f"transaction {text}", changed, known=before)
+        stored = await self.table.change(f"{name.key}/{text}", f"transaction {text}", changed, known=before)
         if stored is not before:
-            self._leases.hold(name, text, stored)
+            self.leases.hold(name, text, stored)
         return stored.value
 
     async def ping(self, name: StreamName, txn_id: int, lease_ms: int) -> TxnState:
         """Extend the lease of an open transaction; return its state."""
         if lease_ms > TXN_LEASE_MAX_MS:
             raise LeaseTooLargeError(f"a lease of {lease_ms:,} ms is over {TXN_LEASE_MAX_MS:,} ms")
-        now, held = self._flow.clock.now_ms(), self._leases.find(name, txn_text(txn_id))
+        now, held = self._flow.clock.now_ms(), self.leases.find(name, txn_text(txn_id))
         left_ms = held.life_ends_ms - self._flow.clock.monotonic_ms() if held is not None else 0
 
         def extend(held: Transaction) -> Transaction:
@@ -197,10 +197,15 @@ class Transactions:
 
         return await self._decide(name, txn_id, extend)
 
+    def take_commit_numbers(self, count: int) -> int:
+        """The first of so many, by which what is committed is ordered."""
+        first = self._commit_number + 1
+        self._commit_number += count
+        return first
+
     async def commit(self, name: StreamName, txn_id: int, writer_id: str, commit_time: int | None) -> None:
         """Decide to commit; durable when this returns, merged soon after."""
-        self._commit_number += 1
-        number = self._commit_number
+        number = self.take_commit_numbers(1)
 
         def decide(held: Transaction) -> Transaction:
             if held.state is not TxnState.OPEN:
@@ -259,7 +264,7 @@ class Transactions:
         self._flow.tasks.spawn(abort())
 
     async def _finish_abort(self, name: StreamName, text: str) -> None:
-        held = self._leases.find(name, text)
+        held = self.leases.find(name, text)
         if held is None:
             return
         epoch = held.record.value.epoch
@@ -277,11 +282,14 @@ class Transactions:
         )
         await self.complete(name, [text], TxnState.ABORTED)
 
-    async def complete(self, name: StreamName, texts: Sequence[str], state: TxnState) -> None:
+    async def complete(
+        self, name: StreamName, texts: Sequence[str], state: TxnState, cuts: Mapping[str, dict[int, int]] | None = None
+    ) -> None:
+        """cuts: behind which each lies, of those that were committed together with others."""
         stream = await self._flow.metadata.find_stream(name)
-        await self._finished.add(name, stream.value if stream is not None else None, texts, state)
-        await self._table.remove([f"{name.key}/{text}" for text in texts])
-        self._leases.end(name, texts)
+        await self.finished.add(name, stream.value if stream is not None else None, texts, state, cuts)
+        await self.table.remove([f"{name.key}/{text}" for text in texts])
+        self.leases.end(name, texts)
 
     async def end_all(self, name: StreamName) -> None:
         """Before the stream is sealed: abort what is open, and finish what is decided. The caller holds
@@ -298,14 +306,14 @@ class Transactions:
     # --- leases ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        async for key, record in self._table.scan():
+        async for key, record in self.table.scan():
             owner, _, text = key.rpartition("/")
             self._commit_number = max(self._commit_number, record.value.commit_number)
-            self._leases.hold(StreamName.of(owner), text, record)
+            self.leases.hold(StreamName.of(owner), text, record)
 
     def resume(self) -> None:
         """Finish what is decided, in the background."""
-        for name, text, held in self._leases.all():
+        for name, text, held in self.leases.all():
             if held.record.value.state is TxnState.COMMITTING:
                 self.kick(name)
             elif held.record.value.state is TxnState.ABORTING:
@@ -314,7 +322,7 @@ class Transactions:
     async def expire_due(self) -> None:
         """Abort transactions whose lease has expired."""
         now = self._flow.clock.monotonic_ms()
-        while (found := self._leases.take_due(now)) is not None:
+        while (found := self.leases.take_due(now)) is not None:
             name, text, held = found
             ends = held.lease_ends_ms
 
@@ -326,10 +334,10 @@ class Transactions:
             except TransactionNotFoundError:
                 continue
             except BaseException:
-                self._leases.put(now, name, text)
+                self.leases.put(now, name, text)
                 raise
             if changed.state is TxnState.OPEN:
-                self._leases.put(held.lease_ends_ms, name, text)
+                self.leases.put(held.lease_ends_ms, name, text)
             elif changed.state is TxnState.ABORTING:
                 log.info("transaction %s of %s has timed out", text, name)
                 self._spawn_abort(name, text)
