@@ -49,6 +49,7 @@ WRONG: dict[str, tuple[Any, ...]] = {  # by what the parameter is called
     "on_damage": ("no", None, 5),
     "moment": ("x", 1.5, None),
     "txn_id": ("xx", None, 5),
+    "transactions": (*NO_LISTS, [], [5], ["xx"]),
     "version": ("1", 1.5),
     "key": (5, None),
     "value": (5, None),
@@ -154,7 +155,13 @@ class World:
         self.good |= {"timestamp_ms": 0, "now_ms": 0, "lease_ms": 20_000, "index": 0, "before": 0, "schema_id": 0}
         self.good |= {"key": b"four", "value": b"v", "keys": [b"four"], "modifications": [], "entry": b"e", "items": {}}
         self.good |= {"primary": b"four", "entries": [b"e"], "element": "e", "added": ["e"], "values": [1]}
-        self.good |= {"event": b"e", "txn_id": "0" * 32, "config": KeyValueTableConfiguration(4), "expected": 0}
+        self.good |= {
+            "event": b"e",
+            "txn_id": "0" * 32,
+            "transactions": ["0" * 32],
+            "config": KeyValueTableConfiguration(4),
+            "expected": 0,
+        }
         self.good |= {"kind": StateKind.of_types(int, int, int, max), "function": lambda held: held}
 
     def good_for(self, call: str, name: str) -> Any:

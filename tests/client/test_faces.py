@@ -119,6 +119,7 @@ def arguments(function: object) -> list[tuple[str, object, object]]:
 WAIT_FOR_OTHERS = {
     "abort",
     "commit",
+    "commit_together",
     "create_byte_reader",
     "generate_stream_cuts",
     "initiate_checkpoint",

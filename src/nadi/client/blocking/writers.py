@@ -60,6 +60,7 @@ class TransactionalEventWriter(Closing[aio.TransactionalEventWriter]):
 
     begin_txn = opens(aio.TransactionalEventWriter.begin_txn, Transaction)
     get_txn = opens(aio.TransactionalEventWriter.get_txn, Transaction)
+    commit_together = waits(aio.TransactionalEventWriter.commit_together)
     close = waits(aio.TransactionalEventWriter.close)
 
 
@@ -88,4 +89,5 @@ class TransactionalValueWriter(Closing[aio.TransactionalValueWriter[T]], Generic
 
     begin_txn = opens(aio.TransactionalValueWriter[T].begin_txn, ValueTransaction)
     get_txn = opens(aio.TransactionalValueWriter[T].get_txn, ValueTransaction)
+    commit_together = waits(aio.TransactionalValueWriter[T].commit_together)
     close = waits(aio.TransactionalValueWriter[T].close)

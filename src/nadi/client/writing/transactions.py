@@ -297,34 +297,6 @@ class TransactionWriter(Generic[Own]):
             segments = await controller.epoch_segments(self.scope, self.stream, known_id.int >> 96)
         return self._opened(known_id, segments, self._lease_ms, state)
 
-    async def close(self) -> None:
-        """Release the open transactions; each ends with its lease. The writer's times then hold back no watermark,
-        unless one of its commits is still being merged."""
-        self._closed = True
-        for txn in list(self._open_transactions):
-            let_go(txn)
-        if self._notes_times:
-            self._notes_times = False
-            await leave(self._stores.controller, self.scope, self.stream, self._writer_id)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"this transaction writer of {self.scope}/{self.stream} was closed")
-
-    def _opened(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None = None) -> Own:
-        txn = self._made(txn_id, segments, lease_ms, state)
-        if state in (None, "OPEN"):
-            self._open_transactions.add(txn)
-        return txn
-
-    def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Own:
-        raise NotImplementedError
-
-
-@checked()
-class TransactionalEventWriter(TransactionWriter[Transaction]):
-    """Begins and resumes the transactions of one writer on one stream."""
-
     async def commit_together(
         self,
         transactions: Sequence[UUID | str],
@@ -362,6 +334,34 @@ class TransactionalEventWriter(TransactionWriter[Transaction]):
                     return cut
                 await asyncio.sleep(_STATE_PAUSE_S)
         return None
+
+    async def close(self) -> None:
+        """Release the open transactions; each ends with its lease. The writer's times then hold back no watermark,
+        unless one of its commits is still being merged."""
+        self._closed = True
+        for txn in list(self._open_transactions):
+            let_go(txn)
+        if self._notes_times:
+            self._notes_times = False
+            await leave(self._stores.controller, self.scope, self.stream, self._writer_id)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"this transaction writer of {self.scope}/{self.stream} was closed")
+
+    def _opened(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None = None) -> Own:
+        txn = self._made(txn_id, segments, lease_ms, state)
+        if state in (None, "OPEN"):
+            self._open_transactions.add(txn)
+        return txn
+
+    def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Own:
+        raise NotImplementedError
+
+
+@checked()
+class TransactionalEventWriter(TransactionWriter[Transaction]):
+    """Begins and resumes the transactions of one writer on one stream."""
 
     def _made(self, txn_id: UUID, segments: list[SegmentRange], lease_ms: int, state: str | None) -> Transaction:
         return Transaction(self, txn_id, segments, lease_ms, state)
