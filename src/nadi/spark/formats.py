@@ -19,7 +19,14 @@ from nadi.spark.reading.metadata import MetadataReader
 from nadi.spark.reading.rows import SCHEMA
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 from nadi.spark.writing.creation import ensure_stream
+from nadi.spark.writing.modes import check_overwrite, plan_of
 from nadi.spark.writing.sink import BatchWriter, StreamWriter
+
+_NO_TABLES = (
+    "Spark keeps the options of a table of a Python source, and hands them to no query: say CREATE TEMPORARY VIEW … "
+    "USING nadi OPTIONS (…), which can be read and inserted into; or give them with each query: "
+    "SELECT * FROM t WITH (scope = …)"
+)
 
 
 class Source:
@@ -29,6 +36,8 @@ class Source:
         self._given, self._format = given, format_
 
     def schema(self) -> str:
+        if {"provider", "owner"} <= self._given.keys():
+            raise InvalidArgumentError(_NO_TABLES)
         metadata = {name.lower(): value for name, value in self._given.items()}.get("metadata")
         return SCHEMA if metadata is None else METADATA_SCHEMAS.get(metadata, SCHEMA)
 
@@ -48,19 +57,29 @@ class Source:
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        if overwrite:
-            raise InvalidArgumentError('a stream can only be appended to: use .mode("append")')
-        return BatchWriter(self._writable(Use.WRITE), schema)
+        self._check_any()
+        check_overwrite(WriteOptions.from_spark(self._given, Use.WRITE, self._format), overwrite=overwrite)
+        options = self._writable(Use.WRITE)
+        client = client_of(options.controller)
+        return BatchWriter(options, schema, client.run(plan_of(client.manager, options)))
 
     def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
-            raise InvalidArgumentError('a stream can only be appended to: use .outputMode("append")')
+            raise InvalidArgumentError(
+                'outputMode("complete") writes all results again with each batch: use .outputMode("append") or "update"'
+            )
         return StreamWriter(self._writable(Use.WRITE_STREAM), schema)
 
     def _read_options(self, use: Use) -> ReadOptions:
+        self._check_any()
         return ReadOptions.from_spark(self._given, use, self._format)
 
+    def _check_any(self) -> None:
+        if not self._given:
+            raise InvalidArgumentError(f"no option is given. {_NO_TABLES}")
+
     def _writable(self, use: Use) -> WriteOptions:
+        self._check_any()
         options = WriteOptions.from_spark(self._given, use, self._format)
         client = client_of(options.controller)
         client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))

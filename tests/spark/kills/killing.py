@@ -146,9 +146,9 @@ class KillingWriter(DataSourceStreamArrowWriter):
         self._steps.at("committing")
         commit_all, steps = intents.commit_all, self._steps
 
-        async def recorded(*given: Any) -> None:
+        async def recorded(*given: Any) -> Any:
             steps.at("recorded")
-            await commit_all(*given)
+            return await commit_all(*given)
 
         intents.commit_all = recorded  # type: ignore[assignment]
         try:

@@ -58,7 +58,7 @@ def _pravegas(
     return Option(name, uses, meaning, default, pravega_default, True, also)
 
 
-_STREAMING, _BATCH = frozenset({Use.READ_STREAM}), frozenset({Use.READ})
+_STREAMING, _BATCH, _BATCH_WRITE = frozenset({Use.READ_STREAM}), frozenset({Use.READ}), frozenset({Use.WRITE})
 OPTIONS: tuple[Option, ...] = (
     # where
     _pravegas("controller", _ALL, "the controller's address", "tcp://127.0.0.1:9090"),
@@ -104,6 +104,17 @@ OPTIONS: tuple[Option, ...] = (
     # what is written
     Option("event_attribute_name", _WRITES, "the column with the events, binary or string", "event"),
     Option("routing_key_attribute_name", _WRITES, "the string column with their keys", "routing_key, if there is one"),
+    Option(
+        "save_mode",
+        _BATCH_WRITE,
+        'what `mode("append")` does in a stream with events: `append`; `errorifexists` fails; `ignore` does nothing',
+        "append",
+    ),
+    Option("truncate", _BATCH_WRITE, '`true` lets `mode("overwrite")` drop all that was in the stream before', "false"),
+    Option("txnAppId", _BATCH_WRITE, "with `txnVersion`: the job whose writes count once each, whatever is run again"),
+    Option(
+        "txnVersion", _BATCH_WRITE, "the number of the write, as a batch's id; one up to the last is not written again"
+    ),
     _pravegas(
         "exactly_once",
         _WRITES,

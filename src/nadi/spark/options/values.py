@@ -14,10 +14,12 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
     return value == "true"
 
 
-def needed(options: Mapping[str, str], name: str) -> str:
+def needed(options: Mapping[str, str], name: str, shown: str = "") -> str:
+    """shown: the name as its users write it, if not in small letters."""
     value = options.get(name)
     if not value:
-        raise InvalidArgumentError(f"the option {name!r} is missing: say .option({name!r}, ...)")
+        shown = shown or name
+        raise InvalidArgumentError(f"the option {shown!r} is missing: say .option({shown!r}, ...)")
     return value
 
 

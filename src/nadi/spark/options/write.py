@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nadi.errors import InvalidArgumentError
 from nadi.limits import TXN_LEASE_MAX_MS, TXN_LEASE_MIN_MS
 from nadi.naming import check_name
 from nadi.spark.options.creation import NO_CREATION, Creation, creation_of
@@ -14,6 +15,8 @@ from nadi.spark.options.values import flag, needed, number
 from nadi.spark.options.where import Where, connection_of
 
 DAY_MS = 24 * 3600 * 1000
+SAVE_MODES = ("append", "errorifexists", "ignore")
+_APP_ID_MAX_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,8 @@ class WriteOptions(Where):
 
     routing_key_column: None means "routing_key" if there is such a column. exactly_once: False writes without
     transactions. waits_for_readers: a write ends once its events can be read, which is asked for every poll_s.
-    creation: what to do if the stream to be written doesn't exist.
+    creation: what to do if the stream to be written doesn't exist. save_mode: what to do if it has events; one of
+    SAVE_MODES. truncates: what it had is dropped. application: the job and the number of its write, which count once.
     """
 
     event_column: str = "event"
@@ -32,22 +36,50 @@ class WriteOptions(Where):
     waits_for_readers: bool = True
     poll_s: float = 0.005
     creation: Creation = NO_CREATION
+    save_mode: str = "append"
+    truncates: bool = False
+    application: tuple[str, int] | None = None
 
     @classmethod
     def from_spark(cls, given: Mapping[str, str], use: Use = Use.WRITE, format_: Format = Format.NADI) -> WriteOptions:
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
         options = checked(given, use, format_)
+        exactly_once = flag(options, "exactly_once", True)
         return cls(
             controller=connection_of(options),
             scope=check_name("scope", needed(options, "scope")),
             stream=check_name("stream", needed(options, "stream")),
             event_column=options.get("event_attribute_name", "event"),
             routing_key_column=options.get("routing_key_attribute_name"),
-            exactly_once=flag(options, "exactly_once", True),
+            exactly_once=exactly_once,
             transaction_timeout_ms=number(
                 options, "transaction_timeout_ms", DAY_MS, TXN_LEASE_MIN_MS, TXN_LEASE_MAX_MS
             ),
             waits_for_readers=flag(options, "read_after_write_consistency", True),
             poll_s=number(options, "transaction_status_poll_interval_ms", 5, 1, 60_000) / 1000,
             creation=creation_of(options, format_),
+            save_mode=_save_mode(options),
+            truncates=flag(options, "truncate", False),
+            application=_application(options, exactly_once=exactly_once),
         )
+
+
+def _save_mode(options: Mapping[str, str]) -> str:
+    mode = options.get("save_mode", "append").lower()
+    if mode not in SAVE_MODES:
+        raise InvalidArgumentError(f"the option 'save_mode' is {mode[:40]!r}: it must be {', '.join(SAVE_MODES)}")
+    return mode
+
+
+def _application(options: Mapping[str, str], *, exactly_once: bool) -> tuple[str, int] | None:
+    if "txnappid" not in options and "txnversion" not in options:
+        return None
+    name = needed(options, "txnappid", "txnAppId")
+    version = number(options, "txnversion", -1, 0, (1 << 63) - 1)
+    if version < 0:
+        raise InvalidArgumentError("the option 'txnVersion' is missing: 'txnAppId' needs it beside it")
+    if len(name.encode()) > _APP_ID_MAX_BYTES:
+        raise InvalidArgumentError(f"the option 'txnAppId' has over {_APP_ID_MAX_BYTES} bytes")
+    if not exactly_once:
+        raise InvalidArgumentError("the option 'txnAppId' has no effect with 'exactly_once' as false")
+    return name, version

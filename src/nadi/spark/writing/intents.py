@@ -1,9 +1,9 @@
-"""Each batch of a streaming query's sink takes effect once, whatever crashes: a durable record of intent.
+"""Each batch of a sink takes effect once, whatever crashes: a durable record of intent.
 
 Spark asks to commit a batch again if it crashed before writing its own commit log, with new tasks and so
-new transactions. So there is one record per (query, stream), changed only by compare-and-set:
+new transactions. So there is one record per query (or application) and stream, changed only by compare-and-set:
 
-    batch 7, [transactions], pending  →  commit each of them, idempotent  →  batch 7, done
+    batch 7, [transactions], pending  →  commit them together, idempotent  →  batch 7, done, behind its stream cut
 
 If batch 7 is requested again, the recorded transactions are rolled forward and the new ones aborted. What
 always holds: a query's transaction is committed only while it is in the record.
@@ -12,10 +12,12 @@ always holds: a query's transaction is committed only while it is in the record.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from nadi.backoff import Tries
 from nadi.client.aio import ABSENT, StreamManager, Table
@@ -29,6 +31,8 @@ from nadi.errors import (
     TransactionNotFoundError,
     UnavailableError,
 )
+from nadi.limits import TXN_TOGETHER_MAX
+from nadi.model.streamcut import StreamCut
 from nadi.spark.options.write import WriteOptions
 
 TABLE = "spark-sinks"
@@ -41,41 +45,55 @@ class Intent(msgspec.Struct, frozen=True):
     batch: int
     transactions: list[UUID]
     done: bool
+    cut: str | None = None  # of the stream, behind all of the batch's events, once that is known
+    former: str | None = None  # another, before which everything is dropped after the commit
 
 
 class SinkRecord:
-    """The record of one query and one stream."""
+    """The record of one writer and one stream. writer: a query's id, or `application` of a name.
 
-    def __init__(self, manager: StreamManager, options: WriteOptions, query_id: str) -> None:
-        self._manager, self._options, self._query_id = manager, options, query_id
+    skips: a batch before the last one was written long ago, so it is passed over instead of being refused.
+    """
+
+    def __init__(self, manager: StreamManager, options: WriteOptions, writer: str, *, skips: bool = False) -> None:
+        self._manager, self._options, self._skips = manager, options, skips
+        self._name = writer if skips else f"query {writer}"
         self._table: Table = manager.table(options.scope, TABLE)
-        self._key = f"{query_id}/{options.stream}".encode()
+        self._key = f"{writer}/{options.stream}".encode()
 
-    async def commit(self, batch: int, transactions: Sequence[UUID]) -> None:
-        """Make the batch part of the stream if it isn't yet; return once readers can see it."""
+    async def last(self) -> Intent | None:
+        """What was written last, or is being written."""
         await self._table.create()
-        tries = Tries(f"the record of query {self._query_id}")
+        held = await self._table.get(self._key)
+        return msgspec.json.decode(held.value, type=Intent) if held else None
+
+    async def commit(self, batch: int, transactions: Sequence[UUID], former: StreamCut | None = None) -> None:
+        """Make the batch part of the stream if it isn't yet; return once readers can see it. former: kept with it."""
+        await self._table.create()
+        tries = Tries(f"the record of {self._name}")
         while True:
             held = await self._table.get(self._key)
             intent = msgspec.json.decode(held.value, type=Intent) if held else None
             version = held.version if held else ABSENT
             if intent is not None and intent.batch > batch:
                 await abort_all(self._manager, self._options, transactions)
+                if self._skips:
+                    return
                 raise ConflictError(
-                    f"batch {batch} of query {self._query_id} comes after batch {intent.batch} was written to "
+                    f"batch {batch} of {self._name} comes after batch {intent.batch} was written to "
                     f"{self._options.scope}/{self._options.stream}: its checkpoint is older than the stream; use a new "
                     "checkpoint"
                 )
             if intent is not None and not intent.done:
-                what = f"batch {intent.batch} of query {self._query_id}"
-                await commit_all(self._manager, self._options, intent.transactions, what)
-                is_stored = await self._put(Intent(intent.batch, intent.transactions, True), version)
+                what = f"batch {intent.batch} of {self._name}"
+                cut = await commit_all(self._manager, self._options, intent.transactions, what)
+                is_stored = await self._put(replace(intent, done=True, cut=_text(cut)), version)
             elif intent is not None and intent.batch == batch:
                 extra = set(transactions) - set(intent.transactions)
                 await abort_all(self._manager, self._options, extra)
                 return
             else:
-                is_stored = await self._put(Intent(batch, list(transactions), False), version)
+                is_stored = await self._put(Intent(batch, list(transactions), False, former=_text(former)), version)
             if not is_stored:
                 await tries.lost()
 
@@ -97,27 +115,33 @@ class SinkRecord:
         return True
 
 
-async def commit_all(manager: StreamManager, options: WriteOptions, transactions: Sequence[UUID], what: str) -> None:
-    """Commit in order and, unless the options say otherwise, wait until readers can see all; those already committed
-    stay as they are.
+async def commit_all(
+    manager: StreamManager, options: WriteOptions, transactions: Sequence[UUID], what: str
+) -> StreamCut | None:
+    """Commit all by one decision (of more than the server takes, by a few) and, unless the options say otherwise, wait
+    until readers can see all: a stream cut behind their events, if it is known. Those committed already stay so.
 
     TransactionFailedError, naming `what`, if one was aborted or has timed out.
     """
     controller, scope, stream = stores_of(manager).controller, options.scope, options.stream
-    for txn_id in transactions:
-        try:
-            await controller.commit_transaction(scope, stream, txn_id)
-        except (TransactionFailedError, TransactionNotFoundError) as error:
-            raise _lost(what, scope, stream, txn_id) from error
+    groups = list(_groups(transactions))
+    try:
+        for group in groups:
+            await controller.commit_together(scope, stream, group)
+    except TransactionFailedError as error:
+        raise _lost(what, scope, stream, error) from error
     if not options.waits_for_readers:
-        return
+        return None
     late = f"{what} is not committed yet after {_COMMIT_TIMEOUT_S} s: start again"
+    cut: StreamCut | None = None
     async with TimeLimit(_COMMIT_TIMEOUT_S, lambda: late):
-        for txn_id in transactions:
-            while (state := await controller.transaction_state(scope, stream, txn_id)) != "COMMITTED":
-                if state in ("ABORTING", "ABORTED"):
-                    raise _lost(what, scope, stream, txn_id)
-                await asyncio.sleep(options.poll_s)
+        for group in groups:
+            is_merged = False
+            while not is_merged:
+                is_merged, cut = await controller.find_commit(scope, stream, group)
+                if not is_merged:
+                    await asyncio.sleep(options.poll_s)
+    return cut
 
 
 async def abort_all(manager: StreamManager, options: WriteOptions, transactions: Iterable[UUID]) -> None:
@@ -130,9 +154,23 @@ async def abort_all(manager: StreamManager, options: WriteOptions, transactions:
             continue
 
 
-def _lost(what: str, scope: str, stream: str, txn_id: UUID) -> TransactionFailedError:
+def _lost(what: str, scope: str, stream: str, error: TransactionFailedError) -> TransactionFailedError:
     return TransactionFailedError(
-        f"{what} can't be committed to {scope}/{stream}: its transaction {txn_id} was aborted or has timed out, "
-        "and what it held is lost. Raise transaction_timeout_ms above the longest time that a query may be "
-        "down; to write that batch again, start from its offsets with a new checkpoint"
+        f"{what} can't be committed to {scope}/{stream}: {error}. Raise transaction_timeout_ms above the longest time "
+        "that a query may be down; to write that batch again, start from its offsets with a new checkpoint"
     )
+
+
+def application(name: str) -> str:
+    """The writer that an application's writes are recorded for."""
+    return f"application {name}"
+
+
+def _text(cut: StreamCut | None) -> str | None:
+    return cut.as_text() if cut is not None else None
+
+
+def _groups(transactions: Iterable[UUID]) -> Iterator[list[UUID]]:
+    left = iter(transactions)
+    while group := list(islice(left, TXN_TOGETHER_MAX)):
+        yield group

@@ -1,4 +1,4 @@
-"""Rows to events, in transactions: one for each task, committed by the driver when all tasks are done.
+"""Rows to events, in transactions: one for each task, committed together by the driver when all tasks are done.
 
 A task's transaction has a short lease while it is written, so that a killed task's is soon gone, and a
 long one once it is handed to the driver, so that it outlives a driver's restart.
@@ -20,7 +20,8 @@ from nadi.client.writing.transactions import let_go
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import Client, begin_task, client_of
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.intents import SinkRecord, abort_all, commit_all
+from nadi.spark.writing.intents import SinkRecord, abort_all, application, commit_all
+from nadi.spark.writing.modes import BatchPlan, drop_former
 
 _WRITING_LEASE_MS = 60_000
 
@@ -153,19 +154,37 @@ class _Writer:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """`df.write`: all tasks' transactions are committed one after another once all are written.
+    """`df.write`: all or nothing, by one commit of all tasks' transactions."""
 
-    A driver that dies during the commit leaves some of them in the stream and not the others.
-    """
+    def __init__(self, options: WriteOptions, schema: StructType, plan: BatchPlan) -> None:
+        super().__init__(options, schema)
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if self._plan.skips:
+            return Written(None, None, None)
+        return super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options, client = self._options, client_of(self._options.controller)
         written = _transactions(messages)
-        client.run(commit_all(client.manager, options, written, "the rows of this write"))
+        if options.application is not None:
+            name, version = options.application
+            if not self._plan.skips:
+                record = SinkRecord(client.manager, options, application(name), skips=True)
+                client.run(record.commit(version, written, self._plan.former))
+        else:
+            client.run(commit_all(client.manager, options, written, "the rows of this write"))
+        client.run(drop_former(client.manager, options, self._plan))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         options, client = self._options, client_of(self._options.controller)
-        client.run(abort_all(client.manager, options, _transactions(messages)))
+        written = _transactions(messages)
+        if options.application is None:
+            client.run(abort_all(client.manager, options, written))
+        else:
+            record = SinkRecord(client.manager, options, application(options.application[0]))
+            client.run(record.abort(written))
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

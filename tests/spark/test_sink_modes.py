@@ -1,0 +1,233 @@
+"""Batch writes: all or nothing, once an application's version, and what they do with a stream that has events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+import nadi
+from nadi.client.manager.streams import stores_of
+from nadi.errors import InvalidArgumentError, NotEmptyError, TransactionFailedError
+from nadi.spark.connections import Connection, client_of
+from nadi.spark.formats import Source
+from nadi.spark.options.table import Format
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.writing.intents import SinkRecord, application
+from nadi.spark.writing.sink import BatchWriter, Written
+
+SCHEMA = StructType([StructField("event", BinaryType()), StructField("routing_key", StringType())])
+
+
+class Home:
+    def __init__(self, uri: str, manager: nadi.StreamManager) -> None:
+        self.uri, self.manager = uri, manager
+
+    def stream(self, name: str, segments: int = 2) -> str:
+        self.manager.create_stream("home", name, segments)
+        return name
+
+    def given(self, stream: str, **options: Any) -> dict[str, str]:
+        return {"controller": self.uri, "scope": "home", "stream": stream} | {k: str(v) for k, v in options.items()}
+
+    def writer(self, stream: str, overwrite: Any = False, **options: Any) -> Any:
+        return Source(self.given(stream, **options), Format.NADI).writer(SCHEMA, overwrite)
+
+    def write(self, stream: str, *tasks: str, overwrite: Any = False, **options: Any) -> None:
+        """What Spark does with `df.write`: each text is a task's rows."""
+        writer = self.writer(stream, overwrite=overwrite, **options)
+        writer.commit([writer.write(iter([rows(task)])) for task in tasks])
+
+    def events(self, stream: str) -> str:
+        end = self.manager.stream_info("home", stream).tail
+        found = self.manager.read_events("home", stream, end=end)
+        return "".join(sorted(event.data.decode() for event in found))
+
+
+def rows(text: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"event": [one.encode() for one in text], "routing_key": list(text)})
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    with (
+        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        yield Home(server.controller_uri, manager)
+
+
+def test_the_rows_of_all_tasks_or_none(home: Home) -> None:
+    stream = home.stream("whole")
+    writer = home.writer(stream)
+    messages = [writer.write(iter([rows(task)])) for task in ("abc", "def", "")]
+    assert home.events(stream) == ""
+    with home.manager.create_transaction_writer("home", stream) as transactions:
+        transactions.get_txn(messages[1].transaction).abort(wait=True)
+    with pytest.raises(TransactionFailedError, match="the rows of this write can't be committed to home/whole"):
+        writer.commit(messages)
+    assert home.events(stream) == ""
+    writer.abort(messages)
+    home.write(stream, "ghi", "jkl", "")
+    assert home.events(stream) == "ghijkl"
+
+
+def test_more_tasks_than_are_committed_together(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nadi.spark.writing.intents.TXN_TOGETHER_MAX", 2)
+    stream = home.stream("many")
+    home.write(stream, *"abcde")
+    assert home.events(stream) == "abcde"
+
+
+def test_an_applications_version_is_written_once(home: Home) -> None:
+    stream = home.stream("versions")
+    once = {"txnAppId": "daily sums"}
+    home.write(stream, "ab", "c", **once, txnVersion=3)
+    home.write(stream, "ab", "c", **once, txnVersion=3)
+    home.write(stream, "x", **once, txnVersion=2)
+    home.write(stream, "d", **once, txnVersion=9)
+    home.write(stream, "e", txnAppId="another", txnVersion=0)
+    assert home.events(stream) == "abcde"
+
+
+def test_an_applications_version_that_was_cut_off_is_finished(home: Home) -> None:
+    """The driver died after the record, and before it had committed anything."""
+    stream = home.stream("cut-off")
+    once = {"txnAppId": "job", "txnVersion": 1}
+    home.write(stream, "z")
+    writer = home.writer(stream, overwrite=True, truncate="true", **once)
+    messages = [writer.write(iter([rows("ab")]))]
+    options = WriteOptions.from_spark(home.given(stream, truncate="true", **once))
+    client = client_of(Connection(home.uri))
+    record = SinkRecord(client.manager, options, application("job"), skips=True)
+
+    async def only_record() -> None:
+        from nadi.spark.writing.intents import Intent
+
+        await record.last()
+        former = writer._plan.former
+        await record._put(Intent(1, [messages[0].transaction], False, former=former.as_text()), -2)
+
+    client.run(only_record())
+    home.write(stream, "ab", overwrite=True, truncate="true", **once)
+    assert home.events(stream) == "ab", "once, and without what was there before the first try"
+    last = client.run(record.last())
+    assert last is not None
+    assert last.done
+    assert last.cut == home.manager.stream_info("home", stream).tail.as_text()
+    home.write(stream, "ab", overwrite=True, truncate="true", **once)
+    assert home.events(stream) == "ab"
+
+
+def test_modes(home: Home) -> None:
+    stream = home.stream("modes")
+    home.write(stream, "a", save_mode="errorifexists")
+    with pytest.raises(NotEmptyError, match="home/modes has events already, and save_mode is errorifexists"):
+        home.write(stream, "b", save_mode="errorifexists")
+    home.write(stream, "b", save_mode="ignore")
+    assert home.events(stream) == "a"
+    home.write(stream, "b", save_mode="append")
+    assert home.events(stream) == "ab"
+    home.write("made", "c", save_mode="ignore", allow_create_stream="true")
+    assert home.events("made") == "c"
+    home.manager.truncate_stream(home.manager.stream_info("home", stream).tail)
+    home.write(stream, "d", save_mode="errorIfExists")
+    assert home.events(stream) == "d"
+
+
+def test_overwriting_drops_what_was_there_once_the_new_is(home: Home) -> None:
+    stream = home.stream("over")
+    home.write(stream, "abc")
+    writer = home.writer(stream, overwrite=True, truncate="true")
+    messages = [writer.write(iter([rows("de")]))]
+    home.write(stream, "f")  # meanwhile, and so it stays
+    writer.commit(messages)
+    assert home.events(stream) == "def"
+    with pytest.raises(InvalidArgumentError, match=r'say .option\("truncate", "true"\) too'):
+        home.writer(stream, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"save_mode": "overwrite"}, "must be append, errorifexists, ignore"),
+        ({"truncate": "true"}, "no effect without mode"),
+        ({"txnAppId": "a"}, "'txnVersion' is missing"),
+        ({"txnVersion": "1"}, "'txnAppId' is missing"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "'txnversion' is '-1': it must be a number from 0"),
+        ({"txnAppId": "a" * 300, "txnVersion": "1"}, "has over 256 bytes"),
+        ({"txnAppId": "a", "txnVersion": "1", "exactly_once": "false"}, "no effect with 'exactly_once'"),
+    ],
+)
+def test_a_wrong_option_is_named(home: Home, options: dict[str, str], says: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=says):
+        home.writer("any", **options)
+
+
+def test_complete_output_is_refused(home: Home) -> None:
+    with pytest.raises(InvalidArgumentError, match="all results again with each batch"):
+        Source(home.given("any"), Format.NADI).stream_writer(SCHEMA, True)
+
+
+def test_a_batch_is_behind_a_cut_that_is_kept(home: Home) -> None:
+    stream = home.stream("kept")
+    client = client_of(Connection(home.uri))
+    options = WriteOptions.from_spark(home.given(stream))
+    writer: BatchWriter = home.writer(stream)
+    messages = [writer.write(iter([rows(task)])) for task in ("ab", "cd")]
+    ids = [message.transaction for message in messages if isinstance(message, Written) and message.transaction]
+    record = SinkRecord(client.manager, options, "query")
+    client.run(record.commit(0, ids))
+    home.write(stream, "later")
+    last = client.run(record.last())
+    assert last is not None
+    assert last.cut is not None
+    end = nadi.StreamCut.from_text(last.cut)
+    assert sorted(event.data for event in home.manager.read_events("home", stream, end=end)) == [b"a", b"b", b"c", b"d"]
+    assert client.run(stores_of(client.manager).controller.find_commit("home", stream, ids)) == (True, end)
+
+
+# --- as Spark has it ----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_modes_and_views_in_spark(spark: Any, home: Home) -> None:
+    stream = home.stream("sql", 1)
+    letters = spark.createDataFrame([("a",), ("b",)], "event string")
+    write = letters.write.format("nadi").options(**home.given(stream))
+    for mode in ("errorifexists", "ignore"):
+        with pytest.raises(Exception, match=r'cannot be written in the ".*" mode'):  # Spark's own word, for any source
+            write.mode(mode).save()
+    write.option("save_mode", "errorifexists").mode("append").save()
+    with pytest.raises(Exception, match="has events already"):
+        write.option("save_mode", "errorifexists").mode("append").save()
+    options = ", ".join(f"{name} '{value}'" for name, value in home.given(stream).items())
+    spark.sql(f"CREATE TEMPORARY VIEW letters USING nadi OPTIONS ({options})")
+    spark.sql("INSERT INTO letters VALUES (X'63', 'scope', 'stream', 0, 0)")
+    found = [row.text for row in spark.sql("SELECT CAST(event AS string) AS text FROM letters").collect()]
+    assert sorted(found) == ["a", "b", "c"]
+    with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE kept USING nadi OPTIONS ({options})")
+    named = ", ".join(f"{name} = '{value}'" for name, value in home.given(stream).items())
+    spark.sql("CREATE TABLE bare (event binary, scope string, stream string, segment_id long, offset long) USING nadi")
+    try:
+        with pytest.raises(Exception, match="no option is given"):
+            spark.sql("SELECT * FROM bare").collect()
+        assert spark.sql(f"SELECT * FROM bare WITH ({named})").count() == 3
+    finally:
+        spark.sql("DROP TABLE bare")
+    writes = home.stream("batches", 1)
+
+    def write_batch(rows: Any, number: int) -> None:
+        for _ in range(2):  # as if the driver had died after the write
+            once = {"txnAppId": "letters", "txnVersion": number}
+            rows.select("event").write.format("nadi").options(**home.given(writes), **once).mode("append").save()
+
+    rows = spark.readStream.format("nadi").options(**home.given(stream)).load()
+    query = rows.writeStream.foreachBatch(write_batch).trigger(availableNow=True).start()
+    query.awaitTermination(120)
+    assert home.events(writes) == "abc"
