@@ -108,8 +108,8 @@ class ScopeNotFoundError(NotFoundError):
 
 
 class StreamNotFoundError(NotFoundError):
-    def __init__(self, scope: str, stream: str) -> None:
-        super().__init__(f"there is no stream {scope}/{stream}: create it first, or check its spelling")
+    def __init__(self, scope: str, stream: str, advice: str = "create it first, or check its spelling") -> None:
+        super().__init__(f"there is no stream {scope}/{stream}: {advice}")
         self.scope, self.stream = scope, stream
 
 

@@ -317,6 +317,11 @@ FUNCTION_RETRY_AFTER_S = 300.0  # the longest that a service can ask to wait for
 FUNCTION_REPLY_BYTES = 64 * MIB  # of a service's answer
 DEAD_LETTER_DATA_BYTES = 4 * MIB  # of an event, kept in its dead letter: base64 makes a third more of it
 
+# --- Spark ---------------------------------------------------------------------------------------
+SPARK_STREAMS = 1_000  # that one query reads: each has its cut in every offset
+SPARK_LOOK_FOR_STREAMS_S = 2.0  # how often a query looks for streams that were created
+SPARK_STREAMS_AT_ONCE = 16  # of them, asked about at one time
+
 
 def override(limits: dict[str, Any], text: str) -> None:
     """Set limits from `name=value,...`; ValueError for one that doesn't exist, or a value that isn't a number above 0.

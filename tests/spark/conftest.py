@@ -13,6 +13,8 @@ import pytest
 import nadi
 from nadi.spark import tuned
 
+from .queries import Home
+
 # Spark's Python workers must find nadi: not the first python3 on the PATH, but this one
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # moments are told exactly
@@ -53,3 +55,14 @@ def world(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worl
     ):
         manager.create_scope("home")
         yield World(server.controller_uri, manager, spark)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A server with a scope, and no Spark."""
+    with (
+        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        yield Home(server.controller_uri, manager)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,67 +29,10 @@ from nadi.spark.reading.tasks import Piece, PiecesPartition
 from pyspark_nadi import DefaultSource
 
 from .conftest import World
+from .queries import Home, Query
 from .scaled import ScaledStream, check_once_in_order, scaled_as_it_went_wrong
 
 pytestmark = pytest.mark.spark
-
-
-@dataclass
-class Home:
-    uri: str
-    manager: nadi.StreamManager
-
-    def events(self, stream: str) -> list[nadi.client.Event]:
-        """All that the stream has now."""
-        return list(self.manager.read_events("home", stream, end=self.manager.cuts("home", stream).tail()))
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    """A server with a scope, and no Spark."""
-    with (
-        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
-        nadi.StreamManager(server.controller_uri) as manager,
-    ):
-        manager.create_scope("home")
-        yield Home(server.controller_uri, manager)
-
-
-class Query:
-    """What Spark does with a reader: each batch planned, then read; begun again at any offset."""
-
-    def __init__(self, home: Home, stream: str, **options: str) -> None:
-        given = {"controller": home.uri, "scope": "home", "stream": stream, **options}
-        self.options = ReadOptions.from_spark(given, Use.READ_STREAM)
-        self.reader = StreamReader(self.options)
-        self.offsets = [self.reader.initialOffset()]
-        self.batches: list[list[bytes]] = []
-
-    def trigger(self) -> bool:
-        """One batch; False if there is nothing to read."""
-        start = self.offsets[-1]
-        end = self.reader.latestOffset(start, self.reader.getDefaultReadLimit())
-        if end == start:
-            return False
-        self.batches.append(self.read(start, end))
-        self.offsets.append(end)
-        return True
-
-    def read(self, start: dict[str, Any], end: dict[str, Any]) -> list[bytes]:
-        partitions = list(self.reader.partitions(start, end))
-        random.Random(len(self.batches)).shuffle(partitions)  # whichever task is first
-        return [event for one in partitions for rows in self.reader.read(one) for event in rows.column(0).to_pylist()]
-
-    def restart(self, at: int) -> None:
-        self.reader = StreamReader(self.options)
-        if at < len(self.batches):
-            assert sorted(self.read(self.offsets[at], self.offsets[at + 1])) == sorted(self.batches[at])
-        del self.offsets[at + 1 :], self.batches[at:]
-
-    def run(self) -> list[bytes]:
-        while self.trigger():
-            assert len(self.batches) < 500, "the query never ends"
-        return [event for batch in self.batches for event in batch]
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -50,8 +50,9 @@ class Source:
     def stream_reader(self, schema: StructType) -> StreamReader | RefusedStreamReader:
         try:
             options = _readable(self._read_options(Use.READ_STREAM), schema)
-            if isinstance(options.end, str) and is_moment(options.end):
-                raise InvalidArgumentError(f"the option 'end' is a time, {options.end}: {NO_ENDING_MOMENT}")
+            for end in (options.end, *options.ends.values()):
+                if isinstance(end, str) and is_moment(end):
+                    raise InvalidArgumentError(f"the option 'end' is a time, {end}: {NO_ENDING_MOMENT}")
         except NadiError as error:
             return RefusedStreamReader(error)
         return StreamReader(options)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from nadi.client.places.moments import HEAD, TAIL, moment_ms, moment_of
+from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_of
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
@@ -15,6 +15,7 @@ from nadi.limits import MIB
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.options.names import checked
+from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.values import flag, needed, number
 from nadi.spark.options.where import Where, connection_of
@@ -25,6 +26,7 @@ METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "StreamInfo": "head_stream_cut string, tail_stream_cut string",
     "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
 }
+Place = StreamCut | str | int
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 
 
@@ -32,14 +34,18 @@ _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spa
 class ReadOptions(Where):
     """What a read was given.
 
-    start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. slice_name:
+    start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. several: the
+    streams, where `stream` is "", and starts, ends: the places of those that have their own. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     max_bytes_per_trigger: None means no limit. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. metadata: what is read instead of events.
     """
 
-    start: StreamCut | str | int | None = None
-    end: StreamCut | str | int | None = None
+    start: Place | None = None
+    end: Place | None = None
+    several: Several | None = None
+    starts: Mapping[str, Place] = field(default_factory=dict)
+    ends: Mapping[str, Place] = field(default_factory=dict)
     slice_name: str | None = None
     routing_keys: tuple[str, ...] | None = None
     metadata: str | None = None
@@ -55,20 +61,34 @@ class ReadOptions(Where):
         options = checked(given, use, format_)
         metadata = _metadata(options, format_)
         scope = check_name("scope", needed(options, "scope"))
-        if metadata == "Streams":
+        several = several_of(options)
+        if several is not None:
+            stream = ""
+            _check_goes_with_several(options)
+        elif metadata == "Streams":
             stream = options.get("stream", "")
         else:
             stream = check_name("stream", needed(options, "stream"))
         limit = options.get("approx_bytes_per_trigger")
-        start = _border(options, "start", scope, stream)
-        if start is None and format_ is Format.PRAVEGA and use is Use.READ_STREAM and "start_stream_cut" not in options:
+        starts, ends = (_of_each(options, name, scope, several) for name in ("start", "end"))
+        start = None if starts else _border(options, "start", scope, stream)
+        if (
+            start is None
+            and not starts
+            and format_ is Format.PRAVEGA
+            and use is Use.READ_STREAM
+            and "start_stream_cut" not in options
+        ):
             start = TAIL
         return cls(
             controller=connection_of(options),
             scope=scope,
             stream=stream,
             start=start,
-            end=_border(options, "end", scope, stream),
+            end=None if ends else _border(options, "end", scope, stream),
+            several=several,
+            starts=starts,
+            ends=ends,
             slice_name=_slice_name(options),
             routing_keys=_routing_keys(options),
             metadata=metadata,
@@ -78,6 +98,46 @@ class ReadOptions(Where):
             max_partitions=number(options, "max_partitions", 16, 1, 10_000),
             min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )
+
+    def of_stream(self, stream: str) -> ReadOptions:
+        """What is read of one of several streams."""
+        if self.several is None:
+            return self
+        start, end = self.starts.get(stream, self.start), self.ends.get(stream, self.end)
+        return replace(self, stream=stream, several=None, start=start, end=end, starts={}, ends={})
+
+
+def _check_goes_with_several(options: Mapping[str, str]) -> None:
+    way = next(name for name in ("streams", "stream_pattern", "stream_tag") if name in options)
+    for other in ("slice", "metadata"):
+        if other in options:
+            raise InvalidArgumentError(f"the options {way!r} and {other!r} exclude each other: name one 'stream'")
+
+
+def _of_each(options: Mapping[str, str], name: str, scope: str, several: Several | None) -> dict[str, Place]:
+    """The value of `start` or `start_stream_cut` (or of `end`, `end_stream_cut`) where it is a JSON object: a place for
+    each stream."""
+    for given in (name, f"{name}_stream_cut"):
+        text = options.get(given, "")
+        is_object = text.lstrip().startswith("{")
+        if several is None or (not is_object and (text.lower() in (*_PLACES, "") or is_moment(text))):
+            continue
+        try:
+            places = msgspec.json.decode(text, type=dict[str, str])
+        except msgspec.DecodeError:
+            raise InvalidArgumentError(
+                f"the option {given!r} is {text[:60]!r}, a place in one stream: with several it must be "
+                f'{HEAD}, {TAIL}, a time, or a JSON object with a place for each, such as {{"meters": "{TAIL}"}}'
+            ) from None
+        found: dict[str, Place] = {}
+        for stream, place in places.items():
+            if not several.takes(check_name("stream", stream)):
+                raise InvalidArgumentError(f"the option {given!r} has a place for {stream}, which {several} leaves out")
+            value = _border({given: place}, name, scope, stream)
+            if value is not None:
+                found[stream] = value
+        return found
+    return {}
 
 
 def _metadata(options: Mapping[str, str], format_: Format) -> str | None:
@@ -136,7 +196,7 @@ def _on_damage(options: Mapping[str, str]) -> OnDamage:
     raise InvalidArgumentError(f"the option 'on_damage' is {text!r}: it must be {RAISE!r} or {SKIP!r}")
 
 
-def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | int | None:
+def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> Place | None:
     """The value of `start` (or `end`), usually a bookmark, `start_stream_cut`, a cut's text, or `startingTimestamp`."""
     long_name, timestamp = f"{name}_stream_cut", _TIMESTAMPS[name]
     if timestamp.lower() in options:

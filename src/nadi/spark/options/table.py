@@ -63,7 +63,10 @@ OPTIONS: tuple[Option, ...] = (
     # where
     _pravegas("controller", _ALL, "the controller's address", "tcp://127.0.0.1:9090"),
     _pravegas("scope", _ALL, "the stream's scope", "needed"),
-    _pravegas("stream", _ALL, "the stream's name", "needed"),
+    _pravegas("stream", _ALL, "the stream's name", "needed; a read may have one of the next three instead"),
+    Option("streams", _READS, "several streams of the scope: their names with commas between them, or a JSON list"),
+    Option("stream_pattern", _READS, "all streams of the scope whose whole name matches this regular expression"),
+    Option("stream_tag", _READS, "all streams of the scope that have this tag"),
     Option("auth_user", _ALL, "who logs in, with `auth_password`", "from the environment"),
     Option("auth_password", _ALL, "the password of `auth_user`", "from the environment"),
     Option("auth_token", _ALL, "a bearer token, instead of user and password", "from the environment"),

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from nadi.client.aio import StreamManager
+from nadi.errors import InvalidArgumentError
 from nadi.spark.connections import client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.rows import read_pieces
-from nadi.spark.reading.tasks import PiecesPartition, partitions_of, pieces_of
+from nadi.spark.reading.tasks import Piece, PiecesPartition, partitions_of, pieces_of
 
 
 class BatchReader(DataSourceReader):
@@ -22,9 +24,18 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         client = client_of(self._options.controller)
-        slices = client.run(plan.batch_slices(client.manager, self._options))
-        return partitions_of(self._options, pieces_of(self._options.stream, slices))
+        return partitions_of(self._options, client.run(_pieces(client.manager, self._options)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)
         return read_pieces(self._options, partition.pieces)
+
+
+async def _pieces(manager: StreamManager, options: ReadOptions) -> list[Piece]:
+    pieces = []
+    names = await plan.streams_of(manager, options)
+    if not names:
+        raise InvalidArgumentError(f"scope {options.scope} has no stream that {options.several} takes: check it")
+    for name in names:
+        pieces += pieces_of(name, await plan.batch_slices(manager, options.of_stream(name)))
+    return pieces

@@ -13,6 +13,8 @@ from nadi.client.places import cuts
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import HEAD, TAIL
 from nadi.client.reading.boundary import check_boundary, check_cut
+from nadi.errors import InvalidArgumentError
+from nadi.limits import SPARK_STREAMS
 from nadi.model.streamcut import StreamCut
 from nadi.spark.options.read import ReadOptions
 
@@ -35,6 +37,25 @@ async def resolve(manager: StreamManager, options: ReadOptions, cut: StreamCut |
     check_cut(cut, options.scope, options.stream)
     await check_boundary(stores_of(manager), cut)
     return cut
+
+
+async def streams_of(manager: StreamManager, options: ReadOptions) -> list[str]:
+    """The streams that are read now, by name; StreamNotFoundError if one that is named isn't there,
+    InvalidArgumentError if there are too many."""
+    several = options.several
+    if several is None:
+        return [options.stream]
+    if several.names:
+        for name in several.names:
+            await manager.stream_configuration(options.scope, name)
+        return list(several.names)
+    found = sorted(name for name in await manager.list_streams(options.scope, several.tag) if several.takes(name))
+    if len(found) > SPARK_STREAMS:
+        raise InvalidArgumentError(
+            f"{several} takes {len(found):,} streams of scope {options.scope}, and one query reads at most "
+            f"{SPARK_STREAMS:,}: make several queries"
+        )
+    return found
 
 
 async def start_of(manager: StreamManager, options: ReadOptions) -> StreamCut:

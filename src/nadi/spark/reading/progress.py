@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
@@ -39,6 +40,7 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
 from nadi.spark.reading.offsets import Offset
 
+_Key = TypeVar("_Key", int, str)
 _logger = logging.getLogger(__name__)
 _FIRST_LOOK_BYTES = 64 * KIB
 _TRIES = 5  # while what is planned is truncated
@@ -143,12 +145,7 @@ class Progress:
             if not self._skips:
                 raise QueryTruncatedError(self._name, error) from error
             return []
-        begin = (end.skipped_to or start.cut).positions
-        found = [
-            SegmentSlice(segment_id, max(begin.get(segment_id, 0), 0), offset)
-            for segment_id, offset in end.cut.positions.items()
-            if offset > max(begin.get(segment_id, 0), 0)
-        ]
+        found = slices_of(start, end)
         return await self._left(found) if self._skips else found
 
     # --- inside -----------------------------------------------------------------------------
@@ -247,6 +244,16 @@ class Progress:
         return found
 
 
+def slices_of(start: Offset, end: Offset) -> list[SegmentSlice]:
+    """What lies between two offsets, one of which `Progress.next` made from the other."""
+    begin = (end.skipped_to or start.cut).positions
+    return [
+        SegmentSlice(segment_id, max(begin.get(segment_id, 0), 0), offset)
+        for segment_id, offset in end.cut.positions.items()
+        if offset > max(begin.get(segment_id, 0), 0)
+    ]
+
+
 def latest(
     cut: StreamCut, head: StreamCut, cut_segments: Sequence[SegmentRange], head_segments: Sequence[SegmentRange]
 ) -> StreamCut:
@@ -262,13 +269,13 @@ def latest(
     return cutorder.latest(StreamCut(cut.scope, cut.stream, positions), head, ranges)
 
 
-def shares(sizes: Mapping[int, int], total: int) -> dict[int, int]:
+def shares(sizes: Mapping[_Key, int], total: int) -> dict[_Key, int]:
     """`total` divided so that nobody gets more than its size, and who gets less gets as much as any.
 
     >>> shares({1: 10, 2: 500, 3: 700}, 210)
     {1: 10, 2: 100, 3: 100}
     """
-    given = {}
+    given: dict[_Key, int] = {}
     left = total
     for done, (key, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
         given[key] = min(size, left // (len(sizes) - done))

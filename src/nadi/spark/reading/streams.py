@@ -1,0 +1,220 @@
+"""All streams of one query, one `Progress` each: which there are, where each batch ends, what its tasks read.
+
+A stream that appears is put into the offset where it begins, and read from the next batch on: what a batch reads still
+follows from its two offsets alone. One that was deleted is an error, or is left behind and named in the offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from nadi.client.aio import StreamManager
+from nadi.client.places.moments import TAIL
+from nadi.errors import InvalidStreamCutError, NotFoundError, StreamNotFoundError
+from nadi.limits import SPARK_LOOK_FOR_STREAMS_S, SPARK_STREAMS_AT_ONCE
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.reading import plan
+from nadi.spark.reading.offsets import Offset, Offsets
+from nadi.spark.reading.progress import Progress, StreamView, shares, slices_of
+from nadi.spark.reading.tasks import Piece, pieces_of
+
+_logger = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
+_GONE = (
+    "it was deleted under a query, or the query's options name it no more, and what the query had not read of it is "
+    'lost. To go on with its other streams, add .option("failOnDataLoss", "false") to the read'
+)
+
+
+class QueryStreams:
+    """The streams of one query, as they are found, and how far it is in each."""
+
+    def __init__(self, manager: StreamManager, options: ReadOptions) -> None:
+        self._manager, self._options = manager, options
+        self._progress: dict[str, Progress] = {}
+        self._names: list[str] = []
+        self._looked_at: float | None = None
+        self._is_closed = False  # streams that appear are none of this query's
+
+    async def begin(self) -> Offsets:
+        """Where a new query starts."""
+        await self._look()
+
+        async def start(name: str) -> Offset:
+            return Offset(await plan.start_of(self._manager, self._options.of_stream(name)))
+
+        return Offsets(await _each(self._names, start))
+
+    async def next(self, start: Offsets, max_bytes: int | None = None) -> Offsets:
+        """Where a batch that starts at `start` ends now; `start` itself if nothing can be read.
+
+        max_bytes: about how much it may hold, over all streams, each of which gives at least an event.
+        StreamNotFoundError if one of the streams was deleted and that is not to be passed over.
+        """
+        await self._look()
+        self._check_same(start)
+        mine = {name: one for name, one in start.streams.items() if self._takes(name)}
+
+        async def reach(name: str) -> Offset | None:
+            return await self._reach(name, mine[name], None)
+
+        found = await _each(mine, reach)
+        ends = {name: end for name, end in found.items() if end is not None}
+        if max_bytes is not None:
+            ends |= await self._limited(mine, ends, max_bytes)
+        left = [name for name in start.streams if name not in ends]
+        for name in left:
+            self._pass_over(name, start.streams[name])
+        ends |= await self._new(start)
+        return start if ends == start.streams else Offsets(ends, tuple(sorted(left)))
+
+    async def pieces(self, start: Offsets, end: Offsets) -> list[Piece]:
+        """What the batch between two offsets reads, one of which `next` made from the other."""
+        self._check_same(end)
+
+        async def read(name: str) -> list[Piece]:
+            begin, options = start.streams[name], self._options.of_stream(name)
+            try:
+                slices = await (await self._of(name)).slices(begin, end.streams[name])
+                return pieces_of(name, await plan.narrowed(self._manager, options, slices))
+            except StreamNotFoundError as error:
+                if self._options.several is None:
+                    raise
+                self._pass_over(name, begin, error)
+                return []
+
+        names = [name for name, one in end.streams.items() if start.streams.get(name, one) != one]
+        return [piece for pieces in (await _each(names, read)).values() for piece in pieces]
+
+    async def stop_at_tails(self) -> None:
+        """No batch goes past what there is now."""
+        await self._look()
+        self._is_closed = True
+
+        async def stop(name: str) -> None:
+            tail = await plan.resolve(self._manager, self._options.of_stream(name), TAIL)
+            await (await self._of(name)).limit_to("what is available now", tail)
+
+        await _each(self._names, stop)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        """Find the streams, if it is time to."""
+        is_known = self._looked_at is not None and (self._options.several is None or self._options.several.names)
+        if self._is_closed or is_known:
+            return
+        if self._looked_at is not None and time.monotonic() - self._looked_at < SPARK_LOOK_FOR_STREAMS_S:
+            return
+        try:
+            self._names = await plan.streams_of(self._manager, self._options)
+        except StreamNotFoundError as error:  # one that is named: if the query knew it, the offset says so
+            assert self._options.several is not None
+            if not self._options.skip_truncated:
+                raise self._gone(error.stream) from error
+            known = await self._manager.list_streams(self._options.scope)
+            self._names = sorted(set(self._options.several.names).intersection(known))
+        self._looked_at = time.monotonic()
+
+    async def _of(self, name: str) -> Progress:
+        progress = self._progress.get(name)
+        if progress is None:
+            options = await plan.with_slice(self._manager, self._options.of_stream(name))
+            view = StreamView(self._manager, options.scope, name, options.on_damage)
+            progress = Progress(view, skip_truncated=options.skip_truncated)
+            if options.end is not None:
+                await progress.limit_to("end", await plan.resolve(self._manager, options, options.end))
+            self._progress[name] = progress
+        return progress
+
+    async def _reach(self, name: str, start: Offset, max_bytes: int | None) -> Offset | None:
+        """Where a batch ends in one stream; None if it was deleted."""
+        try:
+            return await (await self._of(name)).next(start, max_bytes)
+        except StreamNotFoundError:
+            if self._options.several is None:
+                raise
+            return None
+
+    async def _limited(
+        self, starts: Mapping[str, Offset], ends: Mapping[str, Offset], max_bytes: int
+    ) -> dict[str, Offset]:
+        """The ends of those streams that have more than their share."""
+        sizes = {
+            name: size
+            for name, end in ends.items()
+            if (size := sum(piece.size_bytes for piece in slices_of(starts[name], end)))
+        }
+        given = shares(sizes, max_bytes)
+
+        async def reach(name: str) -> Offset | None:
+            return await self._reach(name, starts[name], max(1, given[name]))
+
+        found = await _each([name for name, size in sizes.items() if given[name] < size], reach)
+        return {name: end for name, end in found.items() if end is not None}
+
+    async def _new(self, start: Offsets) -> dict[str, Offset]:
+        """The streams that appeared, each where it begins."""
+
+        async def begin(name: str) -> Offset | None:
+            try:
+                own = self._options.starts.get(name)
+                if own is not None:
+                    return Offset(await plan.resolve(self._manager, self._options.of_stream(name), own))
+                return Offset(await self._manager.cuts(self._options.scope, name).head())
+            except NotFoundError:
+                return None  # gone again
+
+        found = await _each([name for name in self._names if name not in start.streams], begin)
+        return {name: one for name, one in found.items() if one is not None}
+
+    def _takes(self, name: str) -> bool:
+        return self._options.several is None or self._options.several.takes(name)
+
+    def _check_same(self, offsets: Offsets) -> None:
+        """InvalidStreamCutError for a checkpoint of other streams."""
+        options = self._options
+        for name, one in offsets.streams.items():
+            if one.cut.scope != options.scope or one.cut.stream != name:
+                raise _other(f"{one.cut.scope}/{one.cut.stream}", f"scope {options.scope}")
+        if options.several is None and list(offsets.streams) != [options.stream]:
+            raise _other(", ".join(sorted(offsets.streams)) or "no stream", f"{options.scope}/{options.stream}")
+
+    def _gone(self, name: str) -> StreamNotFoundError:
+        return StreamNotFoundError(self._options.scope, name, _GONE)
+
+    def _pass_over(self, name: str, start: Offset, error: Exception | None = None) -> None:
+        if not self._options.skip_truncated:
+            raise self._gone(name) from error
+        _logger.warning("stream %s/%s left a query, which was at %s", self._options.scope, name, start.cut)
+
+
+def _other(found: str, wanted: str) -> InvalidStreamCutError:
+    return InvalidStreamCutError(
+        f"this query's checkpoint is of {found}, and the query reads {wanted}: give it the options that its checkpoint "
+        "was made with, or a new checkpoint"
+    )
+
+
+async def _each(names: Iterable[str], work: Callable[[str], Awaitable[_Result]]) -> dict[str, _Result]:
+    """The work for each name, some at one time; the first error once all are done."""
+    turns = asyncio.Semaphore(SPARK_STREAMS_AT_ONCE)
+    wanted = list(names)
+    if len(wanted) == 1:
+        return {wanted[0]: await work(wanted[0])}
+
+    async def one(name: str) -> _Result:
+        async with turns:
+            return await work(name)
+
+    results = await asyncio.gather(*map(one, wanted), return_exceptions=True)
+    found: dict[str, _Result] = {}
+    for name, result in zip(wanted, results, strict=True):
+        if isinstance(result, BaseException):
+            raise result
+        found[name] = result
+    return found
