@@ -15,6 +15,7 @@ import nadi
 from nadi.cli.app import app
 from nadi.client import RetentionPolicy, ScalingPolicy
 from nadi.errors import InvalidArgumentError
+from nadi.spark.options.admission import Admission
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import BY_KEY, OPTIONS, Format, Use, markdown
 from nadi.spark.options.write import WriteOptions
@@ -44,8 +45,17 @@ def use_of(given: dict[str, Any]) -> Use:
         ({"start_stream_cut": CUT.as_text()}, "start", CUT),
         ({"end_stream_cut": "latest"}, "end", "tail"),
         ({"end_stream_cut": "unbounded"}, "end", None),
-        ({"approx_bytes_per_trigger": "5000"}, "max_bytes_per_trigger", 5000),
-        ({"max_bytes_per_trigger": "5000"}, "max_bytes_per_trigger", 5000),
+        ({"approx_bytes_per_trigger": "5000"}, "admission", Admission(5000)),
+        ({"max_bytes_per_trigger": "5000"}, "admission", Admission(5000)),
+        ({"maxBytesPerTrigger": "5000"}, "admission", Admission(5000)),
+        ({"maxOffsetsPerTrigger": "5"}, "admission", Admission(max_events=5)),
+        ({"maxBytesPerSegment": "5"}, "admission", Admission(max_segment_bytes=5)),
+        ({"minOffsetsPerTrigger": "5"}, "admission", Admission(min_events=5, max_delay_s=900)),
+        (
+            {"minOffsetsPerTrigger": "5", "maxTriggerDelay": "250ms"},
+            "admission",
+            Admission(min_events=5, max_delay_s=0.25),
+        ),
         ({"transaction_timeout_ms": "60000"}, "transaction_timeout_ms", 60_000),
         ({"transaction_timeout_time": "60000"}, "transaction_timeout_ms", 60_000),
         ({"transaction_status_poll_interval_ms": "50"}, "poll_s", 0.05),
@@ -69,6 +79,10 @@ def test_a_value(given: dict[str, Any], field: str, value: Any) -> None:
     [
         ({"start_stream_cut": "noon"}, "is none of earliest, unbounded, latest, head, tail, and"),
         ({"approx_bytes_per_trigger": "0"}, "must be a number from 1 to"),
+        ({"maxOffsetsPerTrigger": "x"}, "'maxOffsetsPerTrigger' is 'x': it must be a number from 1 to"),
+        ({"maxTriggerDelay": "15m"}, "'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger'"),
+        ({"minOffsetsPerTrigger": "5", "maxTriggerDelay": "soon"}, "'maxTriggerDelay' is 'soon': it must be a time"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is 5, more than 'maxOffsetsPerTrigger', 4"),
         ({"approx_bytes_per_trigger": "1", "max_bytes_per_trigger": "1"}, "mean the same: give one of them"),
         ({"transaction_timeout_ms": "1"}, "'transaction_timeout_ms' is '1': it must be a number from"),
         ({"transaction_status_poll_interval_ms": "0"}, "must be a number from 1 to 60,000"),

@@ -18,6 +18,7 @@ from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+from nadi.spark.reading.admission import Room
 from nadi.spark.reading.offsets import Offset
 from nadi.spark.reading.progress import Progress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
@@ -96,6 +97,10 @@ class View(StreamView):
             found.append(SegmentSlice(piece.segment_id, piece.start, max(ends, default=piece.start)))
         return found
 
+    async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
+        ends = [e.end for e in self.random.segments[piece.segment_id] if piece.start < e.end <= piece.end][:events]
+        return len(ends), SegmentSlice(piece.segment_id, piece.start, max(ends, default=piece.start))
+
 
 class Query:
     """One query's life: its checkpoint, and what each of its batches gave."""
@@ -122,7 +127,7 @@ class Query:
     def trigger(self, max_bytes: int | None) -> bool:
         """One batch; False if there is nothing to read."""
         start = self.offsets[-1]
-        end = run(self.progress.next(start, max_bytes))
+        end = run(self.progress.next(start, Room() if max_bytes is None else self.room(max_bytes)))
         if end == start:
             return False
         assert end.cut != start.cut
@@ -137,6 +142,11 @@ class Query:
         self.offsets.append(end)
         self.batches.append(self.read(start, end))
         return True
+
+    def room(self, size: int) -> Room:
+        """By bytes, by events, or both."""
+        few = max(1, size // 20)
+        return self.stream.chance.choice([Room(size), Room(None, few), Room(size, 5, 50), Room(None, None, size)])
 
     def read(self, start: Offset, end: Offset) -> list[Written]:
         """What the tasks give, whichever is first."""

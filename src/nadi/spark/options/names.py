@@ -24,8 +24,6 @@ _INSTEAD = {
     "startingoffsetsbytimestamp": "give 'startingTimestamp'",
     "endingoffsets": "give 'end' (head, tail, a bookmark, a time or a stream cut)",
     "endingoffsetsbytimestamp": "give 'endingTimestamp'",
-    "maxoffsetspertrigger": "give 'approx_bytes_per_trigger'",
-    "maxbytespertrigger": "give 'approx_bytes_per_trigger'",
     "maxfilespertrigger": "give 'approx_bytes_per_trigger'",
     "minpartitions": "give 'min_partition_bytes' and 'max_partitions'",
     "subscribe": "name streams with 'scope' and 'stream' or 'streams'",

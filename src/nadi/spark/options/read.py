@@ -14,6 +14,7 @@ from nadi.errors import InvalidArgumentError, InvalidStreamCutError
 from nadi.limits import MIB
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
+from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
 from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
@@ -37,7 +38,7 @@ class ReadOptions(Where):
     start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. several: the
     streams, where `stream` is "", and starts, ends: the places of those that have their own. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
-    max_bytes_per_trigger: None means no limit. skip_truncated: a streaming query continues after truncated events.
+    admission: how much a batch of a query may hold. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. metadata: what is read instead of events.
     """
 
@@ -51,7 +52,7 @@ class ReadOptions(Where):
     metadata: str | None = None
     on_damage: OnDamage = RAISE
     skip_truncated: bool = False
-    max_bytes_per_trigger: int | None = None
+    admission: Admission = NO_LIMITS
     max_partitions: int = 16
     min_partition_bytes: int = MIB
 
@@ -69,7 +70,6 @@ class ReadOptions(Where):
             stream = options.get("stream", "")
         else:
             stream = check_name("stream", needed(options, "stream"))
-        limit = options.get("approx_bytes_per_trigger")
         starts, ends = (_of_each(options, name, scope, several) for name in ("start", "end"))
         start = None if starts else _border(options, "start", scope, stream)
         if (
@@ -94,7 +94,7 @@ class ReadOptions(Where):
             metadata=metadata,
             on_damage=_on_damage(options),
             skip_truncated=_skips_truncated(options),
-            max_bytes_per_trigger=None if limit is None else number(options, "approx_bytes_per_trigger", 0, 1, 1 << 50),
+            admission=admission_of(options),
             max_partitions=number(options, "max_partitions", 16, 1, 10_000),
             min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )

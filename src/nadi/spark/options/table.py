@@ -101,7 +101,16 @@ OPTIONS: tuple[Option, ...] = (
     Option("on_damage", _READS, "data damaged on the server's disk: `raise` fails the task, `skip` goes on", "raise"),
     Option("failOnDataLoss", _STREAMING, "whether a query fails at events truncated before it read them", "true"),
     Option("skip_truncated", _STREAMING, "the opposite of `failOnDataLoss`", "false"),
-    _pravegas("approx_bytes_per_trigger", _STREAMING, "about so much is read at once", also=("max_bytes_per_trigger",)),
+    _pravegas(
+        "approx_bytes_per_trigger",
+        _STREAMING,
+        "about so many bytes are read at once",
+        also=("max_bytes_per_trigger", "maxBytesPerTrigger"),
+    ),
+    Option("maxBytesPerSegment", _STREAMING, "about so many bytes of one segment are read at once"),
+    Option("maxOffsetsPerTrigger", _STREAMING, "so many events are read at once, at most"),
+    Option("minOffsetsPerTrigger", _STREAMING, "a batch waits until there are so many events"),
+    Option("maxTriggerDelay", _STREAMING, "but not for longer than this: `500ms`, `30s`, `15m`, `2h`", "15m"),
     Option("max_partitions", _READS, "tasks of a read, at most; a segment is read by one task", "16"),
     Option("min_partition_bytes", _READS, "fewer tasks if there is less to read than this for each", "1048576"),
     # what is written

@@ -24,7 +24,7 @@ def needed(options: Mapping[str, str], name: str, shown: str = "") -> str:
 
 
 def number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    text = options.get(name)
+    text = options.get(name.lower())
     if text is None:
         return default
     if not text.isdecimal() or not low <= int(text) <= high:

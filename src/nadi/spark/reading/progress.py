@@ -14,7 +14,6 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from nadi.client.aio import StreamManager
 from nadi.client.manager.streams import stores_of
@@ -25,7 +24,6 @@ from nadi.client.reading.damage import RAISE, OnDamage
 from nadi.client.segments.info import SegmentInfo
 from nadi.errors import (
     EpochGoneError,
-    InvalidArgumentError,
     InvalidStreamCutError,
     PastEndError,
     QueryTruncatedError,
@@ -38,11 +36,13 @@ from nadi.model.frontier import Bound, Frontier
 from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
+from nadi.spark.reading.admission import Room, dealt, shares
+from nadi.spark.reading.event_ends import EventEnds
 from nadi.spark.reading.offsets import Offset
 
-_Key = TypeVar("_Key", int, str)
 _logger = logging.getLogger(__name__)
 _FIRST_LOOK_BYTES = 64 * KIB
+ROOM_FOR_ALL = Room()
 _TRIES = 5  # while what is planned is truncated
 
 
@@ -51,7 +51,7 @@ class StreamView:
 
     def __init__(self, manager: StreamManager, scope: str, stream: str, on_damage: OnDamage = RAISE) -> None:
         self.scope, self.stream = scope, stream
-        self._on_damage = on_damage
+        self._event_ends = EventEnds(stores_of(manager), scope, stream, on_damage)
         self.ends = SegmentEnds(stores_of(manager), scope, stream)
         self._manager = manager
         self._ranges: dict[int, SegmentRange] = {}
@@ -80,25 +80,12 @@ class StreamView:
         return await stores_of(self._manager).controller.head(self.scope, self.stream)
 
     async def cut_short(self, given: Mapping[SegmentSlice, int]) -> list[SegmentSlice]:
-        """Of each slice the longest head that has whole events and at most so many bytes.
+        """Of each slice a head that has whole events and about so many bytes."""
+        return await asyncio.gather(*(self._event_ends.cut_short(piece, size) for piece, size in given.items()))
 
-        Where events end is known from their headers only, so what is cut short is read here once.
-        """
-        return await asyncio.gather(*(self._cut_short(piece, size) for piece, size in given.items()))
-
-    async def _cut_short(self, piece: SegmentSlice, size: int) -> SegmentSlice:
-        if size >= piece.size_bytes:
-            return piece
-        end = piece.start
-        if size > 0:
-            name = segment_name(self.scope, self.stream, piece.segment_id)
-            try:
-                stop = piece.start + size
-                async for block in self._manager.read_segment_range(name, piece.start, stop, on_damage=self._on_damage):
-                    end = block.offset + block.size_bytes
-            except InvalidArgumentError:
-                pass  # it ends within an event: the boundary before that is what is looked for
-        return SegmentSlice(piece.segment_id, piece.start, end)
+    async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
+        """The head of a slice that has so many events, or all of it, and how many it has."""
+        return await self._event_ends.take(piece, events)
 
 
 class Progress:
@@ -109,6 +96,7 @@ class Progress:
         self._bounds: dict[str, Bound] = {}
         self._checked: StreamCut | None = None  # made here, or found to be legal
         self._turn = 0
+        self.events = 0  # of the last batch, where there was room for so many only
 
     async def limit_to(self, name: str, cut: StreamCut) -> None:
         """No batch goes past this cut from now on; another one of the same name takes its place."""
@@ -119,17 +107,17 @@ class Progress:
             ranges = await self._view.ranges(cut)
         self._bounds[name] = Bound(cut.positions, ranges)
 
-    async def next(self, start: Offset, max_bytes: int | None = None) -> Offset:
+    async def next(self, start: Offset, room: Room = ROOM_FOR_ALL) -> Offset:
         """Where a batch that starts at `start` ends now; `start` itself if nothing can be read.
 
-        max_bytes: about how much it may hold; each segment in turn gives at least one event.
+        room: how much it may hold, about; each segment in turn gives at least one event.
         QueryTruncatedError if what comes next was truncated and is not to be skipped.
         """
         cut, skipped_to = start.cut, None
         for _ in range(_TRIES):
             try:
                 await self._check(cut)
-                end = await self._advance(cut, max_bytes)
+                end = await self._advance(cut, room)
             except TruncatedError as error:
                 cut = skipped_to = await self._behind(cut, error)
                 continue
@@ -147,6 +135,10 @@ class Progress:
             return []
         found = slices_of(start, end)
         return await self._left(found) if self._skips else found
+
+    async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
+        """The head of a slice that has so many events, or all of it, and how many it has."""
+        return await self._view.take(piece, events)
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -167,7 +159,7 @@ class Progress:
             ) from error
         self._checked = cut
 
-    async def _advance(self, start: StreamCut, max_bytes: int | None) -> StreamCut:
+    async def _advance(self, start: StreamCut, room: Room) -> StreamCut:
         frontier = Frontier(
             await self._view.ranges(start), [segment for segment, offset in start.positions.items() if offset < 0]
         )
@@ -178,8 +170,11 @@ class Progress:
             end = self._end(segment, offsets[segment], infos[segment], self._limit(piece))
             if end > offsets[segment]:
                 slices.append(SegmentSlice(segment, offsets[segment], end))
-        if max_bytes is not None and slices:
-            slices = await self._limited(slices, max_bytes)
+        self._turn += room.is_limited
+        if slices and (room.size_bytes, room.segment_bytes) != (None, None):
+            slices = await self._within(slices, room)
+        if slices and room.events is not None:
+            slices = await self._taken(slices, room.events)
         self._view.learn(frontier.segments)
         return StreamCut(
             self._view.scope,
@@ -202,21 +197,36 @@ class Progress:
         limits = [limit for bound in self._bounds.values() if (limit := bound.limit(piece)) is not None]
         return min(limits, default=None)
 
-    async def _limited(self, slices: list[SegmentSlice], max_bytes: int) -> list[SegmentSlice]:
-        """The slices cut short at event boundaries, to about `max_bytes` in all.
+    async def _within(self, slices: list[SegmentSlice], room: Room) -> list[SegmentSlice]:
+        """The slices cut short at event boundaries, to about as many bytes as there is room for.
 
         Large events may be more than a segment's share: so that none is left behind forever, one segment of
         each batch, another each time, gives its next event whatever its size.
         """
-        given = shares({piece.segment_id: piece.size_bytes for piece in slices}, max_bytes)
+        most = room.segment_bytes
+        sizes = {s.segment_id: s.size_bytes if most is None else min(s.size_bytes, most) for s in slices}
+        given = sizes if room.size_bytes is None else shares(sizes, room.size_bytes)
         found = await self._view.cut_short({piece: given[piece.segment_id] for piece in slices})
-        self._turn += 1
         first = self._turn % len(slices)
         size = _FIRST_LOOK_BYTES
         while not found[first].size_bytes:
             (found[first],) = await self._view.cut_short({slices[first]: min(size, slices[first].size_bytes)})
             size *= 4
         return [piece for piece in found if piece.size_bytes]
+
+    async def _taken(self, slices: list[SegmentSlice], events: int) -> list[SegmentSlice]:
+        """The slices cut short to so many events in all."""
+        by_id = {piece.segment_id: piece for piece in slices}
+        found: list[SegmentSlice] = []
+
+        async def take(segment: int, share: int) -> int:
+            taken, head = await self._view.take(by_id[segment], share)
+            found.append(head)
+            return taken
+
+        sizes = {piece.segment_id: piece.size_bytes for piece in slices}
+        self.events = await dealt(sizes, events, self._turn, take)
+        return found
 
     async def _behind(self, cut: StreamCut, error: TruncatedError) -> StreamCut:
         """The first place at or after the cut whose events are there; QueryTruncatedError if that is not wanted."""
@@ -267,17 +277,3 @@ def latest(
         ranges |= forgotten
         positions |= dict.fromkeys(forgotten, 0)
     return cutorder.latest(StreamCut(cut.scope, cut.stream, positions), head, ranges)
-
-
-def shares(sizes: Mapping[_Key, int], total: int) -> dict[_Key, int]:
-    """`total` divided so that nobody gets more than its size, and who gets less gets as much as any.
-
-    >>> shares({1: 10, 2: 500, 3: 700}, 210)
-    {1: 10, 2: 100, 3: 100}
-    """
-    given: dict[_Key, int] = {}
-    left = total
-    for done, (key, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1])):
-        given[key] = min(size, left // (len(sizes) - done))
-        left -= given[key]
-    return given

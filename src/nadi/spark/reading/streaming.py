@@ -13,6 +13,8 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
@@ -21,6 +23,7 @@ from nadi.client.reading.read_ahead import what_became_of
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError
 from nadi.naming import parse_segment_name
 from nadi.spark.connections import Client, client_of
+from nadi.spark.options.admission import NO_LIMITS
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.offsets import Offsets
 from nadi.spark.reading.rows import read_pieces
@@ -43,14 +46,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return client.run(streams.begin()).to_json(is_one=self._options.several is None)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self._options.max_bytes_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
+        admission = self._options.admission
+        if admission.max_bytes is not None:
+            return ReadMaxBytes(admission.max_bytes)
+        if admission.max_events is not None:
+            return ReadMaxRows(admission.max_events)
+        if admission.max_segment_bytes is not None:
+            return ReadMaxBytes(admission.max_segment_bytes)
+        return ReadAllAvailable() if admission.min_events is None else ReadMinRows(admission.min_events)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The limit is what `getDefaultReadLimit` says, for any of the options; or none, as `once` wants it."""
         client, streams = self._begun()
-        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         begin = Offsets.from_json(start)
-        end = client.run(streams.next(begin, max_bytes))
+        admission = NO_LIMITS if isinstance(limit, ReadAllAvailable) else self._options.admission
+        end = client.run(streams.next(begin, admission))
         return start if end == begin else end.to_json(is_one=self._options.several is None)
 
     def prepareForTriggerAvailableNow(self) -> None:

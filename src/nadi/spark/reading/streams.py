@@ -13,13 +13,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from nadi.client.aio import StreamManager
+from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import TAIL
 from nadi.errors import InvalidStreamCutError, NotFoundError, StreamNotFoundError
 from nadi.limits import SPARK_LOOK_FOR_STREAMS_S, SPARK_STREAMS_AT_ONCE
+from nadi.spark.options.admission import NO_LIMITS, Admission
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
+from nadi.spark.reading.admission import Minimum, Room, dealt, shares
 from nadi.spark.reading.offsets import Offset, Offsets
-from nadi.spark.reading.progress import Progress, StreamView, shares, slices_of
+from nadi.spark.reading.progress import ROOM_FOR_ALL, Progress, StreamView, slices_of
 from nadi.spark.reading.tasks import Piece, pieces_of
 
 _logger = logging.getLogger(__name__)
@@ -38,6 +41,8 @@ class QueryStreams:
         self._progress: dict[str, Progress] = {}
         self._names: list[str] = []
         self._looked_at: float | None = None
+        self._minimum = Minimum(options.admission)
+        self._turn = 0
         self._is_closed = False  # streams that appear are none of this query's
 
     async def begin(self) -> Offsets:
@@ -49,28 +54,37 @@ class QueryStreams:
 
         return Offsets(await _each(self._names, start))
 
-    async def next(self, start: Offsets, max_bytes: int | None = None) -> Offsets:
-        """Where a batch that starts at `start` ends now; `start` itself if nothing can be read.
+    async def next(self, start: Offsets, admission: Admission = NO_LIMITS) -> Offsets:
+        """Where a batch that starts at `start` ends now; `start` itself if nothing can be read, or too little.
 
-        max_bytes: about how much it may hold, over all streams, each of which gives at least an event.
+        admission: how much it may hold, over all streams.
         StreamNotFoundError if one of the streams was deleted and that is not to be passed over.
         """
         await self._look()
         self._check_same(start)
         mine = {name: one for name, one in start.streams.items() if self._takes(name)}
 
+        room = Room(admission.max_bytes, admission.max_events, admission.max_segment_bytes)
+        is_alone = len(mine) == 1 and admission.min_events is None
+
         async def reach(name: str) -> Offset | None:
-            return await self._reach(name, mine[name], None)
+            return await self._reach(name, mine[name], room if is_alone else ROOM_FOR_ALL)
 
         found = await _each(mine, reach)
         ends = {name: end for name, end in found.items() if end is not None}
-        if max_bytes is not None:
-            ends |= await self._limited(mine, ends, max_bytes)
+        waits = admission.min_events is not None and ends != mine and not self._is_closed
+        if waits and not await self._is_enough(mine, ends):
+            return start
+        if room.is_limited and not is_alone:
+            ends |= await self._limited(mine, ends, room)
         left = [name for name in start.streams if name not in ends]
         for name in left:
             self._pass_over(name, start.streams[name])
         ends |= await self._new(start)
-        return start if ends == start.streams else Offsets(ends, tuple(sorted(left)))
+        if ends == start.streams:
+            return start
+        self._minimum.begin_batch()
+        return Offsets(ends, tuple(sorted(left)))
 
     async def pieces(self, start: Offsets, end: Offsets) -> list[Piece]:
         """What the batch between two offsets reads, one of which `next` made from the other."""
@@ -131,31 +145,51 @@ class QueryStreams:
             self._progress[name] = progress
         return progress
 
-    async def _reach(self, name: str, start: Offset, max_bytes: int | None) -> Offset | None:
+    async def _reach(self, name: str, start: Offset, room: Room) -> Offset | None:
         """Where a batch ends in one stream; None if it was deleted."""
         try:
-            return await (await self._of(name)).next(start, max_bytes)
+            return await (await self._of(name)).next(start, room)
         except StreamNotFoundError:
             if self._options.several is None:
                 raise
             return None
 
+    async def _is_enough(self, starts: Mapping[str, Offset], ends: Mapping[str, Offset]) -> bool:
+        """Whether what lies between is enough for a batch."""
+
+        async def take(name: str, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
+            return await (await self._of(name)).take(piece, events)
+
+        slices = ((name, piece) for name, end in ends.items() for piece in slices_of(starts[name], end))
+        return await self._minimum.is_reached(slices, take)
+
     async def _limited(
-        self, starts: Mapping[str, Offset], ends: Mapping[str, Offset], max_bytes: int
-    ) -> dict[str, Offset]:
-        """The ends of those streams that have more than their share."""
+        self, starts: Mapping[str, Offset], ends: Mapping[str, Offset], room: Room
+    ) -> Mapping[str, Offset]:
+        """The ends of those streams that have something, within the room for them all."""
+        self._turn += 1
+        found: dict[str, Offset] = {}
         sizes = {
             name: size
             for name, end in ends.items()
             if (size := sum(piece.size_bytes for piece in slices_of(starts[name], end)))
         }
-        given = shares(sizes, max_bytes)
+        given = sizes if room.size_bytes is None else shares(sizes, room.size_bytes)
 
-        async def reach(name: str) -> Offset | None:
-            return await self._reach(name, starts[name], max(1, given[name]))
+        async def reach(name: str, events: int | None = None) -> None:
+            end = await self._reach(name, starts[name], Room(max(1, given[name]), events, room.segment_bytes))
+            if end is not None:
+                found[name] = end
 
-        found = await _each([name for name, size in sizes.items() if given[name] < size], reach)
-        return {name: end for name, end in found.items() if end is not None}
+        async def take(name: str, events: int) -> int:
+            await reach(name, events)
+            return (await self._of(name)).events
+
+        if room.events is None:
+            await _each([name for name in sizes if given[name] < sizes[name] or room.segment_bytes], reach)
+            return found
+        await dealt(sizes, room.events, self._turn, take)
+        return {name: starts[name] for name in sizes} | found
 
     async def _new(self, start: Offsets) -> dict[str, Offset]:
         """The streams that appeared, each where it begins."""
