@@ -288,15 +288,16 @@ class EpochGoneError(TruncatedError):
 
 
 class QueryTruncatedError(TruncatedError):
-    def __init__(self, stream: str, gap: TruncatedError, *, is_skipping: bool = False) -> None:
+    def __init__(self, stream: str, gap: TruncatedError, cuts: Sequence[object] = (), skips: bool = False) -> None:
+        gone = "; gone is what lies from {} to {}".format(*cuts) if cuts else ""
         advice = (
             "restart it: it continues after the gap"
-            if is_skipping
-            else 'to continue with what is left, add .option("skip_truncated", "true") to the read; to start '
-            "elsewhere, give the query a new checkpoint and a start"
+            if skips
+            else 'to go on with the rest, add .option("skip_truncated", "true"); or give it a new checkpoint and start'
         )
-        NadiError.__init__(self, f"a query of stream {stream} can't continue: {gap}. What to do: {advice}")
-        self.stream, self.segment, self.offset, self.start_offset = stream, gap.segment, gap.offset, gap.start_offset
+        NadiError.__init__(self, f"a query of stream {stream} can't continue: {gap}{gone}. What to do: {advice}")
+        self.stream, self.cuts, self.segment = stream, tuple(cuts), gap.segment
+        self.offset, self.start_offset = gap.offset, gap.start_offset
 
 
 class DamagedDataError(NadiError):

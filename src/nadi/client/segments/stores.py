@@ -37,6 +37,7 @@ from nadi.wire.errors import is_whole
 SegmentRequest = (
     wire.GetStreamSegmentInfo
     | wire.LocateOffset
+    | wire.LocateMoment
     | wire.GetSegmentAttribute
     | wire.UpdateSegmentAttribute
     | wire.CreateTableSegment

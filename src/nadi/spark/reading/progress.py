@@ -43,6 +43,7 @@ from nadi.spark.reading.offsets import Offset
 _logger = logging.getLogger(__name__)
 _FIRST_LOOK_BYTES = 64 * KIB
 ROOM_FOR_ALL = Room()
+END = "end"  # the bound that a query's options set
 _TRIES = 5  # while what is planned is truncated
 
 
@@ -96,6 +97,9 @@ class Progress:
         self._bounds: dict[str, Bound] = {}
         self._checked: StreamCut | None = None  # made here, or found to be legal
         self._turn = 0
+        self.is_at_tail = False  # after the last batch, as far as was seen
+        self.skipped_bytes = 0  # of truncated events, at least
+        self._ends_at: StreamCut | None = None
         self.events = 0  # of the last batch, where there was room for so many only
 
     async def limit_to(self, name: str, cut: StreamCut) -> None:
@@ -106,6 +110,7 @@ class Progress:
             cut = await self._behind_head(cut)
             ranges = await self._view.ranges(cut)
         self._bounds[name] = Bound(cut.positions, ranges)
+        self._ends_at = cut if name == END else self._ends_at
 
     async def next(self, start: Offset, room: Room = ROOM_FOR_ALL) -> Offset:
         """Where a batch that starts at `start` ends now; `start` itself if nothing can be read.
@@ -139,6 +144,11 @@ class Progress:
     async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
         """The head of a slice that has so many events, or all of it, and how many it has."""
         return await self._view.take(piece, events)
+
+    @property
+    def end(self) -> StreamCut | None:
+        """Where the query ends in this stream; None if it follows it."""
+        return self._ends_at
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -175,11 +185,15 @@ class Progress:
             slices = await self._within(slices, room)
         if slices and room.events is not None:
             slices = await self._taken(slices, room.events)
+        reached = offsets | {piece.segment_id: piece.end for piece in slices}
+        self.is_at_tail = all(
+            reached[segment] == info.write_offset and not info.is_sealed for segment, info in infos.items()
+        )
         self._view.learn(frontier.segments)
         return StreamCut(
             self._view.scope,
             self._view.stream,
-            frontier.positions(offsets | {piece.segment_id: piece.end for piece in slices}),
+            frontier.positions(reached),
         )
 
     def _end(self, segment: int, offset: int, info: SegmentInfo, limit: int | None) -> int:
@@ -230,9 +244,12 @@ class Progress:
 
     async def _behind(self, cut: StreamCut, error: TruncatedError) -> StreamCut:
         """The first place at or after the cut whose events are there; QueryTruncatedError if that is not wanted."""
-        if not self._skips:
-            raise QueryTruncatedError(self._name, error) from error
         behind = await self._behind_head(cut)
+        if not self._skips:
+            raise QueryTruncatedError(self._name, error, (cut, behind)) from error
+        self.skipped_bytes += sum(
+            offset - max(cut.positions.get(segment, offset), 0) for segment, offset in behind.positions.items()
+        )
         _logger.warning("events of %s were truncated before a query read them, from %s to %s", self._name, cut, behind)
         return behind
 

@@ -63,6 +63,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = client.run(streams.next(begin, admission))
         return start if end == begin else end.to_json(is_one=self._options.several is None)
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """For the query's progress only: the tail, and `behind`, what lies before it (see `lag`)."""
+        client, streams = self._begun()
+        return client.run(streams.latest())
+
     def prepareForTriggerAvailableNow(self) -> None:
         client, streams = self._begun()
         client.run(streams.stop_at_tails())
@@ -85,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not isinstance(gap, TruncatedError):
                 raise gap from error
             scope, stream, _ = parse_segment_name(error.segment)
-            raise QueryTruncatedError(f"{scope}/{stream}", gap, is_skipping=options.skip_truncated) from error
+            raise QueryTruncatedError(f"{scope}/{stream}", gap, skips=options.skip_truncated) from error
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: Spark keeps the offsets, and the stream has its own retention."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nadi.client.aio import StreamManager
 from nadi.client.places.cuts import SegmentSlice
@@ -21,8 +21,9 @@ from nadi.spark.options.admission import NO_LIMITS, Admission
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.admission import Minimum, Room, dealt, shares
+from nadi.spark.reading.lag import Lag
 from nadi.spark.reading.offsets import Offset, Offsets
-from nadi.spark.reading.progress import ROOM_FOR_ALL, Progress, StreamView, slices_of
+from nadi.spark.reading.progress import END, ROOM_FOR_ALL, Progress, StreamView, slices_of
 from nadi.spark.reading.tasks import Piece, pieces_of
 
 _logger = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class QueryStreams:
         self._progress: dict[str, Progress] = {}
         self._names: list[str] = []
         self._looked_at: float | None = None
+        self._lag = Lag(manager)
+        self._at: Offsets | None = None  # where the latest batch ends
         self._minimum = Minimum(options.admission)
         self._turn = 0
         self._is_closed = False  # streams that appear are none of this query's
@@ -74,6 +77,7 @@ class QueryStreams:
         ends = {name: end for name, end in found.items() if end is not None}
         waits = admission.min_events is not None and ends != mine and not self._is_closed
         if waits and not await self._is_enough(mine, ends):
+            self._at = start
             return start
         if room.is_limited and not is_alone:
             ends |= await self._limited(mine, ends, room)
@@ -81,10 +85,10 @@ class QueryStreams:
         for name in left:
             self._pass_over(name, start.streams[name])
         ends |= await self._new(start)
-        if ends == start.streams:
-            return start
-        self._minimum.begin_batch()
-        return Offsets(ends, tuple(sorted(left)))
+        self._at = start if ends == start.streams else Offsets(ends, tuple(sorted(left)))
+        if self._at is not start:
+            self._minimum.begin_batch()
+        return self._at
 
     async def pieces(self, start: Offsets, end: Offsets) -> list[Piece]:
         """What the batch between two offsets reads, one of which `next` made from the other."""
@@ -103,6 +107,17 @@ class QueryStreams:
 
         names = [name for name, one in end.streams.items() if start.streams.get(name, one) != one]
         return [piece for pieces in (await _each(names, read)).values() for piece in pieces]
+
+    async def latest(self) -> dict[str, Any] | None:
+        """The tails of the streams, with what lies before them that the latest batch didn't reach; None if unknown."""
+        if self._at is None:
+            return None
+        mine = {name: self._progress[name] for name in self._at.streams if name in self._progress}
+        ends = {name: one.end for name, one in mine.items() if not one.is_at_tail}
+        ends |= dict.fromkeys(self._at.streams.keys() - mine.keys())  # it appeared just now
+        found = await self._lag.report(self._at, ends, is_one=self._options.several is None)
+        skipped = sum(one.skipped_bytes for one in self._progress.values())
+        return found | {"skipped_bytes": skipped} if found is not None and skipped else found
 
     async def stop_at_tails(self) -> None:
         """No batch goes past what there is now."""
@@ -141,7 +156,7 @@ class QueryStreams:
             view = StreamView(self._manager, options.scope, name, options.on_damage)
             progress = Progress(view, skip_truncated=options.skip_truncated)
             if options.end is not None:
-                await progress.limit_to("end", await plan.resolve(self._manager, options, options.end))
+                await progress.limit_to(END, await plan.resolve(self._manager, options, options.end))
             self._progress[name] = progress
         return progress
 

@@ -1,0 +1,156 @@
+"""What a query says about its lag: in the latest offset that it reports, and in Spark's progress."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.errors import QueryTruncatedError, UnavailableError
+from nadi.spark import QueryLag, lag
+from nadi.spark.reading.lag import Lag
+
+from .conftest import World
+from .queries import Home, Query
+from .scaled import ScaledStream
+
+pytestmark = pytest.mark.spark
+NOTHING = {"bytes": 0, "events": 0, "seconds": 0.0}
+
+
+def write(home: Home | World, name: str, events: int) -> None:
+    with home.manager.create_writer("home", name) as writer:
+        for number in range(events):
+            writer.write_event(bytes(92), f"k{number}")
+
+
+def reported(query: Query) -> Any:
+    """After a trigger, as Spark asks."""
+    query.trigger()
+    return query.reader.reportLatestOffset()
+
+
+def test_a_query_that_keeps_up_is_not_behind_and_asks_nothing(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.manager.create_stream("home", "up", 2)
+    write(home, "up", 10)
+    query = Query(home, "up")
+    assert query.reader.reportLatestOffset() is None, "nothing is known before the first trigger"
+
+    def never(*_: object) -> Any:
+        raise AssertionError("a query that keeps up asks for its lag")
+
+    monkeypatch.setattr(Lag, "_behind", never)
+    for _ in range(2):
+        latest = reported(query)
+        assert latest == {**query.offsets[-1], "behind": NOTHING}
+
+
+def test_a_limited_query_says_what_is_left(home: Home) -> None:
+    home.manager.create_stream("home", "left", 2)
+    write(home, "left", 100)
+    began = time.monotonic()
+    query = Query(home, "left", maxOffsetsPerTrigger="30")
+    tail = home.manager.cuts("home", "left").tail().as_text()
+    for left in (70, 40, 10):
+        latest = reported(query)
+        assert latest["cut"] == tail
+        assert latest["behind"]["bytes"] == 100 * left
+        assert latest["behind"]["events"] in (None, *range(left - 5, left + 6))
+        assert 0 <= latest["behind"]["seconds"] < time.monotonic() - began + 15
+    assert reported(query)["behind"] == NOTHING
+    assert "behind" not in str(query.offsets), "offsets are what they always were"
+
+
+def test_the_wait_of_the_oldest_event_is_told(home: Home) -> None:
+    home.manager.create_stream("home", "waits", 2)
+    write(home, "waits", 10)
+    started = time.monotonic()
+    limited = Query(home, "waits", maxOffsetsPerTrigger="1")
+    seconds = reported(limited)["behind"]["seconds"]
+    assert seconds is not None
+    assert 0 <= seconds < time.monotonic() - started + 30
+
+
+def test_of_a_scaled_stream_all_that_lies_behind_counts(home: Home) -> None:
+    stream = ScaledStream(home.manager, "lag-scaled", 3)
+    stream.live(3)
+    query = Query(home, stream.stream)
+    cuts = home.manager.cuts("home", stream.stream)
+    while True:
+        latest = reported(query)
+        at = nadi.StreamCut.from_text(query.offsets[-1]["cut"])
+        assert latest["behind"]["bytes"] == cuts.bytes_between(at, cuts.tail())
+        if not query.trigger():
+            break
+    assert latest["behind"] == NOTHING
+
+
+def test_several_streams_are_told_one_by_one_and_together(home: Home) -> None:
+    for name in ("lags-a", "lags-b"):
+        home.manager.create_stream("home", name, 1)
+        write(home, name, 50)
+    latest = reported(Query(home, streams="lags-a,lags-b", maxOffsetsPerTrigger="60"))
+    assert [one["behind"]["bytes"] for one in latest["streams"].values()] == [2000, 2000]
+    assert latest["behind"]["bytes"] == 4000
+
+
+def test_a_lag_that_cannot_be_told_fails_no_query(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.manager.create_stream("home", "untold", 1)
+    write(home, "untold", 5)
+    query = Query(home, "untold", maxOffsetsPerTrigger="1")
+
+    async def fails(*_: object) -> Any:
+        raise UnavailableError("the server is gone: try again")
+
+    monkeypatch.setattr(Lag, "_behind", fails)
+    assert reported(query) is None
+    assert query.trigger()
+
+
+def test_both_ends_of_a_gap_are_told_and_what_was_skipped_is_counted(home: Home) -> None:
+    home.manager.create_stream("home", "gap", 1)
+    write(home, "gap", 10)
+    strict, lenient = Query(home, "gap"), Query(home, "gap", failOnDataLoss="false")
+    for query in (strict, lenient):
+        query.trigger()
+    cuts = home.manager.cuts("home", "gap")
+    before = cuts.tail()
+    write(home, "gap", 20)
+    head = cuts.after(before, 15)
+    home.manager.truncate_stream(head)
+    with pytest.raises(QueryTruncatedError, match="gone is what lies from") as caught:
+        strict.trigger()
+    assert caught.value.cuts == (before, head)
+    assert reported(lenient)["skipped_bytes"] == 1500
+    assert lenient.offsets[-1]["skipped_to"] == head.as_text()
+    assert len(lenient.batches[-1]) == 5
+
+
+def test_the_lag_of_other_sources_is_none() -> None:
+    assert lag({"sources": [{"latestOffset": 5}, {"latestOffset": "x"}, {"latestOffset": None}]}) is None
+    one = {"latestOffset": '{"behind": {"bytes": 1, "events": null, "seconds": 2.0}, "skipped_bytes": 7}'}
+    other = {"latestOffset": {"behind": {"bytes": 2, "events": 3, "seconds": 0.5}}}
+    assert lag({"sources": [one, {"latestOffset": 5}, other]}) == QueryLag(3, None, 2.0, 7)
+
+
+def test_in_spark_the_lag_is_in_the_progress(world: World, tmp_path: Path) -> None:
+    world.manager.create_stream("home", "spark-lag", 1)
+    write(world, "spark-lag", 100)
+    query = (
+        world.read_stream("spark-lag", maxOffsetsPerTrigger=40)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert lag(query) is None or query.recentProgress
+    query.awaitTermination()
+    found = [one for progress in query.recentProgress if (one := lag(progress)) is not None]
+    assert [one.size_bytes for one in found][:3] == [6000, 2000, 0]
+    assert all(one.seconds is not None and one.seconds >= 0 for one in found)
+    last = lag(query)
+    assert last is not None
+    assert (last.size_bytes, last.events, last.seconds) == (0, 0, 0.0)
