@@ -39,6 +39,7 @@ class Query:
         if end == start:
             return False
         self.batches.append(self.read(start, end))
+        self.reader.commit(end)
         self.offsets.append(end)
         return True
 

@@ -11,7 +11,7 @@ from nadi.client.places.moments import HEAD, TAIL, is_moment, moment_ms, moment_
 from nadi.client.reading.boundary import check_cut
 from nadi.client.reading.damage import RAISE, SKIP, OnDamage
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError
-from nadi.limits import MIB
+from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
@@ -38,7 +38,8 @@ class ReadOptions(Where):
     start, end: a cut, or text for `StreamCuts.named`, or a time in ms since 1970; None if not given. several: the
     streams, where `stream` is "", and starts, ends: the places of those that have their own. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
-    admission: how much a batch of a query may hold. skip_truncated: a streaming query continues after truncated events.
+    admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
+    starts_at_group: a new query starts there. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. metadata: what is read instead of events.
     """
 
@@ -53,6 +54,8 @@ class ReadOptions(Where):
     on_damage: OnDamage = RAISE
     skip_truncated: bool = False
     admission: Admission = NO_LIMITS
+    group_id: str | None = None
+    starts_at_group: bool = False
     max_partitions: int = 16
     min_partition_bytes: int = MIB
 
@@ -95,6 +98,8 @@ class ReadOptions(Where):
             on_damage=_on_damage(options),
             skip_truncated=_skips_truncated(options),
             admission=admission_of(options),
+            group_id=_group_id(options, several),
+            starts_at_group=_starts_at_group(options),
             max_partitions=number(options, "max_partitions", 16, 1, 10_000),
             min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )
@@ -158,6 +163,32 @@ def _skips_truncated(options: Mapping[str, str]) -> bool:
     if "skip_truncated" in options:
         raise InvalidArgumentError("the options 'skip_truncated' and 'failOnDataLoss' exclude each other")
     return not flag(options, "failondataloss", True)
+
+
+def _group_id(options: Mapping[str, str], several: Several | None) -> str | None:
+    name = options.get("groupid")
+    if name is None:
+        return None
+    if several is not None and not several.names:
+        way = "stream_pattern" if several.tag is None else "stream_tag"
+        raise InvalidArgumentError(
+            f"the options 'groupId' and {way!r} exclude each other: a reader group's streams are named, with 'streams'"
+        )
+    return check_name("reader group", name, max_chars=PREFIXED_NAME_MAX_CHARS)
+
+
+def _starts_at_group(options: Mapping[str, str]) -> bool:
+    text = options.get("startat")
+    if text is None:
+        return False
+    if text.lower() != "last-committed":
+        raise InvalidArgumentError(f"the option 'startAt' is {text[:40]!r}: it must be last-committed")
+    if "groupid" not in options:
+        raise InvalidArgumentError("the option 'startAt' needs 'groupId': its group knows what was committed")
+    for other in ("start", "start_stream_cut", "slice", _TIMESTAMPS["start"]):
+        if other.lower() in options:
+            raise InvalidArgumentError(f"the options 'startAt' and {other!r} exclude each other")
+    return True
 
 
 def _slice_name(options: Mapping[str, str]) -> str | None:

@@ -99,6 +99,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
     # how it is read
     Option("on_damage", _READS, "data damaged on the server's disk: `raise` fails the task, `skip` goes on", "raise"),
+    Option(
+        "groupId",
+        _STREAMING,
+        "a reader group, made if needed: its position is what the query has committed, and retention waits for it",
+    ),
+    Option("startAt", _STREAMING, "`last-committed`: a new query starts where its `groupId` stands, if that exists"),
     Option("failOnDataLoss", _STREAMING, "whether a query fails at events truncated before it read them", "true"),
     Option("skip_truncated", _STREAMING, "the opposite of `failOnDataLoss`", "false"),
     _pravegas(

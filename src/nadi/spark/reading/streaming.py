@@ -93,7 +93,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise QueryTruncatedError(f"{scope}/{stream}", gap, skips=options.skip_truncated) from error
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark keeps the offsets, and the stream has its own retention."""
+        """Move the query's group, if it has one. Spark keeps the offsets."""
+        client, streams = self._begun()
+        client.run(streams.commit(Offsets.from_json(end)))
 
     def _begun(self) -> tuple[Client, QueryStreams]:
         client = client_of(self._options.controller)

@@ -21,6 +21,7 @@ from nadi.spark.options.admission import NO_LIMITS, Admission
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.admission import Minimum, Room, dealt, shares
+from nadi.spark.reading.group import QueryGroup
 from nadi.spark.reading.lag import Lag
 from nadi.spark.reading.offsets import Offset, Offsets
 from nadi.spark.reading.progress import END, ROOM_FOR_ALL, Progress, StreamView, slices_of
@@ -42,6 +43,8 @@ class QueryStreams:
         self._progress: dict[str, Progress] = {}
         self._names: list[str] = []
         self._looked_at: float | None = None
+        group_id = options.group_id
+        self._group = QueryGroup(manager, options.scope, group_id) if group_id is not None else None
         self._lag = Lag(manager)
         self._at: Offsets | None = None  # where the latest batch ends
         self._minimum = Minimum(options.admission)
@@ -52,7 +55,11 @@ class QueryStreams:
         """Where a new query starts."""
         await self._look()
 
+        at_group = await self._group.position() if self._group and self._options.starts_at_group else {}
+
         async def start(name: str) -> Offset:
+            if name in at_group:
+                return Offset(at_group[name])
             return Offset(await plan.start_of(self._manager, self._options.of_stream(name)))
 
         return Offsets(await _each(self._names, start))
@@ -65,6 +72,8 @@ class QueryStreams:
         """
         await self._look()
         self._check_same(start)
+        if self._group is not None:
+            await self._group.take(start)
         mine = {name: one for name, one in start.streams.items() if self._takes(name)}
 
         room = Room(admission.max_bytes, admission.max_events, admission.max_segment_bytes)
@@ -93,6 +102,8 @@ class QueryStreams:
     async def pieces(self, start: Offsets, end: Offsets) -> list[Piece]:
         """What the batch between two offsets reads, one of which `next` made from the other."""
         self._check_same(end)
+        if self._group is not None:
+            await self._group.take(start)
 
         async def read(name: str) -> list[Piece]:
             begin, options = start.streams[name], self._options.of_stream(name)
@@ -107,6 +118,11 @@ class QueryStreams:
 
         names = [name for name, one in end.streams.items() if start.streams.get(name, one) != one]
         return [piece for pieces in (await _each(names, read)).values() for piece in pieces]
+
+    async def commit(self, end: Offsets) -> None:
+        """Spark needs nothing any more that lies before `end`."""
+        if self._group is not None:
+            await self._group.commit(end)
 
     async def latest(self) -> dict[str, Any] | None:
         """The tails of the streams, with what lies before them that the latest batch didn't reach; None if unknown."""
