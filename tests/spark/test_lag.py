@@ -129,6 +129,20 @@ def test_both_ends_of_a_gap_are_told_and_what_was_skipped_is_counted(home: Home)
     assert len(lenient.batches[-1]) == 5
 
 
+def test_a_batch_whose_events_went_before_a_restart_fails_before_its_tasks(home: Home) -> None:
+    home.manager.create_stream("home", "went", 2)
+    write(home, "went", 50)
+    query = Query(home, "went")
+    query.trigger()
+    start, end = query.offsets
+    home.manager.truncate_stream(home.manager.cuts("home", "went").after(nadi.StreamCut.from_text(start["cut"]), 20))
+    query.restart(1)
+    with pytest.raises(QueryTruncatedError, match="gone is what lies from"):
+        query.reader.partitions(start, end)
+    lenient = Query(home, "went", failOnDataLoss="false")
+    assert len(lenient.read(start, end)) == 30
+
+
 def test_the_lag_of_other_sources_is_none() -> None:
     assert lag({"sources": [{"latestOffset": 5}, {"latestOffset": "x"}, {"latestOffset": None}]}) is None
     one = {"latestOffset": '{"behind": {"bytes": 1, "events": null, "seconds": 2.0}, "skipped_bytes": 7}'}

@@ -184,6 +184,21 @@ def test_a_stream_that_was_deleted_is_told_or_left_behind(home: Home, way: str) 
     assert len(lenient.run()) == 28
 
 
+def test_one_stream_that_is_sealed_and_deleted_under_its_query(home: Home) -> None:
+    make(home, "gone-one", 10)
+    query = Query(home, "gone-one", failOnDataLoss="false")
+    query.trigger()
+    write(home, "gone-one", 5)
+    home.manager.seal_stream("home", "gone-one")
+    assert len(query.run()) == 15, "a sealed stream is read to its end"
+    assert not query.trigger()
+    home.manager.delete_stream("home", "gone-one")
+    for _ in range(2):
+        with pytest.raises(StreamNotFoundError, match="home/gone-one"):
+            query.trigger()
+        query.reader = StreamReader(query.options)
+
+
 def test_a_stream_made_anew_under_a_query_of_several_is_told(home: Home) -> None:
     for name in ("anew-a", "anew-b"):
         make(home, name, 10)

@@ -96,6 +96,7 @@ class Progress:
         self._view, self._skips = view, skip_truncated
         self._bounds: dict[str, Bound] = {}
         self._checked: StreamCut | None = None  # made here, or found to be legal
+        self._is_new = True  # nothing was planned yet: a batch of the checkpoint may be gone
         self._turn = 0
         self.is_at_tail = False  # after the last batch, as far as was seen
         self.skipped_bytes = 0  # of truncated events, at least
@@ -126,7 +127,7 @@ class Progress:
             except TruncatedError as error:
                 cut = skipped_to = await self._behind(cut, error)
                 continue
-            self._checked = end
+            self._checked, self._is_new = end, False
             return start if end == start.cut else Offset(end, skipped_to)
         raise UnavailableError(f"{self._name} is being truncated again and again: try again")
 
@@ -139,6 +140,8 @@ class Progress:
                 raise QueryTruncatedError(self._name, error) from error
             return []
         found = slices_of(start, end)
+        if self._is_new and not self._skips:
+            await self._check_there(start, found)
         return await self._left(found) if self._skips else found
 
     async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
@@ -256,6 +259,15 @@ class Progress:
     async def _behind_head(self, cut: StreamCut) -> StreamCut:
         head = await self._view.head()
         return latest(cut, head, await self._view.known_ranges(cut), await self._view.ranges(head))
+
+    async def _check_there(self, start: Offset, slices: list[SegmentSlice]) -> None:
+        """QueryTruncatedError if what was planned before the query was started again was truncated since."""
+        try:
+            infos = await self._view.ends.infos({piece.segment_id: piece.start for piece in slices})
+            for piece in slices:
+                self._end(piece.segment_id, piece.start, infos[piece.segment_id], piece.end)
+        except TruncatedError as error:
+            await self._behind(start.cut, error)
 
     async def _left(self, slices: list[SegmentSlice]) -> list[SegmentSlice]:
         """What of the slices was not truncated since they were planned."""
