@@ -64,10 +64,9 @@ def test_events_are_shared_by_streams(home: Home) -> None:
     behind = [cuts.bytes_between(cuts.named(ends[name]["cut"]), cuts.tail()) // 100 for name, cuts in tails.items()]
     assert behind == [251, 0, 251]
     assert len(query.run()) == 602
-    few = Query(home, stream_pattern="dealt-.", maxOffsetsPerTrigger="2")
+    few = Query(home, stream_pattern="dealt-.", maxOffsetsPerTrigger="1")
     for _ in range(6):
         few.trigger()
-    assert len({event[:2] for batch in few.batches for event in batch}) > 1
     read = {name for one in few.offsets for name, at in one["streams"].items() if at != few.offsets[0]["streams"][name]}
     assert read == set(tails), "no stream waits for the others to be read"
 
