@@ -413,7 +413,7 @@ def test_a_query_whose_stream_was_made_anew_is_told_that(home: Home, skips: str)
 def test_what_is_no_append_is_refused_in_the_words_of_that_interface(home: Home) -> None:
     home.manager.create_stream("home", "appended")
     source = DefaultSource({"controller": home.uri, "scope": "home", "stream": "appended"})
-    with pytest.raises(InvalidArgumentError, match=r'use \.mode\("append"\)'):
+    with pytest.raises(InvalidArgumentError, match=r'append with \.mode\("append"\)'):
         source.writer(StructType(), overwrite=True)
     with pytest.raises(InvalidArgumentError, match=r'use \.outputMode\("append"\)'):
         source.streamWriter(StructType(), overwrite=True)
