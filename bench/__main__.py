@@ -2,7 +2,8 @@
 
 Every figure is of a real server in a process of its own, on a real disk with fsync; the machine's own
 fsync is measured first, for no figure means anything without it. Medians of several runs. `script/bench peers`
-puts nadi beside others at the same work; `script/bench elastic` shows streams that scale themselves (`bench/elastic`).
+puts nadi beside others at the same work; `script/bench elastic` shows streams that scale themselves (`bench/elastic`), and `script/bench spark`
+what Spark does with them (`bench/spark`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "read-bytes": events.read_bytes,
     "bytes": structures.byte_stream,
     "changes": structures.changes,
-    "spark": measure.spark_read,
     "restart": measure.restart,
     "epochs": partial(epochs.epochs, count=2_000),
     "streams": partial(streams.many_streams, count=100_000),
@@ -54,9 +54,17 @@ def main() -> None:
 
         forms.main(sys.argv[2:])
         return
+    if sys.argv[1:2] == ["spark"]:
+        from bench.spark import forms as spark_forms
+
+        spark_forms.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="script/bench", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"which: {', '.join(BENCHES)} (default: all); or peers, or elastic"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which: {', '.join(BENCHES)} (default: all); or peers, elastic, or spark",
     )
     parser.add_argument("--runs", type=int, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")

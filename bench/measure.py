@@ -145,29 +145,6 @@ def read(folder: Path) -> list[Figure]:
     ]
 
 
-def spark_read(folder: Path) -> list[Figure]:
-    """Spark batch read of 100-byte events, two cores: all columns, after a warm-up read."""
-    from pyspark.sql import SparkSession
-
-    from nadi.spark import tuned
-
-    count = 6_000_000
-    with nadi.embedded(folder / "server") as server, nadi.StreamManager(server.controller_uri) as manager:
-        open_stream(manager)
-        fill(manager, 100, count)
-        spark = tuned(SparkSession.builder.master("local[2]")).getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        options = {"controller": server.controller_uri, "scope": SCOPE, "stream": STREAM}
-        frame = spark.read.format("nadi").options(**options).load()
-        frame.limit(10).count()
-        frame.write.format("noop").mode("overwrite").save()
-        began = time.perf_counter()
-        frame.write.format("noop").mode("overwrite").save()
-        rate = count / (time.perf_counter() - began)
-        spark.stop()
-    return [Figure("Spark batch read, 100-byte events", rate, "rows/s", 1_500_000)]
-
-
 def restart(folder: Path) -> list[Figure]:
     """Restart after kill -9 with 1 GB in the log that is not in tier 2 yet."""
     keep = {"NADI_LIMITS": "chunk_flush_bytes=8589934592,chunk_flush_age_s=3600"}

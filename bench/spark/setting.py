@@ -1,0 +1,114 @@
+"""What all parts share: how much, how often, one server, one tuned session, and data to read."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import nadi
+from bench.measure import KEYS
+
+SCOPE = "bench"
+EVENT_BYTES = 100
+CORES = 2
+# so that history is in tier 2 soon, as that of a stream in use is
+_LIMITS = "chunk_flush_age_s=1"
+_PIECE_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """rows: of a read or a write; batches: of a streaming query that count, after `warm` others; a_batch: rows of each
+    where they are written at full speed."""
+
+    rows: int = 4_000_000
+    batches: int = 60
+    warm: int = 15
+    a_batch: int = 1_000_000
+    runs: int = 5
+
+
+QUICK = Sizes(rows=50_000, batches=5, warm=2, a_batch=5_000, runs=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A server, a client, a session; reading: further options of nadi's reads."""
+
+    uri: str
+    manager: nadi.StreamManager
+    spark: Any
+    folder: Path
+    sizes: Sizes
+    reading: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self, stream: str) -> dict[str, str]:
+        return {"controller": self.uri, "scope": SCOPE, "stream": stream}
+
+    def read(self, stream: str) -> Any:
+        return self.spark.read.format("nadi").options(**self.options(stream), **self.reading).load()
+
+    def read_stream(self, stream: str) -> Any:
+        return self.spark.readStream.format("nadi").options(**self.options(stream), **self.reading).load()
+
+
+@contextmanager
+def opened(folder: Path, sizes: Sizes, reading: Mapping[str, str], spark: Any = None) -> Iterator[Bench]:
+    """A bench in an empty folder; spark: a session that is there already."""
+    environment = {"NADI_LIMITS": _LIMITS}
+    with (
+        nadi.embedded(folder / "server", environment=environment) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope(SCOPE)
+        session = spark or new_session()
+        try:
+            yield Bench(server.controller_uri, manager, session, folder, sizes, reading)
+        finally:
+            if spark is None:
+                session.stop()
+
+
+def new_session() -> Any:
+    """A tuned session of two cores."""
+    from pyspark.sql import SparkSession
+
+    from nadi.spark import tuned
+
+    builder = tuned(SparkSession.builder.master(f"local[{CORES}]").appName("bench"))
+    session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def fill(bench: Bench, stream: str, segments: int) -> None:
+    """A new stream with `rows` events of chance bytes, all of them in tier 2 soon."""
+    bench.manager.create_stream(SCOPE, stream, segments)
+    events = pa.array([os.urandom(EVENT_BYTES) for _ in range(_PIECE_ROWS)], pa.binary())
+    keys = pa.array([KEYS[number % len(KEYS)] for number in range(_PIECE_ROWS)])
+    left = bench.sizes.rows
+    with bench.manager.create_writer(SCOPE, stream) as writer:
+        while left:
+            count = min(left, _PIECE_ROWS)
+            writer.write_batch(events.slice(0, count), keys.slice(0, count))
+            left -= count
+        writer.flush()
+
+
+def settled(folder: Path, limit_s: float = 60.0) -> None:
+    """Wait until the server has moved to tier 2 what was written: until nothing new has come there for some time."""
+    end, before, since = time.monotonic() + limit_s, -1, time.monotonic()
+    while time.monotonic() < end:
+        now = sum(file.stat().st_size for file in (folder / "server" / "tier2" / "container-0").glob("*"))
+        if now != before:
+            before, since = now, time.monotonic()
+        elif time.monotonic() - since > 3:
+            return
+        time.sleep(0.2)
