@@ -2,8 +2,8 @@
 
 Every figure is of a real server in a process of its own, on a real disk with fsync; the machine's own
 fsync is measured first, for no figure means anything without it. Medians of several runs. `script/bench peers`
-puts nadi beside others at the same work; `script/bench elastic` shows streams that scale themselves (`bench/elastic`), and `script/bench spark`
-what Spark does with them (`bench/spark`).
+puts nadi beside others at the same work; `script/bench elastic` shows streams that scale themselves (`bench/elastic`);
+`script/bench spark` measures nadi in Spark (`bench/spark`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import nadi
@@ -91,12 +92,14 @@ def new_session() -> Any:
 def fill(bench: Bench, stream: str, segments: int) -> None:
     """A new stream with `rows` events of chance bytes, all of them in tier 2 soon."""
     bench.manager.create_stream(SCOPE, stream, segments)
-    events = pa.array([os.urandom(EVENT_BYTES) for _ in range(_PIECE_ROWS)], pa.binary())
+    borders = pa.py_buffer(np.arange(0, (_PIECE_ROWS + 1) * EVENT_BYTES, EVENT_BYTES, dtype=np.int32))
     keys = pa.array([KEYS[number % len(KEYS)] for number in range(_PIECE_ROWS)])
     left = bench.sizes.rows
     with bench.manager.create_writer(SCOPE, stream) as writer:
         while left:
             count = min(left, _PIECE_ROWS)
+            chance = pa.py_buffer(os.urandom(_PIECE_ROWS * EVENT_BYTES))  # no two alike: Parquet would keep one
+            events = pa.Array.from_buffers(pa.binary(), _PIECE_ROWS, [None, borders, chance])
             writer.write_batch(events.slice(0, count), keys.slice(0, count))
             left -= count
         writer.flush()

@@ -114,6 +114,7 @@ TIME_INDEX_MOST_MS = 10_000  # or one entry in this time, if fewer bytes arrive
 TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment, deleted with one checkpoint
 
 LOAD_SEGMENTS = 10_000  # measured in one container; 200 bytes and 0.3 us a second each
+CHUNKS_LOCATED = 1_000  # in one reply: 300 KiB, if each is of CHUNK_MAX_BYTES
 LOAD_PAGE_SEGMENTS = 250  # in one reply: 2 MiB if all have their samples of keys
 LOAD_REPORT_POSITIONS = 64  # of keys, in one report of a writer
 LOAD_KEY_POSITIONS = 512  # known of a segment

@@ -72,6 +72,8 @@ COMMAND_NOTES = {
     "ReportKeys": "nadi's own, of its writers to its servers: where their keys are",
     "GetSegmentLoads": "nadi's own, asked by its controller: what passes into segments",
     "SegmentLoads": "nadi's own",
+    "LocateChunks": "nadi's own, of Spark tasks that can read tier 2: which chunks have a segment's bytes",
+    "ChunksLocated": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +56,29 @@ async def test_what_is_damaged_is_told(chunks: ChunkStore) -> None:
     for length, known, expected in ((8, checksums, [0]), (9, b"", [0]), (8, b"", [])):
         data, damaged = await chunks.read_checked(NAME, 0, length, known)
         assert (bytes(data), damaged) == (b"its dat!", expected)
+
+
+async def test_a_store_has_a_mark_of_its_own(chunks: ChunkStore, tmp_path: Path) -> None:
+    mark = await chunks.mark()
+    assert len(mark) == 32
+    assert await chunks.mark() == mark
+    assert await ChunkStore.in_folder(tmp_path / "another").mark() != mark
+    if chunks.url.startswith("memory"):
+        with pytest.raises(NotFoundError):
+            await ChunkStore.marked(chunks.url, mark)
+        return
+    await chunks.put(NAME, [b"data"])
+    same = await ChunkStore.marked(chunks.url, mark)
+    assert bytes(await same.read(NAME, 0, 9)) == b"data"
+    assert await same.mark() == mark
+    for url, other, why in (
+        (chunks.url, "0" * 32, "another server's"),
+        ((tmp_path / "none").as_uri(), mark, "there is no"),
+        (tmp_path.as_uri(), mark, "no mark"),
+    ):
+        with pytest.raises(NotFoundError, match=why):
+            await ChunkStore.marked(url, other)
+    assert not (tmp_path / "none").exists()
 
 
 def test_room_is_known_as_far_as_it_can_be(chunks: ChunkStore) -> None:

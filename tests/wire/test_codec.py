@@ -50,6 +50,8 @@ COMMANDS: dict[str, wire.Command] = {
     "ReportKeys 0.5 of 3": wire.ReportKeys(W, 3, b"\x3f\xe0" + bytes(6)),
     "GetSegmentLoads after=s req=9": wire.GetSegmentLoads(9, S, "", "s"),
     "SegmentLoads [] req=9": wire.SegmentLoads(9, S, b"\x90", True),
+    "LocateChunks 5 to 9 req=9": wire.LocateChunks(9, S, 5, 9, ""),
+    "ChunksLocated [] req=9": wire.ChunksLocated(9, S, "file:///a", "m", b"\x90", True),
     "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
     "UpdateTableToFreeRoom k=v insert, make, req=9": wire.UpdateTableToFreeRoom(
         9, T, "", (f.TableEntry(b"k", -1, b"v"),), True
@@ -71,7 +73,7 @@ def test_golden(name: str) -> None:
 
 def test_every_code_is_there_once() -> None:
     kinds = {kind for kind in vars(wire).values() if isinstance(kind, type) and issubclass(kind, wire.Command)}
-    assert len(wire.CODES) == len([kind for kind in kinds if kind.code]) == 73
+    assert len(wire.CODES) == len([kind for kind in kinds if kind.code]) == 75
     assert all(kind.code == code for code, kind in wire.CODES.items())
 
 

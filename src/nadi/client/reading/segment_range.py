@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Protocol
 
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage, note_skipped
 from nadi.client.segments.assemble import EventAssembler
@@ -17,10 +18,25 @@ from nadi.naming import parse_segment_name
 _ids = itertools.count()
 
 
+class ReadBytes(Protocol):
+    """As `segment_input.read_bytes`: the bytes of a segment in order, or an error from where those given out end."""
+
+    def __call__(
+        self, stores: SegmentStores, segment: str, start: int, end: int, /, *, purpose: str
+    ) -> AsyncGenerator[memoryview, None]: ...
+
+
 async def read_segment_range(
-    stores: SegmentStores, segment: str, start: int, end: int, on_damage: OnDamage = RAISE
+    stores: SegmentStores,
+    segment: str,
+    start: int,
+    end: int,
+    on_damage: OnDamage = RAISE,
+    *,
+    read: ReadBytes = read_bytes,
 ) -> AsyncGenerator[EventBlock, None]:
-    """The events of one segment between two event boundaries, as fast as its store sends them."""
+    """The events of one segment between two event boundaries, as fast as its store sends them; or from wherever else
+    `read` has its bytes."""
     parse_segment_name(segment)
     check_on_damage(on_damage)
     purpose = f"segment reader {next(_ids)}"
@@ -29,7 +45,7 @@ async def read_segment_range(
         while reached < end:
             assembler = EventAssembler(reached)
             try:
-                async with aclosing(read_bytes(stores, segment, reached, end, purpose=purpose)) as pieces:
+                async with aclosing(read(stores, segment, reached, end, purpose=purpose)) as pieces:
                     async for data in pieces:
                         for block in assembler.feed(data):
                             yield block

@@ -76,6 +76,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._sessions: dict[int, AppendSession] = {}
         self._error: NadiError | None = None
         self.takes_reports = False  # of its writers' keys
+        self.locates_chunks = False
         self._quiet = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -208,6 +209,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             )
         elif not self._hello.done():
             self.takes_reports = wire.takes_reports(hello)
+            self.locates_chunks = wire.locates_chunks(hello)
             self._hello.set_result(None)
 
     def _tick(self) -> None:

@@ -38,6 +38,7 @@ SegmentRequest = (
     wire.GetStreamSegmentInfo
     | wire.LocateOffset
     | wire.LocateMoment
+    | wire.LocateChunks
     | wire.GetSegmentAttribute
     | wire.UpdateSegmentAttribute
     | wire.CreateTableSegment

@@ -17,6 +17,7 @@ from nadi.access.commands import ACTS
 from nadi.access.names import Act
 from nadi.errors import NadiError, SegmentNotFoundError, StorageFullError, UnavailableError
 from nadi.limits import TABLE_READ_KEYS
+from nadi.model.chunks import ChunkPart
 from nadi.naming import SCRUB_SEGMENT, transient_segment_name
 from nadi.runtime import Runtime
 from nadi.segmentstore.container import table_segments
@@ -27,10 +28,12 @@ from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.doors.token_check import TokenCheck
 from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.reading.boundaries import edges_around
+from nadi.segmentstore.reading.located import located
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub.scrub import Scrub
 from nadi.segmentstore.state.records import Extent, Kind
 from nadi.wire import commands as wire
+from nadi.wire.chunks import packed_parts
 from nadi.wire.errors import error_reply
 from nadi.wire.fields import Buffer, TableEntry, TableKey
 
@@ -84,6 +87,7 @@ class SegmentService:
             **{kind: partial(self._in_one_turn, answer) for kind, answer in answers.items()},
             wire.CreateTransientSegment: self._create_transient,
             wire.LocateOffset: self._locate,
+            wire.LocateChunks: self._locate_chunks,
             wire.ReadTable: self._read_table,
             wire.Scrub: self._scrub,
             wire.GetSegmentLoads: self._loads,
@@ -148,6 +152,14 @@ class SegmentService:
                 edges = sorted({*edges, *(begin for begin in inner if edges[0] < begin < edges[-1])})
                 found = await self._reader.walks.boundary_from(target, edges, read)
         return wire.OffsetLocated(command.request_id, command.segment, found)
+
+    async def _locate_chunks(self, command: wire.LocateChunks) -> wire.Command:
+        def look(frame: FrameBuilder) -> tuple[list[ChunkPart], bool]:
+            return located(find(frame.state, command.segment, Kind.STREAM), command.start, command.end)
+
+        parts, is_last = await self._turn(command.segment, look)
+        url, mark = await self._reader.place_of_chunks() if parts else ("", "")
+        return wire.ChunksLocated(command.request_id, command.segment, url, mark, packed_parts(parts), is_last)
 
     async def _read_table(self, command: wire.ReadTable) -> wire.Command:
         """Many keys are looked up over several turns, so not all at the same time: others write in between."""

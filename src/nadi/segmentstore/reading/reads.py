@@ -53,6 +53,10 @@ class SegmentReader:
         self._places = Places(FETCHES_AT_ONCE)
         self._damaged: FIFOCache[Place, None] = FIFOCache(_DAMAGED_PLACES)  # where fetching ahead is useless
 
+    async def place_of_chunks(self) -> tuple[str, str]:
+        """The URL of the chunk store, and its mark."""
+        return self._chunks.url, await self._chunks.mark()
+
     async def read(
         self, container: Container, name: str, offset: int, length: int, owner: Hashable = None
     ) -> tuple[SegmentRecord, Buffer]:

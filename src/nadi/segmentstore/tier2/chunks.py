@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import obstore
+from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from nadi.errors import InvalidArgumentError, NotFoundError, StorageFullError, UnavailableError
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
+_MARK, _MARK_BYTES = "mark", 64
 _REMOTE = ("s3", "gs", "az")
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}  # then the caller gets the error
 
@@ -49,15 +51,19 @@ class ChunkStore:
     """Chunks by name. local: the folder when the store is one, for fsync. runtime: its threads wait for the disk, and
     check what was read."""
 
-    def __init__(self, store: ObjectStore, local: Path | None, runtime: Runtime = REAL) -> None:
+    def __init__(
+        self, store: ObjectStore, local: Path | None, runtime: Runtime = REAL, url: str = "memory:///"
+    ) -> None:
         self.runtime = runtime
+        self.url = url  # without credentials: those that it takes come from the environment
+        self._mark = ""
         self._store = store
         self._local = local
 
     @classmethod
     def in_folder(cls, folder: Path, runtime: Runtime = REAL) -> ChunkStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return cls(LocalStore(str(folder), mkdir=True), folder, runtime)
+        return cls(LocalStore(str(folder), mkdir=True), folder, runtime, folder.absolute().as_uri())
 
     @classmethod
     def from_url(cls, url: str, **config: str) -> ChunkStore:
@@ -85,7 +91,38 @@ class ChunkStore:
             store: ObjectStore = from_url(url, config=config, client_options=client, retry_config=_RETRIES)  # type: ignore[call-overload]
         except Exception as error:
             raise InvalidArgumentError(f"{url}: {_in_a_line(error)}") from error
-        return cls(store, None)
+        return cls(store, None, url=url)
+
+    @classmethod
+    async def marked(cls, url: str, mark: str) -> ChunkStore:
+        """The store of that URL and mark, to read from; NotFoundError if there is none here, or another.
+
+        UnavailableError or InvalidArgumentError if it can't be looked at.
+        """
+        if not _may_be_here(url):
+            raise NotFoundError(f"there is no {url} here")
+        store = cls.from_url(url)
+        try:
+            found = bytes(await store.read(_MARK, 0, _MARK_BYTES)).decode(errors="replace")
+        except NotFoundError:
+            raise NotFoundError(f"{url} is not the server's store of chunks: it has no mark") from None
+        if found != mark:
+            raise NotFoundError(f"{url} is another server's store of chunks")
+        return store
+
+    async def mark(self) -> str:
+        """What this store alone says of itself, so that no other is taken for it; made when it is first asked for."""
+        if not self._mark:
+            try:
+                await obstore.put_async(self._store, _MARK, self.runtime.unique().encode(), mode="create")
+                if self._local is not None:
+                    await self.runtime.in_thread(_sync, self._local, self._local / _MARK)
+            except AlreadyExistsError:
+                pass
+            except Exception as error:
+                raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from error
+            self._mark = bytes(await self.read(_MARK, 0, _MARK_BYTES)).decode()
+        return self._mark
 
     def room_bytes(self) -> int:
         """How much may still be stored, as far as known; the last of a disk is left to others."""
@@ -221,6 +258,12 @@ class ChunkStore:
             pass
         except Exception as error:
             raise UnavailableError(f"chunk {name} can't be deleted: {_in_a_line(error)}") from error
+
+
+def _may_be_here(url: str) -> bool:
+    """Whether a store may be found there by this process: a folder that it has, or one that is elsewhere."""
+    parts = urlsplit(url)
+    return parts.scheme in _REMOTE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())
 
 
 def _in_a_line(error: Exception) -> str:

@@ -22,6 +22,7 @@ from nadi.spark.options.values import flag, needed, number
 from nadi.spark.options.where import Where, connection_of
 
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
+AUTO, ALWAYS, NEVER = "auto", "always", "never"  # of the option `direct`
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "Streams": "scope_name string, stream_name string",
     "StreamInfo": "head_stream_cut string, tail_stream_cut string",
@@ -40,7 +41,8 @@ class ReadOptions(Where):
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
     starts_at_group: a new query starts there. skip_truncated: a streaming query continues after truncated events.
-    on_damage: whether damaged data fails its task, or is skipped. metadata: what is read instead of events.
+    on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is read
+    instead of events.
     """
 
     start: Place | None = None
@@ -56,6 +58,7 @@ class ReadOptions(Where):
     admission: Admission = NO_LIMITS
     group_id: str | None = None
     starts_at_group: bool = False
+    direct: str = AUTO
     max_partitions: int = 16
     min_partition_bytes: int = MIB
 
@@ -96,6 +99,7 @@ class ReadOptions(Where):
             routing_keys=_routing_keys(options),
             metadata=metadata,
             on_damage=_on_damage(options),
+            direct=_direct(options),
             skip_truncated=_skips_truncated(options),
             admission=admission_of(options),
             group_id=_group_id(options, several),
@@ -228,6 +232,14 @@ def _on_damage(options: Mapping[str, str]) -> OnDamage:
 
 
 def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> Place | None:
+def _direct(options: Mapping[str, str]) -> str:
+    text = options.get("direct", AUTO).lower()
+    if text not in (AUTO, ALWAYS, NEVER):
+        raise InvalidArgumentError(f"the option 'direct' is {text[:40]!r}: it must be {AUTO}, {ALWAYS} or {NEVER}")
+    return text
+
+
+def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | int | None:
     """The value of `start` (or `end`), usually a bookmark, `start_stream_cut`, a cut's text, or `startingTimestamp`."""
     long_name, timestamp = f"{name}_stream_cut", _TIMESTAMPS[name]
     if timestamp.lower() in options:

@@ -98,6 +98,12 @@ OPTIONS: tuple[Option, ...] = (
         "instead of events: `Streams` of the scope, `StreamInfo` (head, tail), `StreamCuts` (bookmarks, slices)",
     ),
     # how it is read
+    Option(
+        "direct",
+        _READS,
+        "whether tasks read tier 2 without the server: `auto` (where they can, and it is worth it), `always`, `never`",
+        "auto",
+    ),
     Option("on_damage", _READS, "data damaged on the server's disk: `raise` fails the task, `skip` goes on", "raise"),
     Option(
         "groupId",

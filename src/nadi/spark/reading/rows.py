@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
-from nadi.naming import segment_name
 from nadi.spark.connections import begin_task, client_of
 from nadi.spark.options.read import ReadOptions
+from nadi.spark.reading.direct.blocks import segment_blocks
 from nadi.spark.reading.tasks import Piece
 
 SCHEMA = "event binary, scope string, stream string, segment_id long, offset long"
@@ -38,11 +38,9 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
         if piece.stream != stream:
             stream = piece.stream
             constant = [pa.repeat(pa.scalar(name), _MAX_ROWS) for name in (options.scope, stream)]
-        name = segment_name(options.scope, stream, piece.segment_id)
         held: list[EventBlock] = []
         rows = size = 0
-        blocks = client.manager.read_segment_range(name, piece.start, piece.end, on_damage=options.on_damage)
-        for block in client.thread.each(blocks):
+        for block in client.thread.each(segment_blocks(options, client, piece)):
             held.append(block)
             rows += len(block)
             size += block.size_bytes

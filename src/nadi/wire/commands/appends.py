@@ -96,7 +96,8 @@ class KeepAlive(Command, frozen=True):
 
 
 HELLO = Hello(17, 5)  # what this nadi speaks, at either end
-OWN_HELLO = Hello(10_001, 5)  # said by nadi's clients, and to them by servers that take a `ReportKeys`
+_TAKES_REPORTS, _LOCATES_CHUNKS = 10_001, 10_002  # the highest version of those who know the command
+OWN_HELLO = Hello(_LOCATES_CHUNKS, 5)  # said by nadi's clients, and to them by nadi's servers
 
 
 def takes_reports(hello: Hello) -> bool:
@@ -105,4 +106,9 @@ def takes_reports(hello: Hello) -> bool:
     Any server that speaks versions 5 to 17 accepts a client that speaks more; official ones answer with their own
     versions, and nadi's answer official clients with those that they know.
     """
-    return hello.high_version >= OWN_HELLO.high_version
+    return hello.high_version >= _TAKES_REPORTS
+
+
+def locates_chunks(hello: Hello) -> bool:
+    """Whether whoever said this knows `LocateChunks`; others end the connection when one comes."""
+    return hello.high_version >= _LOCATES_CHUNKS

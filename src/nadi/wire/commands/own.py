@@ -74,3 +74,24 @@ class SegmentLoads(OfSegment, frozen=True):
     code = 10_008
     loads: Blob
     is_last: Bool
+
+
+class LocateChunks(OfSegment, frozen=True):
+    """Which chunks have a stream segment's bytes from `start` to `end`: asked by clients that can read tier 2
+    themselves, of a peer whose Hello says that it knows it: `appends.locates_chunks`."""
+
+    code = 10_009
+    start: I64
+    end: I64
+    token: Str
+
+
+class ChunksLocated(OfSegment, frozen=True):
+    """store: the URL of the chunk store, without credentials. mark: what that store alone says of itself. parts:
+    the first of the chunks, as in `wire.chunks`. is_last: there are no more. No store and no mark without parts."""
+
+    code = 10_010
+    store: Str
+    mark: Str
+    parts: Blob
+    is_last: Bool

@@ -1,0 +1,271 @@
+"""Tasks read tier 2 without the server, give the same events, and meet the same errors; no Spark is needed for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from nadi.client.manager.streams import stores_of
+from nadi.client.segments.located import locate_chunks
+from nadi.client.segments.segment_input import read_bytes as from_server
+from nadi.client.segments.stores import REQUESTS
+from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError
+from nadi.model.chunks import Located
+from nadi.naming import segment_name
+from nadi.spark.connections import Client, Connection
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.reading.direct import reach, source
+from nadi.spark.reading.direct.blocks import segment_blocks
+from nadi.spark.reading.tasks import Piece
+
+# 256 KiB go to tier 2 at once, less stays in the log
+LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,chunks_located=2"
+SEGMENT = segment_name("home", "events", 0)
+
+
+@dataclass
+class World:
+    server: Any
+    client: Client
+    events: list[bytes]
+    end: int = 0
+
+    @property
+    def tier2(self) -> Path:
+        return Path(self.server.folder) / "tier2"
+
+    def write(self, count: int, size: int = 1000) -> None:
+        events = [random.Random(f"{len(self.events)} {n}").randbytes(size + n % 7) for n in range(count)]
+        with nadi.StreamManager(self.server.controller_uri) as manager:
+            with manager.create_writer("home", "events") as writer:
+                for event in events:
+                    writer.write_event(event, "key")
+                writer.flush()
+            self.end = manager.stream_info("home", "events").tail.positions[0]
+        self.events += events
+
+    def located(self, start: int = 0) -> list[Located]:
+        """All answers."""
+        found: list[Located] = []
+        while not found or not found[-1].is_last:
+            found.append(self.client.run(locate_chunks(stores_of(self.client.manager), SEGMENT, start, self.end)))
+            start = found[-1].parts[-1].end if found[-1].parts else start
+        return found
+
+    def settled(self) -> int:
+        """Wait until nothing more goes to tier 2; how much of the segment is there."""
+        limit, before, since = time.monotonic() + 60, -1, time.monotonic()
+        while time.monotonic() < limit:
+            now = sum(part.length for located in self.located() for part in located.parts)
+            if now != before:
+                before, since = now, time.monotonic()
+            if now and self.end - now < 262_144 and time.monotonic() - since > 0.5:
+                return now
+            time.sleep(0.05)
+        raise AssertionError(f"only {before:,} bytes of {self.end:,} came to tier 2")
+
+    def read(self, direct: str = "always", start: int = 0, **more: Any) -> list[bytes]:
+        connection = Connection(self.server.controller_uri)
+        options = ReadOptions(controller=connection, scope="home", stream="events", direct=direct, **more)
+        blocks = segment_blocks(options, self.client, Piece("events", 0, start, self.end))
+        return [event for block in self.client.thread.each(blocks) for event in block.events()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with nadi.embedded(tmp_path / "data", environment={"NADI_LIMITS": LIMITS}) as server:
+        with nadi.StreamManager(server.controller_uri) as manager:
+            manager.create_scope("home")
+            manager.create_stream("home", "events")
+        yield World(server, Client(Connection(server.controller_uri)), [])
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The ranges that were read through the server."""
+    ranges: list[tuple[int, int]] = []
+
+    async def read_bytes(
+        stores: Any, segment: str, start: int, end: int, *, purpose: str
+    ) -> AsyncGenerator[memoryview, None]:
+        ranges.append((start, end))
+        async with aclosing(from_server(stores, segment, start, end, purpose=purpose)) as pieces:
+            async for data in pieces:
+                yield data
+
+    monkeypatch.setattr(source, "read_bytes", read_bytes)
+    return ranges
+
+
+Change = Callable[[Located], Located]
+
+
+def on_first_answer(monkeypatch: pytest.MonkeyPatch, change: Change) -> None:
+    """Have `change` called between planning and reading: with the first answer that names chunks."""
+    left = [change]
+
+    async def locate(*arguments: Any) -> Located:
+        located = await locate_chunks(*arguments)
+        return left.pop()(located) if left and located.parts else located
+
+    monkeypatch.setattr(source, "locate_chunks", locate)
+
+
+def replaced(located: Located) -> Located:
+    """The answer, if its first chunk was replaced meanwhile."""
+    first, *others = located.parts
+    return replace(located, parts=(replace(first, name=f"{first.name}-old"), *others))
+
+
+def test_history_comes_from_chunks_and_the_rest_from_the_server(world: World, asked: list[tuple[int, int]]) -> None:
+    for _ in range(4):
+        world.write(1_000)
+        in_tier2 = world.settled()
+    assert len(world.located()) > 1, "a page of chunks is not all"
+    assert world.read() == world.events
+    assert sum(end - start for start, end in asked) == world.end - in_tier2
+    assert len(asked) <= 1
+    begin = 2_345 * 8 + sum(len(event) for event in world.events[:2_345])
+    assert world.read(start=begin) == world.events[2_345:]
+    world.write(20)  # in the log
+    assert world.read() == world.events
+    assert world.read("never") == world.events
+
+
+def test_a_large_event_lies_in_several_chunks(world: World, asked: list[tuple[int, int]]) -> None:
+    world.write(300)
+    world.write(1, 12_000_000)
+    world.write(300)
+    in_tier2 = world.settled()
+    assert world.read() == world.events
+    assert sum(end - start for start, end in asked) == world.end - in_tier2
+
+
+def test_a_small_piece_is_left_to_the_server(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write(500)
+    world.settled()
+    on_first_answer(monkeypatch, lambda _: pytest.fail("it was asked"))
+    assert world.read("auto") == world.events
+    monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", 1)
+    with pytest.raises(pytest.fail.Exception):
+        world.read("auto")
+
+
+def test_a_store_that_is_another_servers(
+    world: World, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(1_000)
+    world.settled()
+    monkeypatch.setattr("nadi.spark.reading.direct.blocks.LEAST_BYTES", 1)
+    mark = world.tier2 / "mark"
+    mark.write_text("0" * 32)
+    with pytest.raises(InvalidArgumentError, match=r"'direct' is 'always'.*another server's store"):
+        world.read()
+    assert world.read("auto") == world.events
+    assert sum(end - start for start, end in asked) == world.end
+    mark.unlink()
+    monkeypatch.setattr(reach, "_known", {})
+    with pytest.raises(InvalidArgumentError, match="it has no mark"):
+        world.read()
+    monkeypatch.setattr(reach, "_known", {})
+    on_first_answer(monkeypatch, lambda located: replace(located, url="file:///not/here"))
+    with pytest.raises(InvalidArgumentError, match="there is no file:///not/here here"):
+        world.read()
+    assert not Path("/not").exists()
+
+
+def test_a_chunk_that_is_replaced_meanwhile_is_asked_for_again(
+    world: World, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(2_000)
+    in_tier2 = world.settled()
+    on_first_answer(monkeypatch, replaced)
+    assert world.read() == world.events
+    assert sum(end - start for start, end in asked) == world.end - in_tier2
+
+
+def test_events_that_are_truncated_meanwhile_are_told_as_by_the_server(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write(2_000)
+    world.settled()
+
+    def truncate(located: Located) -> Located:
+        with nadi.StreamManager(world.server.controller_uri) as manager:
+            manager.truncate_stream(manager.stream_info("home", "events").tail)
+        return replaced(located)
+
+    async def locate(*arguments: Any) -> Located:
+        found = await locate_chunks(*arguments)
+        return await asyncio.to_thread(truncate, found) if found.parts else found
+
+    monkeypatch.setattr(source, "locate_chunks", locate)
+    with pytest.raises(TruncatedError):
+        world.read()
+    with pytest.raises(TruncatedError):
+        world.read("never")
+
+
+def test_chunks_are_read_on_when_the_server_is_killed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.write(2_000)
+    world.settled()
+    parts = [part for located in world.located() for part in located.parts]
+    count, offset = 0, 0
+    while count < len(world.events) and (after := offset + 8 + len(world.events[count])) <= parts[-1].end:
+        count, offset = count + 1, after
+    world.end = offset  # without what is in the log
+
+    def kill(located: Located) -> Located:
+        world.server.kill()
+        return replace(located, parts=tuple(parts), is_last=True)
+
+    on_first_answer(monkeypatch, kill)
+    assert world.read() == world.events[:count]
+
+
+def test_damage_is_told_and_skipped_as_by_the_server(tmp_path: Path) -> None:
+    limits = {"NADI_LIMITS": LIMITS.replace("262144", "4194304")}
+    with nadi.embedded(tmp_path / "data", environment=limits) as server:
+        with nadi.StreamManager(server.controller_uri) as manager:
+            manager.create_scope("home")
+            manager.create_stream("home", "events")
+        first = World(server, Client(Connection(server.controller_uri)), [])
+        first.write(9_000)
+        deadline = time.monotonic() + 60
+        while not any(part.length > 3 << 20 for located in first.located() for part in located.parts):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        part = max((part for located in first.located() for part in located.parts), key=lambda part: part.length)
+        chunk = first.tier2 / part.name
+    data = bytearray(chunk.read_bytes())
+    data[1_500_000] ^= 1
+    chunk.write_bytes(data)
+    with nadi.embedded(tmp_path / "data", environment=limits) as server:
+        world = World(server, Client(Connection(server.controller_uri)), first.events, first.end)
+        told = []
+        for direct in ("always", "never"):
+            with pytest.raises(DamagedDataError) as caught:
+                world.read(direct)
+            told.append((caught.value.segment, caught.value.offset, caught.value.end_offset))
+        assert told[0] == told[1]
+        rest = world.read(on_damage="skip")
+        assert rest == world.read("never", on_damage="skip")
+        assert 0 < len(rest) < len(world.events)
+
+
+def test_a_server_that_does_not_know_the_question_is_not_asked(world: World, asked: list[tuple[int, int]]) -> None:
+    world.write(1_000)
+    world.settled()
+    connection = world.client.run(stores_of(world.client.manager).connection(SEGMENT, REQUESTS))
+    connection.locates_chunks = False
+    assert world.read() == world.events
+    assert asked == [(0, world.end)]
