@@ -231,7 +231,6 @@ def _on_damage(options: Mapping[str, str]) -> OnDamage:
     raise InvalidArgumentError(f"the option 'on_damage' is {text!r}: it must be {RAISE!r} or {SKIP!r}")
 
 
-def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> Place | None:
 def _direct(options: Mapping[str, str]) -> str:
     text = options.get("direct", AUTO).lower()
     if text not in (AUTO, ALWAYS, NEVER):
@@ -239,7 +238,7 @@ def _direct(options: Mapping[str, str]) -> str:
     return text
 
 
-def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> StreamCut | str | int | None:
+def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> Place | None:
     """The value of `start` (or `end`), usually a bookmark, `start_stream_cut`, a cut's text, or `startingTimestamp`."""
     long_name, timestamp = f"{name}_stream_cut", _TIMESTAMPS[name]
     if timestamp.lower() in options:
