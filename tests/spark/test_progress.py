@@ -18,9 +18,9 @@ from nadi.errors import EpochGoneError, InvalidStreamCutError, SegmentGoneError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.admission import Room
-from nadi.spark.reading.offsets import Offset
-from nadi.spark.reading.progress import Progress, StreamView
+from nadi.spark.reading.query.admission import Room
+from nadi.spark.reading.query.offsets import Offset
+from nadi.spark.reading.query.progress import Progress, StreamView
 from tests.model.random_stream import RandomStream, Written, check_order
 
 EXAMPLES = int(os.environ.get("NADI_STREAM_EXAMPLES", "2000"))

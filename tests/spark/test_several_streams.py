@@ -12,8 +12,8 @@ import nadi
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, StreamNotFoundError, StreamRemadeError
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
-from nadi.spark.reading import streams as query_streams
 from nadi.spark.reading.batch import BatchReader
+from nadi.spark.reading.query import streams as query_streams
 from nadi.spark.reading.streaming import StreamReader
 
 from .conftest import World

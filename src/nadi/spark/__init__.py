@@ -7,7 +7,7 @@ rows of streams, all at once or a query's batches, and `writing` makes events of
 
 from __future__ import annotations
 
-from nadi.spark.reading.lags import QueryLag, lag
+from nadi.spark.reading.query.lags import QueryLag, lag
 from nadi.spark.tuning import TUNED, tuned
 
 __all__ = ["TUNED", "QueryLag", "lag", "tuned"]

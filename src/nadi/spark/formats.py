@@ -10,13 +10,13 @@ from pyspark.sql.types import StructType
 from nadi.client.places.moments import is_moment
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import client_of
+from nadi.spark.options.columns import USUAL, columns_of, schema_of
 from nadi.spark.options.names import NO_ENDING_MOMENT
 from nadi.spark.options.read import METADATA_SCHEMAS, ReadOptions
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.metadata import MetadataReader
-from nadi.spark.reading.rows import SCHEMA
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 from nadi.spark.writing.creation import ensure_stream
 from nadi.spark.writing.modes import check_overwrite, plan_of
@@ -38,8 +38,10 @@ class Source:
     def schema(self) -> str:
         if {"provider", "owner"} <= self._given.keys():
             raise InvalidArgumentError(_NO_TABLES)
-        metadata = {name.lower(): value for name, value in self._given.items()}.get("metadata")
-        return SCHEMA if metadata is None else METADATA_SCHEMAS.get(metadata, SCHEMA)
+        given = {name.lower(): value for name, value in self._given.items()}
+        if "metadata" in given:
+            return METADATA_SCHEMAS.get(given["metadata"], schema_of(USUAL))
+        return schema_of(columns_of(given))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read_options(Use.READ)
@@ -89,6 +91,8 @@ class Source:
 
 def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
     found = ", ".join(f"{field.name} {field.dataType.typeName()}" for field in schema.fields)
-    if found != SCHEMA:
-        raise InvalidArgumentError(f"a stream is read with its own schema, {SCHEMA}: leave out .schema(...)")
+    if found != schema_of(options.columns):
+        raise InvalidArgumentError(
+            f"a stream is read with its own schema, {schema_of(options.columns)}: leave out .schema(...)"
+        )
     return options

@@ -15,6 +15,7 @@ from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
+from nadi.spark.options.columns import USUAL, columns_of
 from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
@@ -42,7 +43,8 @@ class ReadOptions(Where):
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
     starts_at_group: a new query starts there. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is read
-    instead of events.
+    instead of events. ordered: whether one task reads all segments of a key; None: a segment is read by one task in a
+    streaming query, and by any number in a batch.
     """
 
     start: Place | None = None
@@ -59,6 +61,8 @@ class ReadOptions(Where):
     group_id: str | None = None
     starts_at_group: bool = False
     direct: str = AUTO
+    columns: tuple[str, ...] = USUAL
+    ordered: bool | None = None
     max_partitions: int = 16
     min_partition_bytes: int = MIB
 
@@ -104,6 +108,8 @@ class ReadOptions(Where):
             admission=admission_of(options),
             group_id=_group_id(options, several),
             starts_at_group=_starts_at_group(options),
+            columns=_columns(options, metadata),
+            ordered=flag(options, "ordered", True) if "ordered" in options else None,
             max_partitions=number(options, "max_partitions", 16, 1, 10_000),
             min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )
@@ -229,6 +235,12 @@ def _on_damage(options: Mapping[str, str]) -> OnDamage:
     if text == SKIP:
         return SKIP
     raise InvalidArgumentError(f"the option 'on_damage' is {text!r}: it must be {RAISE!r} or {SKIP!r}")
+
+
+def _columns(options: Mapping[str, str], metadata: str | None) -> tuple[str, ...]:
+    if metadata is not None and "columns" in options:
+        raise InvalidArgumentError("the options 'metadata' and 'columns' exclude each other")
+    return columns_of(options)
 
 
 def _direct(options: Mapping[str, str]) -> str:

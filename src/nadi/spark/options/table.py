@@ -123,7 +123,19 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxOffsetsPerTrigger", _STREAMING, "so many events are read at once, at most"),
     Option("minOffsetsPerTrigger", _STREAMING, "a batch waits until there are so many events"),
     Option("maxTriggerDelay", _STREAMING, "but not for longer than this: `500ms`, `30s`, `15m`, `2h`", "15m"),
-    Option("max_partitions", _READS, "tasks of a read, at most; a segment is read by one task", "16"),
+    Option(
+        "columns",
+        _READS,
+        "those that are read, with commas between: also `position_before` and `position`, the cuts around a row",
+        "event, scope, stream, segment_id, offset",
+    ),
+    Option(
+        "ordered",
+        _READS,
+        "`true`: one task reads all segments of a key, in order; `false`: several read a large segment",
+        "false (batch); a segment to a task (streaming)",
+    ),
+    Option("max_partitions", _READS, "tasks of a read, at most", "16"),
     Option("min_partition_bytes", _READS, "fewer tasks if there is less to read than this for each", "1048576"),
     # what is written
     Option("event_attribute_name", _WRITES, "the column with the events, binary or string", "event"),

@@ -12,6 +12,8 @@ from nadi.errors import InvalidArgumentError
 from nadi.spark.connections import client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
+from nadi.spark.reading.divided import chained, divided
+from nadi.spark.reading.positions import with_positions
 from nadi.spark.reading.rows import read_pieces
 from nadi.spark.reading.tasks import Piece, PiecesPartition, partitions_of, pieces_of
 
@@ -23,12 +25,18 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        client = client_of(self._options.controller)
-        return partitions_of(self._options, client.run(_pieces(client.manager, self._options)))
+        return client_of(self._options.controller).run(self._planned())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)
         return read_pieces(self._options, partition.pieces)
+
+    async def _planned(self) -> list[PiecesPartition]:
+        manager, options = client_of(self._options.controller).manager, self._options
+        pieces = await with_positions(manager, options, await _pieces(manager, options))
+        if options.ordered:
+            return partitions_of(options, pieces, await chained(manager, options, pieces))
+        return partitions_of(options, await divided(manager, options, pieces))
 
 
 async def _pieces(manager: StreamManager, options: ReadOptions) -> list[Piece]:

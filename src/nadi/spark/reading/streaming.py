@@ -25,9 +25,11 @@ from nadi.naming import parse_segment_name
 from nadi.spark.connections import Client, client_of
 from nadi.spark.options.admission import NO_LIMITS
 from nadi.spark.options.read import ReadOptions
-from nadi.spark.reading.offsets import Offsets
+from nadi.spark.reading.divided import divided
+from nadi.spark.reading.positions import with_positions
+from nadi.spark.reading.query.offsets import Offsets
+from nadi.spark.reading.query.streams import QueryStreams
 from nadi.spark.reading.rows import read_pieces
-from nadi.spark.reading.streams import QueryStreams
 from nadi.spark.reading.tasks import PiecesPartition, partitions_of
 
 
@@ -74,8 +76,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         client, streams = self._begun()
-        pieces = client.run(streams.pieces(Offsets.from_json(start), Offsets.from_json(end)))
-        return partitions_of(self._options, pieces)
+        return client.run(self._planned(streams, Offsets.from_json(start), Offsets.from_json(end)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)
@@ -96,6 +97,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Move the query's group, if it has one. Spark keeps the offsets."""
         client, streams = self._begun()
         client.run(streams.commit(Offsets.from_json(end)))
+
+    async def _planned(self, streams: QueryStreams, start: Offsets, end: Offsets) -> list[PiecesPartition]:
+        manager, options = client_of(self._options.controller).manager, self._options
+        pieces = await with_positions(manager, options, await streams.pieces(start, end))
+        if options.ordered is False:
+            pieces = await divided(manager, options, pieces)
+        return partitions_of(options, pieces)
 
     def _begun(self) -> tuple[Client, QueryStreams]:
         client = client_of(self._options.controller)

@@ -14,12 +14,14 @@ from nadi.spark.options.read import ReadOptions
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """The events of a segment from `start` to `end`, both of them event boundaries; of a stream in the read's scope."""
+    """The events of a segment from `start` to `end`, both of them event boundaries; of a stream in the read's scope.
+    others: (segment, offset) of where others stand in the stream cuts of its rows, if these are wanted."""
 
     stream: str
     segment_id: int
     start: int
     end: int
+    others: tuple[tuple[int, int], ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -39,13 +41,18 @@ def pieces_of(stream: str, slices: Iterable[SegmentSlice]) -> list[Piece]:
     return [Piece(stream, one.segment_id, one.start, one.end) for one in slices]
 
 
-def partitions_of(options: ReadOptions, pieces: Sequence[Piece]) -> list[PiecesPartition]:
-    """The partitions, at least one: with none, Spark calls `read` with None."""
-    tasks = deal(pieces, options.max_partitions, options.min_partition_bytes)
+def partitions_of(
+    options: ReadOptions, pieces: Sequence[Piece], chains: Iterable[Sequence[Piece]] | None = None
+) -> list[PiecesPartition]:
+    """The partitions, at least one: with none, Spark calls `read` with None. chains: the pieces by who must be read in
+    one task."""
+    tasks = deal(pieces, options.max_partitions, options.min_partition_bytes, chains)
     return [PiecesPartition(task) for task in tasks] or [PiecesPartition(())]
 
 
-def deal(pieces: Sequence[Piece], most: int, min_bytes: int) -> list[tuple[Piece, ...]]:
+def deal(
+    pieces: Sequence[Piece], most: int, min_bytes: int, chains: Iterable[Sequence[Piece]] | None = None
+) -> list[tuple[Piece, ...]]:
     """The pieces dealt out to at most `most` tasks, about equally long, few if there is little to read.
 
     Within a task, older segments come first, and a segment's bytes in order.
@@ -54,11 +61,11 @@ def deal(pieces: Sequence[Piece], most: int, min_bytes: int) -> list[tuple[Piece
     [[0, 3], [1, 2]]
     """
     total = sum(piece.size_bytes for piece in pieces)
-    count = min(most, len(pieces), max(1, -(-total // min_bytes)))
+    parts = [(sum(one.size_bytes for one in chain), list(chain)) for chain in chains or ([one] for one in pieces)]
+    count = min(most, len(parts), max(1, -(-total // min_bytes)))
     loads: list[tuple[int, int, list[Piece]]] = [(0, number, []) for number in range(count)]
-    for piece in sorted(pieces, key=lambda piece: (-piece.size_bytes, piece)):
+    for size, part in sorted(parts, key=lambda part: (-part[0], part[1])):
         load, number, mine = heapq.heappop(loads)
-        mine.append(piece)
-        heapq.heappush(loads, (load + piece.size_bytes, number, mine))
-    ordered = sorted(loads, key=lambda task: task[1])
-    return [tuple(sorted(mine)) for _, _, mine in ordered]
+        mine += part
+        heapq.heappush(loads, (load + size, number, mine))
+    return sorted(tuple(sorted(mine)) for _, _, mine in loads)

@@ -23,7 +23,7 @@ from nadi.errors import (
 )
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.streamcut import StreamCut
-from nadi.spark.reading.offsets import Offsets
+from nadi.spark.reading.query.offsets import Offsets
 
 _logger = logging.getLogger(__name__)
 _BY_HAND = StreamDataRetention.MANUAL_RELEASE_AT_USER_STREAMCUT

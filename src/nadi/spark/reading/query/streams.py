@@ -20,11 +20,11 @@ from nadi.limits import SPARK_LOOK_FOR_STREAMS_S, SPARK_STREAMS_AT_ONCE
 from nadi.spark.options.admission import NO_LIMITS, Admission
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
-from nadi.spark.reading.admission import Minimum, Room, dealt, shares
-from nadi.spark.reading.group import QueryGroup
-from nadi.spark.reading.lag import Lag
-from nadi.spark.reading.offsets import Offset, Offsets
-from nadi.spark.reading.progress import END, ROOM_FOR_ALL, Progress, StreamView, slices_of
+from nadi.spark.reading.query.admission import Minimum, Room, dealt, shares
+from nadi.spark.reading.query.group import QueryGroup
+from nadi.spark.reading.query.lag import Lag
+from nadi.spark.reading.query.offsets import Offset, Offsets
+from nadi.spark.reading.query.progress import END, ROOM_FOR_ALL, Progress, StreamView, slices_of
 from nadi.spark.reading.tasks import Piece, pieces_of
 
 _logger = logging.getLogger(__name__)

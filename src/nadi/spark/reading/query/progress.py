@@ -36,9 +36,9 @@ from nadi.model.frontier import Bound, Frontier
 from nadi.model.segments import SegmentRange, gaps
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.admission import Room, dealt, shares
-from nadi.spark.reading.event_ends import EventEnds
-from nadi.spark.reading.offsets import Offset
+from nadi.spark.reading.query.admission import Room, dealt, shares
+from nadi.spark.reading.query.event_ends import EventEnds
+from nadi.spark.reading.query.offsets import Offset
 
 _logger = logging.getLogger(__name__)
 _FIRST_LOOK_BYTES = 64 * KIB

@@ -22,7 +22,7 @@ from nadi.errors import NadiError
 from nadi.limits import LAG_QUESTIONS, SPARK_LAG_EVERY_S, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import segment_name
-from nadi.spark.reading.offsets import Offsets
+from nadi.spark.reading.query.offsets import Offsets
 from nadi.wire import commands as wire
 
 _logger = logging.getLogger(__name__)

@@ -1,0 +1,42 @@
+"""Which columns a read has: the option `columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nadi.errors import InvalidArgumentError
+
+TYPES = {  # of all columns there are, as Spark writes them
+    "event": "binary",
+    "scope": "string",
+    "stream": "string",
+    "segment_id": "long",
+    "offset": "long",
+    "position_before": "string",
+    "position": "string",
+}
+USUAL = ("event", "scope", "stream", "segment_id", "offset")
+POSITIONS = ("position_before", "position")
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that are read, in the order in which they were named; InvalidArgumentError for others."""
+    text = options.get("columns")
+    if text is None:
+        return USUAL
+    names = tuple(name.strip().lower() for name in text.split(","))
+    for name in names:
+        if name not in TYPES:
+            raise InvalidArgumentError(f"the option 'columns' names {name[:40]!r}: there are {', '.join(TYPES)}")
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"the option 'columns' is {text[:80]!r}: it names a column twice")
+    return names
+
+
+def schema_of(columns: tuple[str, ...]) -> str:
+    """The columns as Spark's schema.
+
+    >>> schema_of(("event", "offset"))
+    'event binary, offset long'
+    """
+    return ", ".join(f"{name} {TYPES[name]}" for name in columns)

@@ -1,0 +1,239 @@
+"""The columns of a read, the cuts around its rows, and what its tasks get."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from pyspark.sql import datasource as spark_source
+
+from nadi.errors import InvalidArgumentError
+from nadi.model.segments import SegmentRange
+from nadi.model.streamcut import StreamCut
+from nadi.spark.formats import Source
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.table import Format, Use
+from nadi.spark.reading.batch import BatchReader
+from nadi.spark.reading.divided import together
+from nadi.spark.reading.positions import PositionTexts
+from nadi.spark.reading.streaming import StreamReader
+from nadi.spark.reading.tasks import Piece, PiecesPartition, deal
+
+from .queries import Home
+from .scaled import ScaledStream
+
+POSITIONS = "event, position, segment_id, offset, position_before"
+
+
+def options_of(home: Home, stream: str, use: Use = Use.READ, **given: Any) -> ReadOptions:
+    texts = {name: str(value) for name, value in given.items()}
+    return ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": stream, **texts}, use)
+
+
+def rows_of(reader: Any, partitions: Any) -> list[dict[str, Any]]:
+    return [row for one in partitions for rows in reader.read(one) for row in rows.to_pylist()]
+
+
+def batch(home: Home, stream: str, **given: Any) -> list[dict[str, Any]]:
+    reader = BatchReader(options_of(home, stream, **given))
+    return rows_of(reader, reader.partitions())
+
+
+@pytest.mark.parametrize("others", [(), ((1, 40), ((7 << 32) + 3, 0)), tuple((n + 5, 10**9 + n) for n in range(400))])
+def test_a_positions_text_is_that_of_its_cut(others: tuple[tuple[int, int], ...]) -> None:
+    piece = Piece("meters", (2 << 32) + 1, 0, 100, others)
+    offsets = [0, 7, 10, 99, 123_456_789_012]
+    for offset, text in zip(offsets, PositionTexts("home", piece).of(offsets), strict=True):
+        expected = StreamCut("home", "meters", {**dict(others), piece.segment_id: offset})
+        assert StreamCut.from_text(text) == expected
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_positions_are_legal_cuts_and_slices_between_them_are_exact(home: Home, seed: int) -> None:
+    stream = ScaledStream(home.manager, f"placed-{seed}", seed)
+    stream.live(3)
+    if seed % 2:  # the head is somewhere within
+        cuts = home.manager.cuts("home", stream.stream)
+        home.manager.truncate_stream(cuts.after(cuts.head(), 70))
+        stream.live(1)
+    by_segment = defaultdict(list)
+    for row in batch(home, stream.stream, columns=POSITIONS):
+        by_segment[row["segment_id"]].append(row)
+    assert len(by_segment) > 3
+    cuts = home.manager.cuts("home", stream.stream)
+    chance = random.Random(seed)
+    for segment, rows in by_segment.items():
+        for one, other in pairwise(rows):
+            assert one["position"] == other["position_before"]
+            assert one["offset"] < other["offset"]
+        first, last = sorted((chance.randrange(len(rows)), chance.randrange(len(rows))))
+        start, end = StreamCut.from_text(rows[first]["position_before"]), StreamCut.from_text(rows[last]["position"])
+        for cut in (start, end):
+            cuts.check(cut)
+            assert cut.positions[segment] >= rows[first]["offset"]
+        found = [event.data for event in home.manager.read_events("home", stream.stream, start=start, end=end)]
+        assert found == [row["event"] for row in rows[first : last + 1]]
+
+
+def test_positions_of_a_query(home: Home) -> None:
+    stream = ScaledStream(home.manager, "placed-query", 3)
+    stream.live(2)
+    reader = StreamReader(options_of(home, stream.stream, Use.READ_STREAM, columns="event,position,offset"))
+    offset, events = reader.initialOffset(), []
+    while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        for row in rows_of(reader, reader.partitions(offset, end)):
+            events.append(row["event"])
+            home.manager.cuts("home", stream.stream).check(StreamCut.from_text(row["position"]))
+        offset = end
+    assert len(events) == stream.written
+
+
+def test_columns_are_those_that_are_named_in_that_order(home: Home) -> None:
+    home.manager.create_stream("home", "narrow")
+    with home.manager.create_writer("home", "narrow") as writer:
+        writer.write_event(b"first", "k")
+    assert batch(home, "narrow", columns="offset, segment_id") == [{"offset": 0, "segment_id": 0}]
+    given = {"controller": home.uri, "scope": "home", "stream": "narrow", "columns": "Offset,event"}
+    assert Source(given, Format.NADI).schema() == "offset long, event binary"
+    for wrong, says in (("offset,colour", "names 'colour': there are event, scope"), ("event,event", "a column twice")):
+        with pytest.raises(InvalidArgumentError, match=says):
+            options_of(home, "narrow", columns=wrong)
+        with pytest.raises(InvalidArgumentError, match=says):
+            Source(given | {"columns": wrong}, Format.NADI).schema()
+    with pytest.raises(InvalidArgumentError, match="exclude each other"):
+        options_of(home, "narrow", columns="event", metadata="StreamInfo")
+
+
+# --- tasks --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def large(home: Home) -> list[bytes]:
+    """Three thousand events in one segment of the stream `large`, of very different sizes."""
+    home.manager.create_stream("home", "large")
+    chance = random.Random(0)
+    events = [b"%d:" % number + bytes(chance.choice([0, 10, 100, 5_000])) for number in range(3_000)]
+    with home.manager.create_writer("home", "large") as writer:
+        writer.write_batch(events, "key")
+    return events
+
+
+def test_a_large_segment_is_read_by_many_tasks(home: Home, large: list[bytes]) -> None:
+    reader = BatchReader(options_of(home, "large", max_partitions=6, min_partition_bytes=1000))
+    partitions = list(reader.partitions())
+    assert len(partitions) == 6
+    sizes = [sum(piece.size_bytes for piece in one.pieces) for one in partitions if isinstance(one, PiecesPartition)]
+    assert max(sizes) < 1.1 * min(sizes)
+    assert [row["event"] for row in rows_of(reader, partitions)] == large
+    whole = BatchReader(options_of(home, "large", max_partitions=6, min_partition_bytes=1000, ordered="true"))
+    assert len(list(whole.partitions())) == 1
+
+
+def test_ordered_keeps_the_segments_of_a_key_in_one_task(home: Home) -> None:
+    stream = ScaledStream(home.manager, "chained", 5)
+    stream.live(4)
+    reader = BatchReader(options_of(home, stream.stream, ordered="true", min_partition_bytes=1))
+    by_key = defaultdict(list)
+    for task, one in enumerate(reader.partitions()):
+        for row in rows_of(reader, [one]):
+            key, _, number = row["event"].partition(b":")
+            by_key[key].append((task, int(number)))
+    assert sum(map(len, by_key.values())) == stream.written
+    for found in by_key.values():
+        assert len({task for task, _ in found}) == 1
+        assert found == sorted(found)
+
+
+def test_a_query_may_divide_segments_where_order_is_not_asked_for(home: Home, large: list[bytes]) -> None:
+    for ordered, tasks in (("false", 6), ("true", 1), (None, 1)):
+        given = {} if ordered is None else {"ordered": ordered}
+        reader = StreamReader(
+            options_of(home, "large", Use.READ_STREAM, max_partitions=6, min_partition_bytes=1000, **given)
+        )
+        start = reader.initialOffset()
+        partitions = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+        assert len(partitions) == tasks
+        assert sorted(row["event"] for row in rows_of(reader, partitions)) == sorted(large)
+
+
+def test_pieces_whose_keys_overlap_stay_together() -> None:
+    ranges = {
+        1: SegmentRange(1, 0.0, 0.5),
+        2: SegmentRange(2, 0.5, 1.0),
+        3: SegmentRange(3, 0.5, 0.7),
+        4: SegmentRange(4, 0.7, 1.0),
+    }
+    pieces = [Piece("s", number, 0, 10) for number in (4, 1, 3)]
+    assert [[one.segment_id for one in chain] for chain in together(pieces, ranges)] == [[1], [3], [4]]
+    pieces.append(Piece("s", 2, 0, 10))
+    assert [[one.segment_id for one in chain] for chain in together(pieces, ranges)] == [[1], [2, 3, 4]]
+    pieces.append(Piece("s", 9, 0, 10))  # forgotten
+    assert len(together(pieces, ranges)) == 1
+    assert deal(pieces, 16, 1, together(pieces, ranges)) == [tuple(sorted(pieces))]
+
+
+# --- as Spark has it ----------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_as_spark_has_it(spark: Any, home: Home, large: list[bytes]) -> None:
+    given = {"controller": home.uri, "scope": "home", "stream": "large"}
+    rows = spark.read.format("nadi").options(**given, columns="event,segment_id,offset,position").load()
+    assert rows.columns == ["event", "segment_id", "offset", "position"]
+    first = rows.orderBy("offset").first()
+    assert StreamCut.from_text(first.position).positions == {0: len(large[0]) + 8}
+    assert rows.where("offset < 1").count() == 1
+    assert rows.count() == len(large)
+
+
+def numbers() -> type[spark_source.DataSource]:
+    """Pickled by its code, for it is a function's own."""
+
+    class Numbers(spark_source.DataSource):
+        """Takes the filter that a number is less than another."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "numbers"
+
+        def schema(self) -> str:
+            return "x long"
+
+        def reader(self, schema: Any) -> spark_source.DataSourceReader:
+            class Reader(spark_source.DataSourceReader):
+                below = 100
+
+                def pushFilters(self, filters: list[spark_source.Filter]) -> Iterator[spark_source.Filter]:
+                    for one in filters:
+                        if isinstance(one, spark_source.LessThan):
+                            self.below = one.value
+                        else:
+                            yield one
+
+                def partitions(self) -> list[spark_source.InputPartition]:
+                    return [spark_source.InputPartition(0)]
+
+                def read(self, _: spark_source.InputPartition) -> Iterator[tuple[int]]:
+                    yield from ((number,) for number in range(self.below))
+
+            return Reader()
+
+    return Numbers
+
+
+@pytest.mark.spark
+def test_spark_still_gives_a_query_what_an_earlier_ones_filter_let_through(spark: Any) -> None:
+    """Why nadi's source takes no filters: if this fails, Spark has mended it, and nadi can."""
+    spark.dataSource.register(numbers())
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        rows = spark.read.format("numbers").load()
+        assert rows.count() == 100
+        assert rows.where("x < 5").count() == 5
+        assert rows.count() == 5
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
