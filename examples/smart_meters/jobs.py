@@ -7,9 +7,7 @@ shuffle keeps no order.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from examples.smart_meters.readings import Reading
 from examples.smart_meters.slices import RULES, Position, Slice, Stretch, fold, micro_wh
 from nadi import StreamCut
-from nadi.spark import TUNED, tuned
 
 SCOPE, METERS_STREAM, SLICES_STREAM, BOOKMARKS_STREAM = "home", "meters", "slices", "bookmarks"
-ROOT = Path(__file__).parents[2]
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 class FoundSlice(msgspec.Struct, frozen=True):
@@ -51,22 +46,6 @@ class Household:
 
     controller: str
     head: dict[int, int]
-
-
-@contextmanager
-def session(folder: Path) -> Iterator[SparkSession]:
-    """A local Spark with the settings that make small batches quick; it ends with the block."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    builder = tuned(SparkSession.builder.master("local[2]").appName("smart meters"))
-    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.local.dir", str(folder))
-    quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    builder = builder.config(JAVA_OPTIONS, f"{TUNED[JAVA_OPTIONS]} {quiet}")
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _options(household: Household, stream: str) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""The examples' Spark jobs, stopped in the middle and started again, against their plain computations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nadi
+from examples.log_patterns import job as log_job
+from examples.log_patterns.checker import PATTERNS, read_and_compare
+from examples.log_patterns.lines import made
+from examples.log_patterns.producer import LINES, write
+from examples.running import Place, spark_session
+
+pytestmark = pytest.mark.spark
+Places = Callable[[str], Place]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with spark_session("examples", tmp_path_factory.mktemp("spark")) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    """Makes a scope of that name, on one server for all."""
+    with (
+        nadi.embedded(tmp_path_factory.mktemp("server")) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+
+        def make(scope: str) -> Place:
+            manager.create_scope(scope)
+            return Place(manager, server.controller_uri, scope, tmp_path_factory.mktemp(scope))
+
+        yield make
+
+
+def test_errors_are_counted_through_a_restart(spark: Any, places: Places) -> None:
+    here = places("log-patterns")
+    here.manager.create_stream(here.scope, LINES, 2)
+    here.manager.create_stream(here.scope, PATTERNS, 2)
+    lines = list(made(40, 50))
+    told = 0
+    for some in (lines[: len(lines) // 2], lines[len(lines) // 2 :]):
+        with here.manager.create_writer(here.scope, LINES) as writer:
+            write(writer, some)
+        query = log_job.count_live(spark, here.controller, here.scope, here.folder / "checkpoint")
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert len(here.events(PATTERNS)) > told
+        told = len(here.events(PATTERNS))
+    verdict = read_and_compare(here.manager, here.scope)
+    assert verdict.is_right, verdict
+    assert verdict.too_late > 0

@@ -1,0 +1,86 @@
+"""How an example begins and ends, and how it has its programs killed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+import nadi
+from examples.running import INTERRUPTED, ROOT, ExampleError, Program, ended, place, wait_for
+
+QUIET = Console(file=StringIO())
+
+
+def test_exit_codes() -> None:
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    def failed() -> bool:
+        raise ExampleError("[no] markup")
+
+    said = Console(file=StringIO())
+    assert [ended(body, said) for body in (lambda: True, lambda: False, interrupted, failed)] == [0, 1, INTERRUPTED, 1]
+    assert isinstance(said.file, StringIO)
+    assert said.file.getvalue() == "interrupted\nerror: [no] markup\n"
+
+
+def test_each_run_has_a_scope_of_its_own_on_a_given_server(tmp_path: Path) -> None:
+    with nadi.embedded(tmp_path / "server") as server:
+        scopes = []
+        for _ in range(3):
+            options = argparse.Namespace(controller=server.controller_uri, data=None)
+            with place(options, "logs", QUIET) as here:
+                scopes.append(here.scope)
+                folder = here.folder
+            assert not folder.exists(), "the temporary folder goes"
+        assert scopes == ["logs", "logs-2", "logs-3"]
+        options = argparse.Namespace(controller=server.controller_uri, data=tmp_path)
+        with pytest.raises(ExampleError, match="is not empty: give --data a new folder"), place(options, "logs", QUIET):
+            pass
+
+
+def test_a_program_that_fails_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    with Program(tmp_path, "examples.log_patterns.producer", "--scope", "s") as program:
+        with pytest.raises(ExampleError, match=r"(?s)producer ended with code 2:.*--controller"):
+            wait_for("nothing", lambda: False, [program])
+        with pytest.raises(ExampleError, match="ended with code 2"):
+            program.finish()
+    with pytest.raises(ExampleError, match="no wonder happens: not within 0 s"):
+        wait_for("no wonder happens", lambda: False, [], limit_s=0)
+
+
+@pytest.mark.parametrize("example", ["log_patterns"])
+def test_an_example_tells_what_it_takes(example: str) -> None:
+    command = [sys.executable, "-m", f"examples.{example}", "--help"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True, timeout=60)
+    assert f"usage: python -m examples.{example}" in done.stdout
+    assert "--controller" in done.stdout
+
+
+@pytest.mark.parametrize("example", ["log_patterns"])
+def test_ctrl_c_ends_an_example_and_all_that_it_started(example: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", f"examples.{example}", "--data", str(tmp_path / "data")]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    below: list[psutil.Process] = []
+    give_up = time.monotonic() + 90
+    while not any(one.name() == "java" for one in below):  # until the job's Spark is there, too
+        assert time.monotonic() < give_up
+        time.sleep(0.1)
+        below = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGINT)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == INTERRUPTED
+    assert said.rstrip().endswith("interrupted")
+    _, alive = psutil.wait_procs(below, timeout=30)
+    assert not alive
