@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import time
 
 from rich.console import Console
 
 from examples.log_patterns.checker import PATTERNS, read_and_compare, show
 from examples.log_patterns.producer import LINES, produce
-from examples.running import Place, Program, bars, ended, parser, place, wait_for
+from examples.programs import through_a_kill
+from examples.running import ended, parser, place
 
 console = Console(highlight=False)
 
@@ -36,45 +36,16 @@ def run(options: argparse.Namespace) -> bool:
     with place(options, "log-patterns", console) as here:
         here.manager.create_stream(here.scope, LINES, 3)
         here.manager.create_stream(here.scope, PATTERNS, 2)
-        _count(here, options)
+        job = ("examples.log_patterns.job", ["--checkpoint", str(here.folder / "checkpoint")])
+        size = (options.minutes, options.a_minute, options.seconds)
+        total = int(options.minutes * options.a_minute)
+        through_a_kill(
+            here, console, [job], lambda told: produce(here.manager, here.scope, *size, told), total, PATTERNS
+        )
         verdict = read_and_compare(here.manager, here.scope)
     show(verdict, console)
     console.print(f"took {time.monotonic() - began:.0f} s")
     return verdict.is_right
-
-
-def _count(here: Place, options: argparse.Namespace) -> None:
-    """Have the lines written while the job counts them; the job is killed once it has told of some windows."""
-    arguments = ["--controller", here.controller, "--scope", here.scope, "--checkpoint", str(here.folder / "job")]
-    job = "examples.log_patterns.job"
-    total = int(options.minutes * options.a_minute)
-    with bars(console) as progress:
-        written = progress.add_task("lines written", total=total)
-        told = progress.add_task("counts of errors found by Spark", total=None)
-
-        def has_more(than: int) -> bool:
-            count = len(here.events(PATTERNS))
-            progress.update(told, completed=count)
-            return count > than
-
-        def write() -> None:
-            size = (options.minutes, options.a_minute, options.seconds)
-            produce(here.manager, here.scope, *size, lambda count: progress.advance(written, count))
-
-        writing = threading.Thread(target=write, name="producer", daemon=True)
-        with Program(here.folder, job, *arguments) as first:
-            progress.update(told, description="Spark starts")
-            writing.start()
-            wait_for("the job finds no errors", lambda: has_more(0), [first])
-            first.kill()
-        progress.update(told, description="killed; Spark starts again")
-        before = len(here.events(PATTERNS))
-        with Program(here.folder, job, *arguments) as second:
-            writing.join()
-            wait_for("the job goes on with nothing", lambda: has_more(before), [second])
-            progress.update(told, description="counts of errors found by Spark")
-            second.finish()
-        has_more(0)
 
 
 if __name__ == "__main__":

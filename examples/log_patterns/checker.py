@@ -14,7 +14,7 @@ from rich.table import Table
 import nadi
 from examples.log_patterns.lines import TOO_LATE, Found, counted
 from examples.log_patterns.producer import LINES
-from examples.running import job_parser
+from examples.programs import job_parser
 
 PATTERNS = "patterns"
 

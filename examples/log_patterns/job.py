@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.log_patterns.lines import LATE_MS, TOO_LATE, VARIABLE, WATERMARK_MS, WINDOW_MS
 from examples.log_patterns.producer import LINES
-from examples.running import checkpoint_argument, follow, job_parser, spark_session
+from examples.programs import checkpoint_argument, follow, job_parser, spark_session
 
 PATTERNS = "patterns"
 

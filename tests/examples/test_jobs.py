@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,12 @@ from examples.log_patterns import job as log_job
 from examples.log_patterns.checker import PATTERNS, read_and_compare
 from examples.log_patterns.lines import made
 from examples.log_patterns.producer import LINES, write
-from examples.running import Place, spark_session
+from examples.programs import spark_session
+from examples.returns import checker as returns_checker
+from examples.returns import job as returns_job
+from examples.returns.producer import create_streams, some_lines
+from examples.returns.producer import produce as sell
+from examples.running import Place
 
 pytestmark = pytest.mark.spark
 Places = Callable[[str], Place]
@@ -59,3 +63,23 @@ def test_errors_are_counted_through_a_restart(spark: Any, places: Places) -> Non
     verdict = read_and_compare(here.manager, here.scope)
     assert verdict.is_right, verdict
     assert verdict.too_late > 0
+
+
+def test_returns_find_their_sales_through_a_restart(spark: Any, places: Places) -> None:
+    here = places("returns")
+    create_streams(here.manager, here.scope)
+    here.manager.create_stream(here.scope, returns_checker.PAIRS, 2)
+    lines = some_lines(6_000)
+    told = 0
+    for some in (lines[:3_000], lines[3_000:]):
+        sell(here.manager, here.scope, some, 0)
+        query = returns_job.join_live(spark, here.controller, here.scope, here.folder / "checkpoint")
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert len(here.events(returns_checker.PAIRS)) > told
+        told = len(here.events(returns_checker.PAIRS))
+    verdict = returns_checker.read_and_compare(here.manager, here.scope)
+    assert verdict.is_right, verdict
+    assert 0 < verdict.matched < verdict.returns
