@@ -167,16 +167,23 @@ def through_a_kill(
     """Run jobs while `produce` writes `total` events; once there is something in the stream `results`, kill all jobs
     and start them again. Then let one after the other take in what there is.
 
+    The second half of the events isn't written before the kill, however late it comes.
     ExampleError if a job fails, or nothing comes out of them.
     """
     failures: list[Exception] = []
+    killed = threading.Event()
     with bars(console) as progress:
         written = progress.add_task("events written", total=total)
         found = progress.add_task("Spark starts", total=None)
 
+        def told(count: int) -> None:
+            progress.advance(written, count)
+            if progress.tasks[written].completed >= total / 2:
+                killed.wait(END_TIMEOUT_S)
+
         def write() -> None:
             try:
-                produce(lambda count: progress.advance(written, count))
+                produce(told)
             except Exception as failure:
                 failures.append(failure)
 
@@ -193,6 +200,7 @@ def through_a_kill(
             wait_for(f"nothing comes into the stream {results}", lambda: has_more(0), programs)
             for program in programs:
                 program.kill()
+        killed.set()
         before = len(here.events(results))
         progress.update(found, description="killed; Spark starts again")
         with _started(here, jobs) as programs:

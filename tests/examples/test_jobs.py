@@ -18,6 +18,9 @@ from examples.returns import job as returns_job
 from examples.returns.producer import create_streams, some_lines
 from examples.returns.producer import produce as sell
 from examples.running import Place
+from examples.sensor_slices import bookmarker, processor, waves
+from examples.sensor_slices import checker as slices_checker
+from examples.sensor_slices import producer as sensors_producer
 
 pytestmark = pytest.mark.spark
 Places = Callable[[str], Place]
@@ -83,3 +86,22 @@ def test_returns_find_their_sales_through_a_restart(spark: Any, places: Places) 
     verdict = returns_checker.read_and_compare(here.manager, here.scope)
     assert verdict.is_right, verdict
     assert 0 < verdict.matched < verdict.returns
+
+
+def test_slices_are_exact_through_a_split_and_a_restart(spark: Any, places: Places) -> None:
+    here = places("sensor-slices")
+    sensors_producer.create_streams(here.manager, here.scope)
+    finders = bookmarker.find_live, processor.process_live
+    for readings, queries in ((range(340), finders[:1]), (range(340, 680), finders)):  # segments are split within each
+        sensors_producer.produce(here.manager, here.scope, readings, 0)
+        for find in queries:
+            query = find(spark, here.controller, here.scope, here.folder / find.__name__)
+            try:
+                query.processAllAvailable()
+            finally:
+                query.stop()
+    truth = waves.truth(waves.sensors(), 680)
+    verdict = slices_checker.compare(truth, here.events(sensors_producer.AGGREGATES))
+    assert verdict.is_right, verdict
+    assert any(one.first < 340 <= one.last for one in truth), "a slice in two runs of the query"
+    assert any(one.first < 170 <= one.last for one in truth), "a slice in two segments"

@@ -60,7 +60,7 @@ def test_a_program_that_fails_is_an_error_with_its_last_words(tmp_path: Path) ->
         wait_for("no wonder happens", lambda: False, [], limit_s=0)
 
 
-@pytest.mark.parametrize("example", ["log_patterns", "returns"])
+@pytest.mark.parametrize("example", ["log_patterns", "returns", "sensor_slices"])
 def test_an_example_tells_what_it_takes(example: str) -> None:
     command = [sys.executable, "-m", f"examples.{example}", "--help"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True, timeout=60)

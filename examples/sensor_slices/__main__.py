@@ -1,0 +1,54 @@
+"""Sine waves, slices of them and what is in each slice: three programs linked by streams, exactly once, through kills.
+
+A producer writes the readings of eight sensors into the stream `readings`, whose segments are split halfway. The
+bookmarker, a Spark job with a state for each sensor, finds where values are high, and writes a slice of each such
+stretch to `slices`: two stream cuts, exact to the event. The slice processor, another Spark job, follows `slices`,
+reads each slice and writes what is in it to `aggregates`. In the middle both jobs are killed (kill -9) and started
+again. In the end all aggregates must be those of the sine waves. The parts also run by hand:
+examples.sensor_slices.producer, .bookmarker and .processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from rich.console import Console
+
+from examples.programs import through_a_kill
+from examples.running import ended, parser, place
+from examples.sensor_slices.checker import compare, show
+from examples.sensor_slices.producer import AGGREGATES, create_streams, produce
+from examples.sensor_slices.waves import SENSORS, sensors, truth
+
+console = Console(highlight=False)
+
+
+def main() -> int:
+    made = parser("examples.sensor_slices", __doc__)
+    made.add_argument("--readings", type=int, default=3_000, help="of each sensor (default: 3000)")
+    made.add_argument("--seconds", type=float, default=20, help="to write them in (default: 20)")
+    options = made.parse_args()
+    return ended(lambda: run(options), console)
+
+
+def run(options: argparse.Namespace) -> bool:
+    began = time.monotonic()
+    with place(options, "sensor-slices", console) as here:
+        create_streams(here.manager, here.scope)
+        jobs = [
+            (f"examples.sensor_slices.{name}", ["--checkpoint", str(here.folder / f"checkpoint-{name}")])
+            for name in ("bookmarker", "processor")
+        ]
+        write = (here.manager, here.scope, range(options.readings), options.seconds)
+        total = SENSORS * options.readings
+        through_a_kill(here, console, jobs, lambda told: produce(*write, told), total, AGGREGATES)
+        verdict = compare(truth(sensors(), options.readings), here.events(AGGREGATES))
+    show(verdict, console)
+    console.print(f"took {time.monotonic() - began:.0f} s")
+    return verdict.is_right
+
+
+if __name__ == "__main__":
+    sys.exit(main())

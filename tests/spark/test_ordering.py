@@ -1,0 +1,40 @@
+"""Rows of a key are put in the order of their stream, in whatever frames they come."""
+
+import random
+
+import pandas as pd
+import pytest
+
+from nadi.errors import InvalidArgumentError
+from nadi.spark import in_order
+
+OLD, NEW = 1, (1 << 32) + 3  # a segment, and one of those that replaced it
+
+
+def frame(*places: tuple[int, int], **more: str) -> pd.DataFrame:
+    return pd.DataFrame([{"segment_id": segment, "offset": offset, **more} for segment, offset in places])
+
+
+def test_segments_by_age_and_a_segment_by_offset() -> None:
+    places = [(OLD, 0), (OLD, 90), (OLD, 1000), (NEW, 0), (NEW, 8)]
+    shuffled = random.Random(3).sample(places, len(places))
+    frames = [frame(*shuffled[:2]), frame(*shuffled[2:])]
+    assert [(row.segment_id, row.offset) for row in in_order(frames)] == places
+    assert [(row.segment_id, row.offset) for row in in_order(iter(frames))] == places
+    assert [(row.segment_id, row.offset) for row in in_order(frame(*shuffled))] == places
+
+
+def test_one_stream_after_the_other() -> None:
+    frames = [frame((NEW, 5), stream="b"), frame((NEW, 9), (OLD, 7), stream="a")]
+    assert [(row.stream, row.offset) for row in in_order(frames)] == [("a", 7), ("a", 9), ("b", 5)]
+
+
+def test_nothing_is_in_order() -> None:
+    assert list(in_order([])) == []
+    assert list(in_order(frame().reindex(columns=["segment_id", "offset"]))) == []
+
+
+@pytest.mark.parametrize("missing", ["segment_id", "offset"])
+def test_a_missing_column_is_named(missing: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"without the column '{missing}': select segment_id and offset"):
+        in_order(frame((OLD, 0)).drop(columns=[missing]))
