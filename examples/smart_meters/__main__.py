@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, folder: Path) -> int:
         console.print(f"nadi serves {server.controller_uri}; readings from [bold]{source.name}[/bold]")
         household = stage.prepare(manager, server.controller_uri)
         bookmarks = stage.ingest_history(household, source, before=week(*LIVE)[0], console=console)
-        with spark_session("smart meters", folder / "spark") as spark:
+        with spark_session("smart meters", folder / "spark", is_brief=not options.full) as spark:
             live_bookmark, live = stage.play_live(household, spark, source, LIVE, folder / "checkpoint", console)
             bookmarks[LIVE] = live_bookmark
             replayed = stage.replay(household, spark, live, console)

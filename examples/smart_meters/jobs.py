@@ -7,7 +7,7 @@ shuffle keeps no order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from examples.smart_meters.readings import Reading
 from examples.smart_meters.slices import RULES, Position, Slice, Stretch, fold, micro_wh
 from nadi import StreamCut
+from nadi.spark import in_order
 
 SCOPE, METERS_STREAM, SLICES_STREAM, BOOKMARKS_STREAM = "home", "meters", "slices", "bookmarks"
 
@@ -63,9 +64,10 @@ def _bounded(spark: SparkSession, household: Household, start: str, end: str) ->
     return _parsed(spark.read.format("nadi").options(**options).load())
 
 
-def _in_order(rows: Iterable[Any]) -> list[tuple[Reading, Position]]:
-    ordered = sorted(rows, key=lambda row: (row.segment_id, row.offset))
-    return [(Reading(row.meter, row.at, row.wh), (row.segment_id, row.offset, row.end)) for row in ordered]
+def _placed(frames: pd.DataFrame | Iterator[pd.DataFrame]) -> list[tuple[Reading, Position]]:
+    """A meter's readings in order, and where each lies."""
+    rows = in_order(frames)
+    return [(Reading(row.meter, row.at, row.wh), (row.segment_id, row.offset, row.end)) for row in rows]
 
 
 def _found(head: dict[int, int], found: Slice) -> FoundSlice:
@@ -90,8 +92,7 @@ def find_slices_live(spark: SparkSession, household: Household, start: StreamCut
 
     def step(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         stretch = Stretch.from_text(state.get[0]) if state.exists and state.get[0] else None
-        rows = [row for frame in frames for row in frame.itertuples()]
-        stretch, finished = fold(RULES[key[0]], stretch, _in_order(rows))
+        stretch, finished = fold(RULES[key[0]], stretch, _placed(frames))
         state.update((stretch.as_text() if stretch is not None else "",))
         events = [msgspec.json.encode(_found(head, found)) for found in finished]
         yield pd.DataFrame({"event": events, "routing_key": [key[0]] * len(events)})
@@ -110,7 +111,7 @@ def slices_of(spark: SparkSession, household: Household, start: str, end: str) -
     head = household.head
 
     def whole(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
-        _, finished = fold(RULES[key[0]], None, _in_order(frame.itertuples()))
+        _, finished = fold(RULES[key[0]], None, _placed(frame))
         return pd.DataFrame({"found": [msgspec.json.encode(_found(head, found)) for found in finished]})
 
     rows = _bounded(spark, household, start, end).groupBy("meter").applyInPandas(whole, "found binary").collect()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +15,7 @@ from examples.log_patterns import job as log_job
 from examples.log_patterns.checker import PATTERNS, read_and_compare
 from examples.log_patterns.lines import made
 from examples.log_patterns.producer import LINES, write
-from examples.programs import spark_session
+from examples.programs import ROOT, spark_session
 from examples.returns import checker as returns_checker
 from examples.returns import job as returns_job
 from examples.returns.producer import create_streams, some_lines
@@ -105,3 +108,35 @@ def test_slices_are_exact_through_a_split_and_a_restart(spark: Any, places: Plac
     assert verdict.is_right, verdict
     assert any(one.first < 340 <= one.last for one in truth), "a slice in two runs of the query"
     assert any(one.first < 170 <= one.last for one in truth), "a slice in two segments"
+
+
+def test_the_operator_of_the_guide(spark: Any, places: Places) -> None:
+    (example,) = [code for code in python_of("spark.md") if "def rises" in code]
+    here = places("guide")
+    for stream in ("meters", "rises"):
+        here.manager.create_stream(here.scope, stream, 2)
+    home = {"controller": here.controller, "scope": here.scope}
+    names = {"rows": spark.readStream.format("nadi").options(**home, stream="meters").load()}
+    exec(compile(example, "docs/spark.md", "exec"), names)
+    chance, expected, last = random.Random(1), [], dict.fromkeys("abc", 0.0)
+    for _ in range(2):
+        with here.manager.create_writer(here.scope, "meters") as writer:
+            for _ in range(300):
+                meter, wh = chance.choice("abc"), chance.randrange(1, 100) / 2
+                writer.write_event(json.dumps({"meter": meter, "wh": wh}).encode(), routing_key=meter)
+                expected += [(meter, wh)] if 0 < last[meter] < wh else []
+                last[meter] = wh
+        writing = names["found"].writeStream.format("nadi").options(**home, stream="rises")
+        query = writing.option("checkpointLocation", str(here.folder / "checkpoint")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    found = [json.loads(event) for event in here.events("rises")]
+    for meter in "abc":
+        mine = [one["wh"] for one in found if one["meter"] == meter]
+        assert mine == [wh for one, wh in expected if one == meter]
+
+
+def python_of(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
