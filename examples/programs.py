@@ -106,20 +106,32 @@ def checkpoint_argument(made: argparse.ArgumentParser) -> None:
     made.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="where it keeps its progress")
 
 
-def follow(query: StreamingQuery, options: argparse.Namespace) -> int:
-    """Let a query run until it is to end: the program's exit code. Its failure is raised."""
+def follow(
+    name: str, options: argparse.Namespace, start: Callable[[SparkSession, str, str, Path], StreamingQuery]
+) -> int:
+    """Run a query that `start` makes of session, controller, scope and checkpoint, until it is to end.
+
+    Gives the program's exit code; a failure of the query is raised.
+    """
     try:
-        while query.isActive:
-            if options.until_input_closes and input_closes_within(0.2):
-                query.processAllAvailable()
-                return 0
-            time.sleep(0.2)
-        query.awaitTermination()
+        with spark_session(name, options.checkpoint / "local") as spark:
+            query = start(spark, options.controller, options.scope, options.checkpoint)
+            try:
+                _until_the_end(query, options.until_input_closes)
+            finally:
+                query.stop()
     except KeyboardInterrupt:
         return INTERRUPTED
-    finally:
-        query.stop()
     return 0
+
+
+def _until_the_end(query: StreamingQuery, until_input_closes: bool) -> None:
+    while query.isActive:
+        if until_input_closes and input_closes_within(0.2):
+            query.processAllAvailable()
+            return
+        time.sleep(0.2)
+    query.awaitTermination()
 
 
 def input_closes_within(seconds: float) -> bool:

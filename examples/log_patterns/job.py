@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from examples.log_patterns.lines import LATE_MS, TOO_LATE, VARIABLE, WATERMARK_MS, WINDOW_MS
 from examples.log_patterns.producer import LINES
-from examples.programs import checkpoint_argument, follow, job_parser, spark_session
+from examples.programs import checkpoint_argument, follow, job_parser
 
 PATTERNS = "patterns"
 
@@ -59,9 +59,7 @@ def count_live(spark: SparkSession, controller: str, scope: str, checkpoint: Pat
 def main() -> int:
     made = job_parser("examples.log_patterns.job", __doc__)
     checkpoint_argument(made)
-    options = made.parse_args()
-    with spark_session("log patterns", options.checkpoint) as spark:
-        return follow(count_live(spark, options.controller, options.scope, options.checkpoint), options)
+    return follow("log patterns", made.parse_args(), count_live)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from examples.programs import checkpoint_argument, follow, job_parser, spark_session
+from examples.programs import checkpoint_argument, follow, job_parser
 from examples.returns.checker import PAIRS
 from examples.returns.producer import RETURNS, SALES
 from examples.returns.shop import RETURNED_WITHIN_MS, WATERMARK_MS
@@ -48,9 +48,7 @@ def join_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path
 def main() -> int:
     made = job_parser("examples.returns.job", __doc__)
     checkpoint_argument(made)
-    options = made.parse_args()
-    with spark_session("returns", options.checkpoint) as spark:
-        return follow(join_live(spark, options.controller, options.scope, options.checkpoint), options)
+    return follow("returns", made.parse_args(), join_live)
 
 
 if __name__ == "__main__":

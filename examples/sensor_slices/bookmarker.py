@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from examples.programs import checkpoint_argument, follow, job_parser, spark_session
+from examples.programs import checkpoint_argument, follow, job_parser
 from examples.sensor_slices.producer import READINGS, SLICES
 from examples.sensor_slices.waves import NEW, Slice, State, fold
 from nadi import StreamCut
@@ -63,9 +63,7 @@ def find_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path
 def main() -> int:
     made = job_parser("examples.sensor_slices.bookmarker", __doc__)
     checkpoint_argument(made)
-    options = made.parse_args()
-    with spark_session("bookmarker", options.checkpoint) as spark:
-        return follow(find_live(spark, options.controller, options.scope, options.checkpoint), options)
+    return follow("bookmarker", made.parse_args(), find_live)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import nadi
-from examples.programs import checkpoint_argument, follow, job_parser, spark_session
+from examples.programs import checkpoint_argument, follow, job_parser
 from examples.sensor_slices.producer import AGGREGATES, READINGS, SLICES
 from examples.sensor_slices.waves import Aggregate, Reading, Slice
 
@@ -54,9 +54,7 @@ def process_live(spark: SparkSession, controller: str, scope: str, checkpoint: P
 def main() -> int:
     made = job_parser("examples.sensor_slices.processor", __doc__)
     checkpoint_argument(made)
-    options = made.parse_args()
-    with spark_session("slice processor", options.checkpoint) as spark:
-        return follow(process_live(spark, options.controller, options.scope, options.checkpoint), options)
+    return follow("slice processor", made.parse_args(), process_live)
 
 
 if __name__ == "__main__":

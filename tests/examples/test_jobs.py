@@ -25,7 +25,7 @@ from examples.sensor_slices import bookmarker, processor, waves
 from examples.sensor_slices import checker as slices_checker
 from examples.sensor_slices import producer as sensors_producer
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 Places = Callable[[str], Place]
 
 
