@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,7 +58,11 @@ def parser(program: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def ended(body: Callable[[], bool], console: Console) -> int:
-    """Run an example: the program's exit code. 0: it found what it should; 1: it did not, or failed; 130: Ctrl-C."""
+    """Run an example: the program's exit code. 0: it found what it should; 1: it did not, or failed; 130: Ctrl-C.
+
+    SIGTERM is taken as Ctrl-C is: nothing that the example started is left behind.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if body() else 1
     except KeyboardInterrupt:
@@ -67,6 +72,8 @@ def ended(body: Callable[[], bool], console: Console) -> int:
         console.print("[red]error:[/red] ", end="")
         console.print(str(error), markup=False)
         return 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

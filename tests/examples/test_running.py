@@ -68,9 +68,9 @@ def test_an_example_tells_what_it_takes(example: str) -> None:
     assert "--controller" in done.stdout
 
 
-@pytest.mark.parametrize("example", ["log_patterns"])
-def test_ctrl_c_ends_an_example_and_all_that_it_started(example: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", f"examples.{example}", "--data", str(tmp_path / "data")]
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_an_example_and_all_that_it_started(sent: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.log_patterns", "--data", str(tmp_path / "data")]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     below: list[psutil.Process] = []
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_an_example_and_all_that_it_started(example: str, tmp_path: 
         assert time.monotonic() < give_up
         time.sleep(0.1)
         below = psutil.Process(running.pid).children(recursive=True)
-    running.send_signal(signal.SIGINT)
+    running.send_signal(sent)
     said, _ = running.communicate(timeout=60)
     assert running.returncode == INTERRUPTED
     assert said.rstrip().endswith("interrupted")
