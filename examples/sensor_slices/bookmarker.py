@@ -2,7 +2,7 @@
 
 A keyed operator of Spark: for each sensor it keeps a state from batch to batch, and goes through the sensor's rows in
 the order of the stream. A slice has two stream cuts, one just before the stretch's first event and one just after its
-last. They say where this sensor is, and are read with its routing key. Slices are written exactly once.
+last. Slices are written exactly once.
 """
 
 from __future__ import annotations
@@ -21,18 +21,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from examples.programs import checkpoint_argument, follow, job_parser
 from examples.sensor_slices.producer import READINGS, SLICES
 from examples.sensor_slices.waves import NEW, Slice, State, fold
-from nadi import StreamCut
 from nadi.spark import in_order
 
-HEADER = 8  # bytes before each event in its segment
+PLACE = ("segment_id", "offset", "position_before", "position")
 
 
-def positioned(scope: str, rows: Iterable[Any]) -> Iterator[tuple[int, int, str, str]]:
+def positioned(rows: Iterable[Any]) -> Iterator[tuple[int, int, str, str]]:
     """Number and value of a sensor's rows, and the cuts just before and just after each."""
-    for row in rows:
-        before = StreamCut(scope, READINGS, {row.segment_id: row.offset})
-        after = StreamCut(scope, READINGS, {row.segment_id: row.offset + HEADER + row.length})
-        yield row.number, row.value, before.as_text(), after.as_text()
+    return ((row.number, row.value, row.position_before, row.position) for row in rows)
 
 
 def find_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path) -> StreamingQuery:
@@ -41,18 +37,20 @@ def find_live(spark: SparkSession, controller: str, scope: str, checkpoint: Path
     def step(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], kept: Any) -> Iterator[pd.DataFrame]:
         (sensor,) = key
         state = State.from_text(kept.get[0]) if kept.exists else NEW
-        state, found = fold(state, positioned(scope, in_order(frames)))
+        state, found = fold(state, positioned(in_order(frames)))
         kept.update((state.as_text(),))
         slices = [Slice(f"{sensor}.{one.number}", sensor, one.first, one.last, one.start, one.end) for one in found]
         events = [msgspec.json.encode(one) for one in slices]
         yield pd.DataFrame({"event": events, "routing_key": [sensor] * len(events)})
 
     home = {"controller": controller, "scope": scope}
-    events = spark.readStream.format("nadi").options(**home, stream=READINGS).load()
+    events = (
+        spark.readStream.format("nadi").options(**home, stream=READINGS, columns=",".join(["event", *PLACE])).load()
+    )
     reading = F.from_json(F.col("event").cast("string"), "sensor string, number long, value long").alias("reading")
-    readings = events.select(reading, "segment_id", "offset", F.length("event").alias("length"))
+    readings = events.select(reading, *PLACE)
     slices = (
-        readings.select("reading.*", "segment_id", "offset", "length")
+        readings.select("reading.*", *PLACE)
         .groupBy("sensor")
         .applyInPandasWithState(step, "event binary, routing_key string", "state string", "append", "NoTimeout")
     )

@@ -23,6 +23,7 @@ from examples.smart_meters.slices import RULES, Position, Slice, Stretch, fold, 
 from nadi import StreamCut
 from nadi.spark import in_order
 
+PLACE = ("segment_id", "offset", "position_before", "position")  # what says where a row is
 SCOPE, METERS_STREAM, SLICES_STREAM, BOOKMARKS_STREAM = "home", "meters", "slices", "bookmarks"
 
 
@@ -43,42 +44,38 @@ class FoundSlice(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Household:
-    """Where the streams are, and the segments of the meters stream at its head."""
+    """Where the streams are."""
 
     controller: str
-    head: dict[int, int]
 
 
 def _options(household: Household, stream: str) -> dict[str, str]:
     return {"controller": household.controller, "scope": SCOPE, "stream": stream}
 
 
-def _parsed(events: DataFrame) -> DataFrame:
+def _parsed(events: DataFrame, *columns: str) -> DataFrame:
     reading = F.from_json(F.col("event").cast("string"), "meter string, at long, wh double").alias("r")
-    end = (F.col("offset") + F.length("event") + 8).alias("end")
-    return events.select(reading, "segment_id", "offset", end).select("r.*", "segment_id", "offset", "end")
+    return events.select(reading, *columns).select("r.*", *columns)
 
 
-def _bounded(spark: SparkSession, household: Household, start: str, end: str) -> DataFrame:
+def _bounded(spark: SparkSession, household: Household, start: str, end: str, *columns: str) -> DataFrame:
+    """The readings between two cuts, with those of the columns of `PLACE` that are named."""
     options = _options(household, METERS_STREAM) | {"start_stream_cut": start, "end_stream_cut": end}
-    return _parsed(spark.read.format("nadi").options(**options).load())
+    return _parsed(spark.read.format("nadi").options(**options, columns=",".join(["event", *columns])).load(), *columns)
 
 
 def _placed(frames: pd.DataFrame | Iterator[pd.DataFrame]) -> list[tuple[Reading, Position]]:
     """A meter's readings in order, and where each lies."""
     rows = in_order(frames)
-    return [(Reading(row.meter, row.at, row.wh), (row.segment_id, row.offset, row.end)) for row in rows]
+    return [(Reading(row.meter, row.at, row.wh), (row.position_before, row.position)) for row in rows]
 
 
-def _found(head: dict[int, int], found: Slice) -> FoundSlice:
-    """The slice with its two stream cuts: they differ in the meter's own segment only."""
-    (first_segment, begin, _), (last_segment, _, end) = found.first_position, found.last_position
-    start = StreamCut(SCOPE, METERS_STREAM, head | {first_segment: begin})
-    stop = StreamCut(SCOPE, METERS_STREAM, head | {last_segment: end})
+def _found(found: Slice) -> FoundSlice:
+    """The slice with its two stream cuts, before its first event and after its last."""
     return FoundSlice(
         found.meter,
-        start.as_text(),
-        stop.as_text(),
+        str(found.first_position[0]),
+        str(found.last_position[1]),
         found.start,
         found.end,
         found.energy_micro_wh,
@@ -88,17 +85,17 @@ def _found(head: dict[int, int], found: Slice) -> FoundSlice:
 
 def find_slices_live(spark: SparkSession, household: Household, start: StreamCut, checkpoint: Path) -> StreamingQuery:
     """Start the streaming job: meters stream in, slices out, exactly once."""
-    head = household.head
 
     def step(key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: Any) -> Iterator[pd.DataFrame]:
         stretch = Stretch.from_text(state.get[0]) if state.exists and state.get[0] else None
         stretch, finished = fold(RULES[key[0]], stretch, _placed(frames))
         state.update((stretch.as_text() if stretch is not None else "",))
-        events = [msgspec.json.encode(_found(head, found)) for found in finished]
+        events = [msgspec.json.encode(_found(found)) for found in finished]
         yield pd.DataFrame({"event": events, "routing_key": [key[0]] * len(events)})
 
     options = _options(household, METERS_STREAM) | {"start_stream_cut": start.as_text()}
-    readings = _parsed(spark.readStream.format("nadi").options(**options).load())
+    rows = spark.readStream.format("nadi").options(**options, columns=",".join(["event", *PLACE])).load()
+    readings = _parsed(rows, *PLACE)
     slices = readings.groupBy("meter").applyInPandasWithState(
         step, "event binary, routing_key string", "stretch string", "append", "NoTimeout"
     )
@@ -108,13 +105,14 @@ def find_slices_live(spark: SparkSession, household: Household, start: StreamCut
 
 def slices_of(spark: SparkSession, household: Household, start: str, end: str) -> list[FoundSlice]:
     """The same algorithm over a bookmarked stretch of the stream."""
-    head = household.head
 
     def whole(key: tuple[Any, ...], frame: pd.DataFrame) -> pd.DataFrame:
         _, finished = fold(RULES[key[0]], None, _placed(frame))
-        return pd.DataFrame({"found": [msgspec.json.encode(_found(head, found)) for found in finished]})
+        return pd.DataFrame({"found": [msgspec.json.encode(_found(found)) for found in finished]})
 
-    rows = _bounded(spark, household, start, end).groupBy("meter").applyInPandas(whole, "found binary").collect()
+    rows = (
+        _bounded(spark, household, start, end, *PLACE).groupBy("meter").applyInPandas(whole, "found binary").collect()
+    )
     found = [msgspec.json.decode(bytes(row.found), type=FoundSlice) for row in rows]
     return sorted(found, key=lambda slice_: (slice_.start, slice_.meter))
 

@@ -28,8 +28,9 @@ from dataclasses import dataclass, replace
 
 from examples.smart_meters.readings import MINUTE_MS, Reading
 
-# Where an event lies in its stream, as the source says it: (segment id, offset). Only carried along here.
-Position = tuple[int, ...]
+# Where an event lies in its stream, as the source says it: in the demo, the texts of the stream cuts just before and
+# just after it. Only carried along here.
+Position = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)

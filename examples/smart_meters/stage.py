@@ -50,8 +50,7 @@ def prepare(manager: StreamManager, controller: str) -> Stage:
     manager.create_scope(SCOPE)
     for stream, segments in ((METERS_STREAM, 2), (SLICES_STREAM, 1), (BOOKMARKS_STREAM, 1)):
         manager.create_stream(SCOPE, stream, segments)
-    head = manager.stream_info(SCOPE, METERS_STREAM).head
-    return Stage(controller, dict(head.positions), manager)
+    return Stage(controller, manager)
 
 
 def _week_of(reading: Reading) -> Week:
