@@ -27,7 +27,7 @@ KEPT, AT_ONCE = 3, 2
 
 @pytest.fixture(autouse=True)
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("workflows.truncate", "workflows.transactions"):
+    for module in ("workflows.truncate", "transactions.decisions"):
         monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_KEPT", KEPT)
     for module in ("workflows.truncate", "state.histories"):
         monkeypatch.setattr(f"nadi.controller.{module}.EPOCHS_FORGOTTEN_AT_ONCE", AT_ONCE)

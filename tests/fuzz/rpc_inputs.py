@@ -25,6 +25,8 @@ RPCS = list(EVERY)
 def _value(chance: random.Random, field: FieldDescriptor) -> Any:
     kinds = FieldDescriptor
     match field.cpp_type:
+        case kinds.CPPTYPE_STRING if field.type == kinds.TYPE_BYTES:
+            return chance.randbytes(16 if chance.random() < 0.8 else chance.randrange(40))  # mostly as long as ids are
         case kinds.CPPTYPE_STRING:
             return chance.choice(TEXTS[:2] if chance.random() < 0.5 else TEXTS)
         case kinds.CPPTYPE_INT32 | kinds.CPPTYPE_ENUM:

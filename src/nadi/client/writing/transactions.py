@@ -311,9 +311,8 @@ class TransactionWriter(Generic[Own]):
         With `wait`, return once readers can see all of their events, and a stream cut that lies behind these; None if
         that is no longer known, after a day or more. Those committed already stay so, so the call can be repeated.
         timestamp_ms: as with `Transaction.commit`. TransactionFailedError if one was aborted or has timed out: the
-        others stay as they are. RequestTimeoutError after `timeout` seconds: repeat the call.
-
-        >>> writer.commit_together([first.txn_id, second.txn_id], wait=True)  # doctest: +SKIP
+        others stay as they are. RequestTimeoutError after `timeout` seconds: repeat the call. docs/transactions.md has
+        an example that runs.
         """
         self._check_open()
         ids = [_id_of(one) for one in transactions]
