@@ -39,8 +39,8 @@ class _AbortError(Exception):
         self.code = code
 
 
-class _AnsweredError(Exception):
-    """Ends a call that would be answered again and again."""
+class _AnsweredError(BaseException):
+    """Ends a call that would be answered again and again; no handler takes it for an error."""
 
     def __init__(self, reply: Any) -> None:
         self.reply = reply
