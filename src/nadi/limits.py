@@ -323,6 +323,7 @@ SPARK_STREAMS = 1_000  # that one query reads: each has its cut in every offset
 SPARK_LOOK_FOR_STREAMS_S = 2.0  # how often a query looks for streams that were created
 SPARK_LAG_EVERY_S = 1.0  # how often the lag of a query that stands still is measured
 SPARK_STREAMS_AT_ONCE = 16  # of them, asked about at one time
+SPARK_FOLLOWED_STREAMS = 100  # whose segments one loop counts to request executors: a question each, every few seconds
 
 
 def override(limits: dict[str, Any], text: str) -> None:
