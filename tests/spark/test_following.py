@@ -15,6 +15,7 @@ from nadi.errors import InvalidArgumentError, StreamNotFoundError, UnavailableEr
 from nadi.model.keyspace import equal_ranges
 from nadi.spark import follow_segments, tuned
 from nadi.spark.following import ExecutorFollowing, Size
+from tests.spark.places.guide import examples
 
 
 def until(is_so: Callable[[], bool], what: str, limit_s: float = 60) -> None:
@@ -158,16 +159,28 @@ def test_spark_s_executors_follow_a_stream(cluster: Any, tmp_path: Path) -> None
     with nadi.embedded(tmp_path) as server, nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("home")
         manager.create_stream("home", "meters", 1)
-        loop = follow_segments(cluster, manager, "home", "meters", max_executors=2, idle_s=0.5, period_s=0.2)
-        with loop:
-            until(lambda: executors() == 1, "one segment, one executor", 120)
-            scale(manager, 3)
-            until(lambda: executors() == 2, "a segment more than executors", 120)
-            # work goes on while they go
-            assert cluster.range(0, 30, 1, 6).rdd.map(lambda row: row.id).sum() == 435
-            scale(manager, 1)
-            until(lambda: executors() == 1, "one segment again", 120)
-            assert cluster.range(0, 30, 1, 6).rdd.map(lambda row: row.id).sum() == 435
+
+        class Query:
+            """What the guide's example waits for."""
+
+            def awaitTermination(self) -> None:
+                until(lambda: executors() == 1, "one segment, one executor", 120)
+                scale(manager, 3)
+                until(lambda: executors() == 2, "a segment more than executors", 120)
+                # work goes on while they go
+                assert cluster.range(0, 30, 1, 6).rdd.map(lambda row: row.id).sum() == 435
+                scale(manager, 1)
+                until(lambda: executors() == 1, "one segment again", 120)
+                assert cluster.range(0, 30, 1, 6).rdd.map(lambda row: row.id).sum() == 435
+
+        (example,) = examples("python", "follow_segments")
+        for printed, here in (
+            ("tcp://nadi.example:9090", server.controller_uri),
+            ("idle_s=60", "idle_s=0.5, period_s=0.2"),
+        ):
+            assert printed in example
+            example = example.replace(printed, here)
+        exec(compile(example, "spark-clusters.md", "exec"), {"nadi": nadi, "spark": cluster, "query": Query()})
         scale(manager, 2)
         time.sleep(0.5)
         assert executors() == 1, "a closed loop asks for nothing"

@@ -1,0 +1,52 @@
+"""What a user runs against a Spark Connect server: batch, write, streaming and foreachBatch, by the format's name."""
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+remote, controller, folder = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
+home = {"controller": controller, "scope": "home"}
+
+rows = spark.createDataFrame([(f"k{number % 5}:{number}", f"k{number % 5}") for number in range(200)], ["event", "key"])
+options = {**home, "stream": "written", "allow_create_stream": "true", "routing_key_attribute_name": "key"}
+rows.coalesce(1).write.format("nadi").options(**options).mode("append").save()
+print("batch", spark.read.format("nadi").options(**home, stream="written").load().count())
+
+read = spark.readStream.format("nadi").options(**home, stream="written", start_stream_cut="earliest").load()
+keyed = read.selectExpr("event", "split(CAST(event AS string), ':')[0] AS routing_key")
+copy = (
+    keyed.writeStream.format("nadi")
+    .options(**home, stream="copied", allow_create_stream="true")
+    .option("checkpointLocation", str(Path(folder) / "copied"))
+    .trigger(availableNow=True)
+    .start()
+)
+copy.awaitTermination()
+print("streaming", spark.read.format("nadi").options(**home, stream="copied").load().count())
+
+
+def each(batch, number):  # type: ignore[no-untyped-def]
+    options = {"controller": controller, "scope": "home", "stream": "each", "allow_create_stream": "true"}
+    batch.write.format("nadi").options(**options).mode("append").save()
+
+
+query = (
+    keyed.writeStream.foreachBatch(each)
+    .option("checkpointLocation", str(Path(folder) / "each"))
+    .trigger(availableNow=True)
+    .start()
+)
+query.awaitTermination()
+print("foreachBatch", spark.read.format("nadi").options(**home, stream="each").load().count())
+
+try:
+    from nadi import StreamManager
+    from nadi.spark import follow_segments
+
+    with StreamManager(controller) as manager:
+        follow_segments(spark, manager, "home", "written", max_executors=2)
+except ValueError as error:
+    print("executors:", error)
+spark.stop()
