@@ -322,6 +322,8 @@ DEAD_LETTER_DATA_BYTES = 4 * MIB  # of an event, kept in its dead letter: base64
 SPARK_STREAMS = 1_000  # that one query reads: each has its cut in every offset
 SPARK_LOOK_FOR_STREAMS_S = 2.0  # how often a query looks for streams that were created
 SPARK_LAG_EVERY_S = 1.0  # how often the lag of a query that stands still is measured
+SPARK_COMPARED_AT_ONCE = 2_000_000  # hashes that are held while two outputs are compared
+SPARK_HANDOVER_EVERY_S = 1.0  # how often a query looks whether another is to take over from it
 SPARK_STREAMS_AT_ONCE = 16  # of them, asked about at one time
 SPARK_FOLLOWED_STREAMS = 100  # whose segments one loop counts to request executors: a question each, every few seconds
 

@@ -41,7 +41,8 @@ class ReadOptions(Where):
     streams, where `stream` is "", and starts, ends: the places of those that have their own. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
-    starts_at_group: a new query starts there. skip_truncated: a streaming query continues after truncated events.
+    starts_at_group: a new query starts there. handover: the name by which another takes over from the query;
+    replay_of: that of the query it takes over from. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is read
     instead of events. ordered: whether one task reads all segments of a key; None: a segment is read by one task in a
     streaming query, and by any number in a batch.
@@ -60,6 +61,8 @@ class ReadOptions(Where):
     admission: Admission = NO_LIMITS
     group_id: str | None = None
     starts_at_group: bool = False
+    handover: str | None = None
+    replay_of: str | None = None
     direct: str = AUTO
     columns: tuple[str, ...] = USUAL
     ordered: bool | None = None
@@ -110,6 +113,8 @@ class ReadOptions(Where):
             starts_at_group=_starts_at_group(options),
             columns=_columns(options, metadata),
             ordered=flag(options, "ordered", True) if "ordered" in options else None,
+            handover=_query_name(options, "handover", several),
+            replay_of=_query_name(options, "replay_of", several),
             max_partitions=number(options, "max_partitions", 16, 1, 10_000),
             min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )
@@ -199,6 +204,18 @@ def _starts_at_group(options: Mapping[str, str]) -> bool:
         if other.lower() in options:
             raise InvalidArgumentError(f"the options 'startAt' and {other!r} exclude each other")
     return True
+
+
+def _query_name(options: Mapping[str, str], option: str, several: Several | None) -> str | None:
+    """The name of a query that another takes over from."""
+    name = options.get(option)
+    if name is None:
+        return None
+    if several is not None:
+        raise InvalidArgumentError(f"the option {option!r} is for queries of one stream: name it with 'stream'")
+    if {"handover", "replay_of"} <= options.keys():
+        raise InvalidArgumentError("the options 'handover' and 'replay_of' exclude each other")
+    return check_name("query", name)
 
 
 def _slice_name(options: Mapping[str, str]) -> str | None:

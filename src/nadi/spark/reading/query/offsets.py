@@ -17,23 +17,27 @@ from nadi.model.streamcut import StreamCut
 @dataclass(frozen=True, slots=True)
 class Offset:
     """Where a query stands in one stream; and skipped_to: where the batch before it began instead of at the
-    offset before it, because all between had been truncated."""
+    offset before it, because all between had been truncated. settled: the handover at whose cut this is."""
 
     cut: StreamCut
     skipped_to: StreamCut | None = None
+    settled: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As Spark keeps it in the checkpoint, and shows it in a query's progress."""
         found = {"cut": self.cut.as_text()}
-        return found if self.skipped_to is None else found | {"skipped_to": self.skipped_to.as_text()}
+        if self.skipped_to is not None:
+            found["skipped_to"] = self.skipped_to.as_text()
+        return found if self.settled is None else found | {"settled": self.settled}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Offset:
         """Read an offset; InvalidStreamCutError if it is not one of nadi's."""
-        cut, skipped_to = found.get("cut"), found.get("skipped_to")
-        if not isinstance(cut, str) or not isinstance(skipped_to, str | None):
+        cut, skipped_to, settled = found.get("cut"), found.get("skipped_to"), found.get("settled")
+        if not isinstance(cut, str) or not isinstance(skipped_to, str | None) or not isinstance(settled, str | None):
             raise _strange(found)
-        return cls(StreamCut.from_text(cut), StreamCut.from_text(skipped_to) if skipped_to is not None else None)
+        to = StreamCut.from_text(skipped_to) if skipped_to is not None else None
+        return cls(StreamCut.from_text(cut), to, settled)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,11 @@ class Progress:
         self._ends_at: StreamCut | None = None
         self.events = 0  # of the last batch, where there was room for so many only
 
-    async def limit_to(self, name: str, cut: StreamCut) -> None:
-        """No batch goes past this cut from now on; another one of the same name takes its place."""
+    async def limit_to(self, name: str, cut: StreamCut | None) -> None:
+        """No batch goes past this cut from now on; another one of the same name takes its place, or none."""
+        if cut is None:
+            self._bounds.pop(name, None)
+            return
         try:
             ranges = await self._view.ranges(cut)
         except EpochGoneError:

@@ -17,6 +17,8 @@ from nadi.client.places.cuts import SegmentSlice
 from nadi.client.places.moments import TAIL
 from nadi.errors import InvalidStreamCutError, NotFoundError, StreamNotFoundError
 from nadi.limits import SPARK_LOOK_FOR_STREAMS_S, SPARK_STREAMS_AT_ONCE
+from nadi.model.streamcut import StreamCut
+from nadi.spark.handover.planning import NewQuery, OldQuery
 from nadi.spark.options.admission import NO_LIMITS, Admission
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
@@ -46,6 +48,8 @@ class QueryStreams:
         group_id = options.group_id
         self._group = QueryGroup(manager, options.scope, group_id) if group_id is not None else None
         self._lag = Lag(manager)
+        self._handover = _handover_of(manager, options)
+        self._handed_over_to: StreamCut | None = None
         self._at: Offsets | None = None  # where the latest batch ends
         self._minimum = Minimum(options.admission)
         self._turn = 0
@@ -74,6 +78,11 @@ class QueryStreams:
         self._check_same(start)
         if self._group is not None:
             await self._group.take(start)
+        if self._handover is not None:
+            fixed = await self._handed_over(self._handover, start)
+            if fixed is not None:
+                self._at = fixed
+                return fixed
         mine = {name: one for name, one in start.streams.items() if self._takes(name)}
 
         room = Room(admission.max_bytes, admission.max_events, admission.max_segment_bytes)
@@ -164,6 +173,17 @@ class QueryStreams:
             known = await self._manager.list_streams(self._options.scope)
             self._names = sorted(set(self._options.several.names).intersection(known))
         self._looked_at = time.monotonic()
+
+    async def _handed_over(self, handover: OldQuery | NewQuery, start: Offsets) -> Offsets | None:
+        """Where the next batch ends, if the handover says so."""
+        (begin,) = start.streams.values()
+        step = await handover.step(begin.cut, begin.settled)
+        if step.settles:
+            return Offsets({self._options.stream: Offset(begin.cut, settled=handover.name)})
+        if step.limit != self._handed_over_to:
+            await (await self._of(self._options.stream)).limit_to("handover", step.limit)
+            self._handed_over_to = step.limit
+        return start if step.waits else None
 
     async def _of(self, name: str) -> Progress:
         progress = self._progress.get(name)
@@ -256,6 +276,14 @@ class QueryStreams:
         if not self._options.skip_truncated:
             raise self._gone(name) from error
         _logger.warning("stream %s/%s left a query, which was at %s", self._options.scope, name, start.cut)
+
+
+def _handover_of(manager: StreamManager, options: ReadOptions) -> OldQuery | NewQuery | None:
+    if options.replay_of is not None:
+        return NewQuery(manager, options.scope, options.stream, options.replay_of)
+    if options.handover is not None:
+        return OldQuery(manager, options.scope, options.stream, options.handover)
+    return None
 
 
 def _other(found: str, wanted: str) -> InvalidStreamCutError:
