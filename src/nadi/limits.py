@@ -323,6 +323,7 @@ SPARK_STREAMS = 1_000  # that one query reads: each has its cut in every offset
 SPARK_LOOK_FOR_STREAMS_S = 2.0  # how often a query looks for streams that were created
 SPARK_LAG_EVERY_S = 1.0  # how often the lag of a query that stands still is measured
 SPARK_COMPARED_AT_ONCE = 2_000_000  # hashes that are held while two outputs are compared
+SPARK_MIRRORED_BYTES = 256 * MIB  # of a checkpoint; a mirror of it holds them in memory
 SPARK_HANDOVER_EVERY_S = 1.0  # how often a query looks whether another is to take over from it
 SPARK_STREAMS_AT_ONCE = 16  # of them, asked about at one time
 SPARK_FOLLOWED_STREAMS = 100  # whose segments one loop counts to request executors: a question each, every few seconds

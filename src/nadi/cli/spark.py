@@ -1,4 +1,4 @@
-"""`nadi spark options`: what `format("nadi")` and `format("pravega")` may be given."""
+"""`nadi spark options`: what `format("nadi")` and `format("pravega")` may be given; and mirrored checkpoints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson
+from nadi.cli.session import AsJson, Controller, TrustStore
+from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 
 spark_app = typer.Typer(help="Streams in Spark.", no_args_is_help=True)
+checkpoint_app = typer.Typer(help="Checkpoints of Spark's queries, mirrored into a scope.", no_args_is_help=True)
+spark_app.add_typer(checkpoint_app, name="checkpoint")
 
 
 @spark_app.callback()
@@ -53,3 +56,45 @@ def show_options(
             if use is None or use in uses_text(option).split(", ")
         ]
         show(rows, ["option", "in", "default", "meaning"], as_json=as_json, empty="")
+
+
+@checkpoint_app.command("list")
+def list_checkpoints(
+    scope: str, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None, as_json: AsJson = False
+) -> None:
+    """List the mirrored checkpoints of a scope."""
+    from datetime import UTC, datetime
+
+    from nadi.cli.printing import errors_told
+    from nadi.spark.checkpoints.mirror import all_mirrored
+    from nadi.spark.connections import Connection, client_of
+
+    with errors_told():
+        client = client_of(Connection(controller, trust_store=trust_store))
+        rows = [
+            {
+                "name": one.name,
+                "query": one.query_id,
+                "batch": one.batch,
+                "files": one.files,
+                "bytes": one.size_bytes,
+                "mirrored": datetime.fromtimestamp(one.time_ms // 1000, UTC).isoformat(),
+            }
+            for one in client.run(all_mirrored(client.manager, scope))
+        ]
+        show(rows, ["name", "query", "batch", "files", "bytes", "mirrored"], as_json=as_json, empty="no checkpoints")
+
+
+@checkpoint_app.command("restore")
+def restore_checkpoint(
+    scope: str, name: str, folder: str, controller: Controller = DEFAULT_URI, trust_store: TrustStore = None
+) -> None:
+    """Write a mirrored checkpoint into a folder that is not there yet: the query goes on from it."""
+    from nadi.cli.printing import errors_told
+    from nadi.spark.checkpoints.mirror import restore
+    from nadi.spark.connections import Connection, client_of
+
+    with errors_told():
+        client = client_of(Connection(controller, trust_store=trust_store))
+        kept = client.run(restore(client.manager, scope, name, folder))
+        say(f"batch {kept.batch} of query {kept.query_id}, {kept.files:,} files, {kept.size_bytes:,} bytes in {folder}")

@@ -42,7 +42,8 @@ class ReadOptions(Where):
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
     starts_at_group: a new query starts there. handover: the name by which another takes over from the query;
-    replay_of: that of the query it takes over from. skip_truncated: a streaming query continues after truncated events.
+    replay_of: that of the query it takes over from. mirror: a name, and the checkpoint
+    folder kept under it. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is read
     instead of events. ordered: whether one task reads all segments of a key; None: a segment is read by one task in a
     streaming query, and by any number in a batch.
@@ -63,6 +64,7 @@ class ReadOptions(Where):
     starts_at_group: bool = False
     handover: str | None = None
     replay_of: str | None = None
+    mirror: tuple[str, str] | None = None
     direct: str = AUTO
     columns: tuple[str, ...] = USUAL
     ordered: bool | None = None
@@ -115,6 +117,7 @@ class ReadOptions(Where):
             ordered=flag(options, "ordered", True) if "ordered" in options else None,
             handover=_query_name(options, "handover", several),
             replay_of=_query_name(options, "replay_of", several),
+            mirror=_mirror(options),
             max_partitions=number(options, "max_partitions", 16, 1, 10_000),
             min_partition_bytes=number(options, "min_partition_bytes", MIB, 1, 1 << 40),
         )
@@ -216,6 +219,18 @@ def _query_name(options: Mapping[str, str], option: str, several: Several | None
     if {"handover", "replay_of"} <= options.keys():
         raise InvalidArgumentError("the options 'handover' and 'replay_of' exclude each other")
     return check_name("query", name)
+
+
+def _mirror(options: Mapping[str, str]) -> tuple[str, str] | None:
+    if "mirror_checkpoint" not in options and "mirror_name" not in options:
+        return None
+    folder, name = needed(options, "mirror_checkpoint"), needed(options, "mirror_name")
+    scheme, colon, _ = folder.partition(":")
+    if colon and scheme != "file":
+        raise InvalidArgumentError(
+            f"the option 'mirror_checkpoint' is {folder[:60]!r}: only a folder of the driver's machine can be mirrored"
+        )
+    return check_name("mirror", name), folder
 
 
 def _slice_name(options: Mapping[str, str]) -> str | None:

@@ -138,6 +138,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("max_partitions", _READS, "tasks of a read, at most", "16"),
     Option("min_partition_bytes", _READS, "fewer tasks if there is less to read than this for each", "1048576"),
     Option("handover", _STREAMING, "a name by which a new version of the query can take over from it (`replay.md`)"),
+    Option("mirror_checkpoint", _STREAMING, "the query's checkpoint folder: it is mirrored into the scope"),
+    Option("mirror_name", _STREAMING, "the name that `mirror_checkpoint` is kept under", "needed with it"),
     Option("replay_of", _STREAMING, "the `handover` of a running query: this one follows it and never overtakes it"),
     # what is written
     Option("event_attribute_name", _WRITES, "the column with the events, binary or string", "event"),

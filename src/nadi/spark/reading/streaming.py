@@ -22,6 +22,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.client.reading.read_ahead import what_became_of
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError
 from nadi.naming import parse_segment_name
+from nadi.spark.checkpoints.mirror import CheckpointMirror
 from nadi.spark.connections import Client, client_of
 from nadi.spark.options.admission import NO_LIMITS
 from nadi.spark.options.read import ReadOptions
@@ -39,6 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._streams: QueryStreams | None = None  # beside the driver only
+        self._mirror: CheckpointMirror | None = None
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         return StreamReader, (self._options,)
@@ -76,7 +78,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         client, streams = self._begun()
-        return client.run(self._planned(streams, Offsets.from_json(start), Offsets.from_json(end)))
+        planned = client.run(self._planned(streams, Offsets.from_json(start), Offsets.from_json(end)))
+        if self._options.mirror is not None:
+            self._mirror = self._mirror or CheckpointMirror(client.manager, self._options.scope, *self._options.mirror)
+            client.run(self._mirror.keep())
+        return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)

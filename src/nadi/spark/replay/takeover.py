@@ -20,7 +20,8 @@ from nadi.spark.replay.comparison import Comparison, KeyOf, compare
 @dataclass(frozen=True, slots=True)
 class Behind:
     """How far the new version is. size_bytes: of input between it and the old one, as both last said; None if one of
-    them has not said yet. bytes_per_s: how fast it gets nearer; eta_s: how long that will take; None if unknown."""
+    them has not said yet. bytes_per_s: how fast it gets nearer; eta_s: how long that will take; None if unknown.
+    is_even: it stands where the old one stood."""
 
     state: State
     size_bytes: int | None = None
@@ -99,7 +100,7 @@ class Takeover:
             eta = size / rate if rate > 0 else None
         else:
             self._seen = now, size
-        return Behind(found.state, size, rate, eta, new.last is not None)
+        return Behind(found.state, size, rate, eta, new.last is not None and new.last.cut == new.cut)
 
     async def compare(self, key_of: KeyOf | None = None, examples: int = 5) -> Comparison:
         """The outputs of the same input, up to the cut if both are done there, else to the latest mark."""

@@ -1,0 +1,201 @@
+"""The checkpoint folder of a query, mirrored before each batch's tasks run.
+
+Spark asks the source for a batch's tasks after the batch is in its offset log. All that the batch before it made is on
+disk then, state included, and nothing of this one is in the sink. So a mirror of that moment is a checkpoint to go on
+from: the batch runs again with the same ends, and the sink writes it once.
+
+The byte stream `checkpoint-<name>` has records of what changed, the table entry says which of its bytes count. That is
+changed by compare-and-set, and the bytes are appended at a known place: a second query with that name fails. A query
+that is started begins with a record of the whole folder, as does one whose records have twice the folder's size.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from nadi.client.aio import ABSENT, ByteStreamWriter, StreamManager
+from nadi.client.tables.table import value_or_none
+from nadi.errors import ConditionFailedError, ConflictError, InvalidArgumentError, NadiError, NotFoundError
+from nadi.limits import MIB, SPARK_MIRRORED_BYTES
+from nadi.spark.checkpoints.log import apply, encode
+
+TABLE = "spark-checkpoints"
+_READ_BYTES = 8 * MIB
+
+
+class Mirrored(msgspec.Struct, frozen=True):
+    """What is kept under a name. batch: the last one planned; start, end: of the bytes that count."""
+
+    name: str
+    query_id: str
+    batch: int
+    files: int
+    size_bytes: int
+    time_ms: int
+    start: int
+    end: int
+
+
+def stream_of(name: str) -> str:
+    return f"checkpoint-{name}"
+
+
+class CheckpointMirror:
+    """The mirror of one query. folder: its checkpoint, on this machine or one that all its tasks write to."""
+
+    def __init__(self, manager: StreamManager, scope: str, name: str, folder: str) -> None:
+        self._manager, self._scope, self._name = manager, scope, name
+        self._folder = Path(folder.removeprefix("file://").removeprefix("file:"))
+        self._table = manager.table(scope, TABLE)
+        self._known: dict[str, tuple[int, int]] = {}  # by path: size and time of change
+        self._writer: ByteStreamWriter | None = None
+        self._start = 0
+        self._version = ABSENT
+
+    async def keep(self) -> None:
+        """Mirror what has changed; ConflictError if another query has the name, or the folder is older than its
+        mirror."""
+        query_id, batch = self._query_id(), self._last_batch()
+        writer = self._writer or await self._open(query_id, batch)
+        now = self._files()
+        size = sum(one for one, _ in now.values())
+        if size > SPARK_MIRRORED_BYTES:
+            raise InvalidArgumentError(
+                f"the option 'mirror_checkpoint': {self._folder} has {size:,} bytes, and at most "
+                f"{SPARK_MIRRORED_BYTES:,} are mirrored (limit spark_mirrored_bytes): keep it on a file system that "
+                "lasts, and leave out the option"
+            )
+        is_whole = not self._known or writer.tell() - self._start > 2 * size + MIB
+        if is_whole:
+            self._known, self._start = {}, writer.tell()
+        came = self._read([path for path, seen in now.items() if self._known.get(path) != seen])
+        went = [path for path in self._known if path not in now]
+        if came or went:
+            await writer.write(encode(came, went))
+            await writer.flush()
+            at = round(time.time() * 1000)
+            kept = Mirrored(self._name, query_id, batch, len(now), size, at, self._start, writer.tell())
+            try:
+                self._version = await self._table.put(self._name.encode(), msgspec.json.encode(kept), self._version)
+            except ConditionFailedError as error:
+                raise ConflictError(
+                    f"another query mirrors its checkpoint as {self._name!r}: give each its own 'mirror_name'"
+                ) from error
+            if is_whole:
+                await writer.truncate_before(self._start)
+        self._known = now
+
+    # --- inside -----------------------------------------------------------------------------
+
+    async def _open(self, query_id: str, batch: int) -> ByteStreamWriter:
+        await self._table.create()
+        held = await self._table.get(self._name.encode())
+        if held is not None:
+            kept = msgspec.json.decode(held.value, type=Mirrored)
+            if kept.query_id != query_id or kept.batch > batch:
+                raise ConflictError(
+                    f"the mirror {self._name!r} has batch {kept.batch} of query {kept.query_id}, and {self._folder} is "
+                    f"at batch {batch} of query {query_id}: restore it with `nadi spark checkpoint restore`, or give "
+                    "another 'mirror_name'"
+                )
+            self._version = held.version
+        await self._manager.create_stream(self._scope, stream_of(self._name))
+        self._writer = await self._manager.create_byte_writer(self._scope, stream_of(self._name))
+        return self._writer
+
+    def _query_id(self) -> str:
+        try:
+            return str(json.loads((self._folder / "metadata").read_text())["id"])
+        except (OSError, ValueError, KeyError) as error:
+            raise InvalidArgumentError(
+                f"the option 'mirror_checkpoint' is {str(self._folder)!r}, where the query has no checkpoint "
+                f"({error}): it must be its checkpointLocation, as a path on the driver's machine"
+            ) from error
+
+    def _last_batch(self) -> int:
+        return max(
+            (int(one.name) for one in (self._folder / "offsets").glob("[0-9]*") if one.name.isdigit()), default=-1
+        )
+
+    def _files(self) -> dict[str, tuple[int, int]]:
+        found = {}
+        for path in self._folder.rglob("*"):
+            try:
+                status = path.stat()
+                if path.is_file() and not path.name.startswith("."):  # others are being written, or checksums
+                    found[path.relative_to(self._folder).as_posix()] = status.st_size, status.st_mtime_ns
+            except FileNotFoundError:  # Spark deletes what is old
+                continue
+        return found
+
+    def _read(self, paths: list[str]) -> dict[str, bytes]:
+        found = {}
+        for path in paths:
+            try:
+                found[path] = (self._folder / path).read_bytes()
+            except FileNotFoundError:
+                continue
+        return found
+
+
+async def all_mirrored(manager: StreamManager, scope: str) -> list[Mirrored]:
+    """What is kept in a scope, by name."""
+    prefix = stream_of("")
+    names = [name.removeprefix(prefix) for name in await manager.list_streams(scope) if name.startswith(prefix)]
+    table, found = manager.table(scope, TABLE), []
+    for name in sorted(names):
+        held = await value_or_none(table, name.encode())
+        if held is not None:
+            found.append(msgspec.json.decode(held.value, type=Mirrored))
+    return found
+
+
+async def mirrored(manager: StreamManager, scope: str, name: str) -> Mirrored:
+    """What is kept under that name; NotFoundError if there is nothing."""
+    held = await value_or_none(manager.table(scope, TABLE), name.encode())
+    if held is None:
+        raise NotFoundError(f"no checkpoint is mirrored as {name!r} in scope {scope}")
+    return msgspec.json.decode(held.value, type=Mirrored)
+
+
+async def restore(manager: StreamManager, scope: str, name: str, folder: str) -> Mirrored:
+    """Write the mirrored checkpoint into a folder that is not there yet; InvalidArgumentError if it is."""
+    to = _new_folder(folder)
+    kept = await mirrored(manager, scope, name)
+    records = bytearray()
+    async with await manager.create_byte_reader(scope, stream_of(name), start=kept.start) as reader:
+        while len(records) < kept.end - kept.start:
+            part = await reader.read(min(_READ_BYTES, kept.end - kept.start - len(records)))
+            if not part:
+                raise NadiError(f"the mirrored checkpoint {name} ends after {len(records):,} bytes of {kept.end:,}")
+            records += part
+    files: dict[str, bytes] = {}
+    apply(bytes(records), files)
+    _write(files, to)
+    return kept
+
+
+def _new_folder(name: str) -> Path:
+    to = Path(name)
+    if to.exists():
+        raise InvalidArgumentError(f"{to} is there already: name a folder that is not")
+    return to
+
+
+def _write(files: Mapping[str, bytes], to: Path) -> None:
+    """All or nothing."""
+    draft = to.with_name(f".{to.name}.restoring")
+    shutil.rmtree(draft, ignore_errors=True)  # of one that was interrupted
+    for path, data in files.items():
+        target = (draft / path).resolve()
+        if not target.is_relative_to(draft.resolve()):
+            raise NadiError(f"the mirrored checkpoint has a file outside of it: {path}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+    draft.rename(to)
