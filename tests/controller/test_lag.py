@@ -92,6 +92,26 @@ def test_a_place_that_was_truncated_is_counted_from_the_head(tmp_path: Path) -> 
     run(tmp_path, test)
 
 
+def test_nobody_waits_for_what_lies_behind_the_end(tmp_path: Path) -> None:
+    async def test(w: World) -> None:
+        await w.append(0, b"12345678")
+        await w.scale([0], [(0.0, 0.25), (0.25, 0.5)])
+        left, right, read, end = *sorted(await w.current())[1:], {0: 16, 1: 0}, {0: 16, 1: 0}
+        await w.append(left, b"12345678")
+        w.clock.jump(HOUR_S * 1000)
+        assert await behind(w, read, end) == (0, 0)
+        assert await behind(w, read, {left: 0, right: 0, 1: 0}) == (0, 0)
+        assert (await behind(w, {0: 0, 1: 0}, end))[0] == 16
+        size, seconds = await behind(w, {0: 0, 1: 0}, {left: 0, right: 0, 1: 0})
+        assert size == 16
+        assert seconds == pytest.approx(HOUR_S, rel=0.03), "what lies before the end waits"
+        size, seconds = await behind(w, read, {left: 16, right: 0, 1: 0})
+        assert size == 16
+        assert seconds == pytest.approx(HOUR_S, rel=0.03)
+
+    run(tmp_path, test)
+
+
 async def test_another_clients_group_is_known_by_what_it_publishes() -> None:
     async with with_stream(2) as (controller, store, clock):
         other, silent = GroupName("home", "other"), GroupName("home", "silent")

@@ -47,17 +47,19 @@ def _measured(past: Past, cut: Cut, end: Cut | None) -> Behind:
         if not cuts.is_gone(cut):
             return Behind(None, {}, "its position lies where the controller has forgotten how the stream was scaled")
         cut = cuts.head
+    if end is not None and not cuts.is_of_stream(end):
+        if cuts.is_forgotten(end) and cuts.is_gone(end):
+            return Behind(0, {})
+        end = None
     size = past.bytes_after(cut)
     _, offsets = cuts.standing(cut)
-    if end is not None and cuts.is_of_stream(end):
+    until = past.ends
+    if end is not None:
         size = max(0, size - past.bytes_after(end))
+        is_before = past.history.passed(end)
+        until = {i: end.get(i, past.ends.get(i, 0) if is_before(i) else 0) for i in offsets}
     starts = {segment: max(offset, past.head.get(segment, 0)) for segment, offset in offsets.items()}
-    until = end or {}
-    unread = {
-        segment: start
-        for segment, start in starts.items()
-        if start < min(past.ends.get(segment, 0), until.get(segment, past.ends.get(segment, 0)))
-    }
+    unread = {i: start for i, start in starts.items() if start < min(past.ends.get(i, 0), until.get(i, 0))}
     return Behind(size, unread)
 
 
