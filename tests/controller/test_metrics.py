@@ -16,6 +16,8 @@ from nadi.controller.retention import past
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
 from nadi.errors import UnavailableError
+from nadi.model.load import SegmentLoad
+from nadi.naming import segment_id
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
 
@@ -50,6 +52,21 @@ async def test_all_that_there_is() -> None:
         assert {name: one.segments for name, one in figures.streams.items()} == {STREAM: 2, OTHER: 1}
         assert {name: one.kept_bytes for name, one in figures.streams.items()} == {STREAM: 100, OTHER: 0}
         assert sorted(lag.bytes_behind or 0 for lag in figures.lags) == [98, 99, 100]
+
+
+async def test_a_rate_stays_the_same_over_a_scaling(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with with_groups(0) as controller:
+        old, new = (1.0, 100.0, 0.0, 0.0, 0.0, 0.0), (50.0, 50.0, 50.0, 50.0, 50.0, 50.0)
+
+        async def loads() -> list[SegmentLoad]:  # a segment that was sealed 0.1 s ago, and its two successors
+            return [
+                SegmentLoad(STREAM.segment(0), 1000.0, old, old),
+                *(SegmentLoad(STREAM.segment(segment_id(i, 1)), 0.1, new, new) for i in (1, 2)),
+            ]
+
+        monkeypatch.setattr(controller._flow.segments, "loads", loads)
+        busy = (await figures_of(controller)).streams[STREAM]
+        assert busy.events_per_s == busy.bytes_per_s == pytest.approx(100, rel=0.02)
 
 
 async def test_what_hangs_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +131,17 @@ async def test_nothing_is_asked_unless_somebody_scrapes_and_once_for_all_who_do(
         first, *others = await asyncio.gather(*(controller.metrics.scrape("") for _ in range(10)))
         assert all(text.split(b"# HELP process")[0] == first[0].split(b"# HELP process")[0] for text, _ in others)
         assert len(asked) == 1
+
+
+@pytest.mark.parametrize("version", ["1.x", "a.b.c", '"1.0.0"', "1;version=1", "2.0.0", "99", "1.0.7"])
+@pytest.mark.parametrize("kind", scrape.CONTENT_TYPES)
+async def test_a_version_that_is_none_or_not_spoken_here(kind: str, version: str) -> None:
+    async with with_groups(0) as controller:
+        _, plain = await controller.metrics.scrape(f"{kind};version={version}")
+        assert plain == "text/plain; version=0.0.4; charset=utf-8"
+        _, better = await controller.metrics.scrape(f"{kind};version={version},application/openmetrics-text")
+        assert better.startswith("application/openmetrics-text; version=1.0.0")
+        assert len(controller.metrics._written) == 2, "a form for each version would be made, and kept"
 
 
 async def test_a_store_that_is_away_and_back(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from heapq import nlargest
 
 from nadi.controller.engine.workflows import Workflows
+from nadi.controller.keda.rates import rate
 from nadi.controller.lag import lags, states
 from nadi.controller.lag.behind import event_sizes
 from nadi.controller.lag.states import Group, Standing
@@ -32,13 +33,12 @@ from nadi.limits import (
     METRICS_STREAMS,
     METRICS_STREAMS_LOOKED_AT,
 )
-from nadi.model.load import WINDOWS_S, SegmentLoad
+from nadi.model.load import SegmentLoad
 from nadi.naming import INTERNAL_SCOPE, parse_segment_name
 from nadi.throttled_log import Complaints
 
 log = logging.getLogger(__name__)
 
-_RATE = WINDOWS_S.index(10.0)
 HotKeys = Callable[[StreamName], Mapping[int, HotKey | None]]
 _complaints = Complaints(log, "%s aren't complete")
 
@@ -114,15 +114,16 @@ def _streams(
 ) -> None:
     """The busiest streams by name, the others together."""
     found = {name: StreamFigures(count) for name, count in segments.items()}
+    of_streams: dict[StreamName, list[SegmentLoad]] = {}
     for load in loads:
         try:
             scope, stream, _ = parse_segment_name(load.segment)
         except InvalidArgumentError:
             continue  # a part of a transaction, say
-        of_stream = found.get(StreamName(scope, stream))
-        if of_stream is not None:
-            of_stream.events_per_s += load.events_per_s[_RATE]
-            of_stream.bytes_per_s += load.bytes_per_s[_RATE]
+        if (name := StreamName(scope, stream)) in found:
+            of_streams.setdefault(name, []).append(load)
+    for name, its in of_streams.items():
+        found[name].events_per_s, found[name].bytes_per_s = rate(its, events=True), rate(its, events=False)
     figures.streams_count = len(found)
     names = nlargest(METRICS_STREAMS, found, key=lambda name: (found[name].bytes_per_s, found[name].segments))
     figures.streams = {name: found.pop(name) for name in sorted(names)}

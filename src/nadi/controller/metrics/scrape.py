@@ -4,6 +4,7 @@ are being gathered, gets the same ones."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 CONTENT_TYPES = ("text/plain", "application/openmetrics-text")
+_VERSIONS = ("0.0.1", "0.0.4", "1.0.0")
+_version = re.compile("version=([^;]*)")
 
 
 class Metrics:
@@ -38,7 +41,7 @@ class Metrics:
         from prometheus_client.exposition import choose_encoder
 
         figures = await self._figures()
-        encode, content_type = choose_encoder(accept)
+        encode, content_type = choose_encoder(_spoken(accept))
         if self._written_of is not figures:
             self._written_of, self._written = figures, {}
         text = self._written.get(content_type)
@@ -76,6 +79,16 @@ class Metrics:
 
     def _done(self, _: object) -> None:
         self._gathered_s = self._flow.clock.monotonic()
+
+
+def _spoken(accept: str) -> str:
+    """An Accept header without offers of versions that aren't spoken here, or are none.
+
+    >>> _spoken("application/openmetrics-text;version=2.0.0,application/openmetrics-text;version=1.0.0;q=0.5,*/*")
+    'application/openmetrics-text;version=1.0.0;q=0.5,*/*'
+    """
+    offers = accept.split(",")
+    return ",".join(offer for offer in offers if all(one.strip() in _VERSIONS for one in _version.findall(offer)))
 
 
 @dataclass(frozen=True, slots=True)
