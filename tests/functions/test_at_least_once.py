@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nadi.client.aio import StreamManager
+from nadi.errors import StreamRemadeError
 from nadi.functions import DeadLetter, FunctionError, FunctionStoppedError
 
 from .support import (
@@ -171,6 +172,23 @@ async def test_it_follows_a_scaling_and_ends_with_a_sealed_stream(manager: Strea
     out = await read_all(manager, nadi_scope, "out")
     assert len(out) == 200
     assert in_order(out)
+
+
+async def test_a_stream_that_was_handled_to_its_end_and_made_anew_is_not_taken_for_handled(
+    manager: StreamManager, nadi_scope: str
+) -> None:
+    await streams(manager, nadi_scope, 1)
+    function = a_function(nadi_scope, "echo", output="out")
+    await write(manager, nadi_scope, 0, 5)
+    await manager.seal_stream(nadi_scope, "in")
+    for _ in range(2):
+        async with running(function, manager) as task:
+            await asyncio.wait_for(task, 60)
+    await manager.delete_stream(nadi_scope, "in")
+    await manager.create_stream(nadi_scope, "in", 1)
+    with pytest.raises(StreamRemadeError):
+        async with running(function, manager) as task:
+            await asyncio.wait([task], timeout=60)
 
 
 async def test_what_can_not_be_is_said_at_the_start(manager: StreamManager, nadi_scope: str) -> None:
