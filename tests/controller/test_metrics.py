@@ -10,7 +10,7 @@ import pytest
 
 from nadi.controller.controller import Controller
 from nadi.controller.lag import states
-from nadi.controller.metrics import gather, scrape
+from nadi.controller.metrics import families, gather, scrape
 from nadi.controller.metrics.figures import Figures
 from nadi.controller.retention import past
 from nadi.controller.state.metadata import GroupName, StreamName
@@ -99,6 +99,15 @@ async def test_a_group_that_can_not_be_read_leaves_the_others(monkeypatch: pytes
         figures = await figures_of(controller)
         assert not figures.is_complete
         assert sorted(lag.group for lag in figures.lags) == ["g0", "g2"]
+
+
+async def test_what_is_known_of_none_of_the_others_has_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "METRICS_GROUPS", 0)
+    async with with_groups(2) as controller:
+        text = (await controller.metrics.scrape(""))[0].decode()
+        assert 'nadi_reader_group_lag_bytes{reader_group="(others)",scope="",stream="(others)"} 199.0' in text
+        for unknown in ("lag_events", "segments", "unassigned_segments"):  # nobody knows the size of an event here
+            assert f"nadi_reader_group_{unknown}{{" not in text
 
 
 async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,10 +135,11 @@ def _place(lag: GroupLagReport) -> tuple[str, str, str]:
 
 
 def _together(lags: list[GroupLagReport]) -> GroupLagReport:
-    """Sums, and of the seconds the longest."""
+    """Sums of what is known, and of the seconds the longest."""
 
-    def total(values: Iterable[int | None]) -> int:
-        return sum(value or 0 for value in values)
+    def total(values: Iterable[int | None]) -> int | None:
+        known = [value for value in values if value is not None]
+        return sum(known) if known else None
 
     return GroupLagReport(
         "",
