@@ -20,3 +20,8 @@ def test_a_line_is_not_broken(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_table_keeps_square_brackets_and_parts_thousands(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"name": "[x]", "bytes": 12345, "tags": ["a", "b"]}], ["name", "bytes", "tags"], as_json=False, empty="")
     assert capsys.readouterr().out.split() == ["name", "bytes", "tags", "[x]", "12,345", "a,", "b"]
+
+
+def test_what_is_not_known_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"name": "f", "unread bytes": None}], ["name", "unread bytes"], as_json=False, empty="")
+    assert capsys.readouterr().out.split() == ["name", "unread", "bytes", "f", "-"]

@@ -59,6 +59,8 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> N
 
 
 def _cell(value: Any) -> str:
+    if value is None:  # not known, as in `nadi group show`
+        return "-"
     if isinstance(value, list | tuple):
         return _plain(", ".join(map(str, value)))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _plain(str(value))
