@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nadi.controller.lag import lags
-from nadi.controller.lag.behind import bytes_behind, event_sizes, seconds_behind
+from nadi.controller.lag.behind import Behind, _measured, bytes_behind, event_sizes, seconds_behind
 from nadi.controller.retention import past
-from nadi.controller.state.history import Cut
+from nadi.controller.state.history import Cut, History, first_epoch
 from nadi.controller.state.metadata import GroupName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
 from nadi.limits import TIME_INDEX_MOST_MS, TIME_INDEX_MS
@@ -110,6 +110,17 @@ def test_nobody_waits_for_what_lies_behind_the_end(tmp_path: Path) -> None:
         assert seconds == pytest.approx(HOUR_S, rel=0.03)
 
     run(tmp_path, test)
+
+
+def test_an_end_that_was_forgotten_lies_before_all_that_is_left() -> None:
+    history = History([first_epoch(1, 0)])
+    for epoch in range(3):
+        (segment,) = (piece.id for piece in history.epoch(epoch))
+        history.add(history.plan_scale(epoch, [segment], [(0.0, 1.0)], min_segments=1, time_ms=epoch))
+    (last,) = (piece.id for piece in history.epoch(3))
+    left = past.Past(history.forgetting(3), {last: 10}, {last: 100})
+    assert _measured(left, {0: 0}, None) == Behind(90, {last: 10})
+    assert _measured(left, {0: 0}, {0: 16}) == _measured(left, {last: 30}, {0: 16}) == Behind(0, {})
 
 
 async def test_another_clients_group_is_known_by_what_it_publishes() -> None:
