@@ -20,11 +20,10 @@ from msgspec.structs import replace
 from nadi.backoff import Backoff
 from nadi.client.aio import ReaderGroup, StreamManager
 from nadi.client.manager.streams import stores_of
-from nadi.client.readergroup.group import shared_state_of
+from nadi.client.readergroup.group import made_anew, shared_state_of
 from nadi.client.readergroup.state import GroupState
 from nadi.client.readergroup.updates import Leave
 from nadi.client.readergroup.watch import Watch
-from nadi.client.reading.read_ahead import following
 from nadi.errors import NadiError, UnavailableError
 from nadi.functions.definition import Function
 from nadi.functions.handlers.outcome import Handler
@@ -36,7 +35,6 @@ from nadi.functions.tails import unread_bytes, wait_for_data
 from nadi.functions.worker import Worker
 from nadi.functions.writing import Step, TransactionWriters, settle_all
 from nadi.limits import FUNCTION_BEAT_S, FUNCTION_DRAIN_S, FUNCTION_LOOK_S
-from nadi.naming import parse_segment_name
 
 _REFRESH_MS = 250
 _numbers = itertools.count(1)  # of this process's workers, whatever function they are of
@@ -171,8 +169,8 @@ class Supervisor:
             if self._workers:
                 await asyncio.wait(self._workers, timeout=FUNCTION_LOOK_S)
                 return False
-            last = parse_segment_name(next(iter(state.segments)))
-            await following(stores_of(self._manager), *last)  # StreamRemadeError: what was handled is another's
+            if error := await made_anew(stores_of(self._manager), state):
+                raise error
             self._log.info("everything was handled: the stream is sealed")
             return True
         unread = await unread_bytes(self._manager, state)

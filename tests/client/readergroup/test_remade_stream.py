@@ -34,6 +34,25 @@ def test_a_group_is_told_and_reads_the_new_one_after_a_reset(
     assert numbers(found) == list(range(25))
 
 
+def test_a_group_that_had_read_all_of_the_old_one_is_told_too(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 2, 10)
+    whole, part = new_group(groups, stream), new_group(groups, stream, ends=[manager.cuts("sc", stream).tail()])
+    manager.seal_stream("sc", stream)
+    for group in (whole, whole, part):
+        with group.create_reader("before") as reader:
+            list(reader)
+    manager.delete_stream("sc", stream)
+    manager.create_stream("sc", stream)
+    with whole.create_reader("after") as reader, pytest.raises(StreamRemadeError):
+        reader.read_next_event(10)
+    with part.create_reader("after") as reader:
+        read = reader.read_next_event(10)
+    assert read is not None
+    assert read.is_read_completed, "it has read all that it was to read"
+
+
 def test_a_cut_of_the_old_stream_is_none_of_the_new_one(manager: StreamManager) -> None:
     stream = new_stream(manager, 1, 10)
     old = manager.cuts("sc", stream).tail()

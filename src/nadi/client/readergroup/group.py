@@ -21,6 +21,7 @@ from nadi.client.readergroup.updates import CreateCheckpoint, Forget, Join, Leav
 from nadi.client.readergroup.values import GroupValueReader
 from nadi.client.reading.boundary import check_boundary, segment_ranges
 from nadi.client.reading.damage import RAISE, OnDamage, check_on_damage
+from nadi.client.reading.read_ahead import what_became_of
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
 from nadi.client.serializers import codec
@@ -31,11 +32,12 @@ from nadi.errors import (
     InvalidStreamCutError,
     RequestTimeoutError,
     SegmentNotFoundError,
+    StreamRemadeError,
     UnavailableError,
 )
 from nadi.model.readergroup import NamedRange, StreamDataRetention
 from nadi.model.streamcut import StreamCut
-from nadi.naming import segment_name
+from nadi.naming import parse_segment_name, segment_name
 
 T = TypeVar("T")
 R = TypeVar("R", bound=EventReader)
@@ -307,7 +309,22 @@ async def join(
     state = await group._shared.change(joined, timeout)
     reader = kind(group._stores, group._shared, reader_id, token, state, conditions, on_damage)
     group._adopt(reader)
+    if state.is_completed:
+        reader._error = await made_anew(group._stores, state)
     return reader
+
+
+async def made_anew(stores: SegmentStores, state: GroupState) -> StreamRemadeError | None:
+    """Why a group that has read its streams to their ends isn't through: one was deleted and made anew. What has an
+    end cut was read, whatever became of it."""
+    last = {parse_segment_name(name)[:2]: name for name in state.segments}
+    ended = {parse_segment_name(name)[:2] for name in state.ends}
+    for stream, segment in last.items():
+        if stream not in ended:
+            error = await what_became_of(stores, segment)
+            if isinstance(error, StreamRemadeError):
+                return error
+    return None
 
 
 async def pieces_of(stores: SegmentStores, cut: StreamCut) -> list[tuple[NamedRange, int]]:
