@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from nadi.controller.controller import Controller
-from nadi.controller.lag import states
+from nadi.controller.lag import lags, states
 from nadi.controller.metrics import families, gather, scrape
 from nadi.controller.metrics.figures import Figures
 from nadi.controller.retention import past
@@ -17,6 +17,7 @@ from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import Config, GroupConfig, GroupRetention
 from nadi.errors import UnavailableError
 from nadi.model.load import SegmentLoad
+from nadi.model.readergroup import EndOf, GroupRecord, NamedRange, SegmentState
 from nadi.naming import segment_id
 from nadi.wire import commands as wire
 from nadi.wire.commands import Command
@@ -108,6 +109,31 @@ async def test_what_is_known_of_none_of_the_others_has_no_sample(monkeypatch: py
         assert 'nadi_reader_group_lag_bytes{reader_group="(others)",scope="",stream="(others)"} 199.0' in text
         for unknown in ("lag_events", "segments", "unassigned_segments"):  # nobody knows the size of an event here
             assert f"nadi_reader_group_{unknown}{{" not in text
+
+
+@pytest.mark.parametrize("segment", [STREAM.segment(0), "junk", "home/meters/x.#epoch.0"])
+@pytest.mark.parametrize("stream", [STREAM.key, OTHER.key, "junk", "a/b/c", ""])
+async def test_a_group_whose_state_is_nonsense_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch, stream: str, segment: str
+) -> None:
+    nadis = "6e616469-2222-3333-4444-555555555555"
+    keys = NamedRange(segment, 0.0, 1.0)
+    record = GroupRecord(nadis, (stream,), {segment: SegmentState(keys, 40)}, {segment: EndOf(keys, 90)})
+
+    async def state(flow: object, name: GroupName) -> tuple[GroupRecord, str]:
+        return record, ""
+
+    async with with_groups() as controller:
+        config = GroupConfig(3000, 3000, 1, GroupRetention.NONE, {STREAM.key: {}})
+        odd = GroupName("home", "odd")
+        await controller.create_reader_group(odd, config, nadis)
+        monkeypatch.setattr(states, "_state", state)
+        figures = await figures_of(controller)
+        assert figures.is_complete
+        assert {lag.group: lag.bytes_behind for lag in figures.lags} == {"g0": 100, "g1": 99, "g2": 98, "odd": None}
+        (lag,) = (await lags.of_group(controller._flow, odd.stream, ""))[0]
+        assert (lag.stream, lag.bytes_behind) == (STREAM.key, None), "of no stream that it wasn't made for"
+        assert len((await lags.of_stream(controller._flow, STREAM, ""))[0]) == 4
 
 
 async def test_more_than_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from nadi.controller.engine.workflows import Workflows
 from nadi.controller.state.history import Cut
 from nadi.controller.state.metadata import GroupName, StreamName
 from nadi.controller.state.records import ReaderGroup
-from nadi.errors import SegmentNotFoundError
+from nadi.errors import InvalidArgumentError, SegmentNotFoundError
 from nadi.model.readergroup import NOBODY, STATE_KEY, WITH_OUTPUTS, GroupRecord, is_nadis
 from nadi.naming import TABLE_SUFFIX, parse_segment_name, segment_name
 from nadi.wire import commands as wire
@@ -63,7 +63,12 @@ async def standing(flow: Workflows, name: GroupName, group: ReaderGroup) -> Grou
     state, why = await _state(flow, name)
     if state is None or state.group_id != group.group_id:
         return await _published(flow, name, group, why or "its state is that of an earlier group of this name")
-    cuts, ends = _by_stream(state.positions()), _by_stream({key: end.offset for key, end in state.ends.items()})
+    if not group.config.starts.keys() >= set(state.streams):  # whoever may read the group may write it
+        return await _published(flow, name, group, "its state names streams that the group was not made for")
+    try:
+        cuts, ends = _by_stream(state.positions()), _by_stream({key: end.offset for key, end in state.ends.items()})
+    except InvalidArgumentError:
+        return await _published(flow, name, group, "its state can't be read: it names segments that can't be")
     standings = []
     for key in state.streams:
         mine = [segment for segment in state.segments.values() if segment.keys.stream == key and segment.is_active]
