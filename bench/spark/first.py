@@ -1,40 +1,102 @@
-"""The first row of a new session: seconds from Spark being up until `take(1)` of a stream is there.
+"""The first row of a new session: seconds from Spark being up until `take(1)` of a stream is there; and of a source in
+Python that has its row in the program, which is what Spark itself takes.
 
-    python -m bench.spark.first URI SCOPE STREAM
+    python -m bench.spark.first SOURCE SESSION URI SCOPE STREAM
 
-is such a session; it prints them.
+is such a session; it prints how long it took to be up, and how long then to the row.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
-from bench.spark.setting import SCOPE, Bench, fill, new_session
+from bench.spark.setting import CORES, SCOPE, Bench, fill, new_session
 from bench.spark.tally import Row, Tally
 
 _MARK_S = 2.0
+_OF = {  # the sessions of a round: which source, by which session, with the archive of Spark's classes or without
+    "a source of Spark's own": ("none", "tuned", False),
+    "a stream": ("nadi", "tuned", False),
+    "a stream, with the archive": ("nadi", "tuned", True),
+    "a stream, by a session that is not tuned": ("nadi", "plain", False),
+}
 
 
 def first(bench: Bench) -> list[Row]:
     fill(bench, "first", 4)
-    tally, name = Tally("s"), "first row of a new session"
+    cache = {"with": bench.folder / "cache", "without": bench.folder / "none"}
+    subprocess.run(["nadi", "spark", "archive"], env=_environment(cache["with"]), check=True, stdout=subprocess.DEVNULL)
+    tally = Tally("s")
     for _ in range(bench.sizes.runs):
-        command = [sys.executable, "-m", __name__, bench.uri, SCOPE, "first"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-        tally.note(name, float(done.stdout.split()[-1]))
-    (row,) = tally.rows("", {})
-    return [Row(row.name, row.value, row.unit, None, _MARK_S, at_most=True)]
+        for name, (source, session, has_archive) in _OF.items():
+            command = [sys.executable, "-m", __name__, source, session, bench.uri, SCOPE, "first"]
+            environment = _environment(cache["with" if has_archive else "without"])
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+            up, row = map(float, done.stdout.split()[-2:])
+            tally.note(f"session up, then the first row of {name}", up + row)
+            tally.note(f"first row of {name}", row)
+    rows = tally.rows("", {})
+    marked = "first row of a stream"
+    return [
+        Row(row.name, row.value, row.unit, None, _MARK_S if row.name == marked else None, at_most=True) for row in rows
+    ]
 
 
-def main(uri: str, scope: str, stream: str) -> None:
-    spark = new_session()
+def _environment(cache: Path) -> dict[str, str]:
+    given = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    return {**given, "XDG_CACHE_HOME": str(cache)}
+
+
+def _plain_session() -> Any:
+    from pyspark.sql import SparkSession
+
+    os.environ.update(PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+    session = SparkSession.builder.master(f"local[{CORES}]").appName("bench").getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+def _none(spark: Any) -> Any:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(4)]
+
+        def read(self, partition: InputPartition) -> Any:
+            import pyarrow as pa
+
+            yield pa.RecordBatch.from_pydict({"event": [b"x"]})
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "none"
+
+        def schema(self) -> str:
+            return "event binary"
+
+        def reader(self, schema: Any) -> Any:
+            return Reader()
+
+    spark.dataSource.register(Source)
+    return spark.read.format("none")
+
+
+def main(source: str, session: str, uri: str, scope: str, stream: str) -> None:
     began = time.perf_counter()
-    rows = spark.read.format("nadi").options(controller=uri, scope=scope, stream=stream).load()
+    spark = new_session() if session == "tuned" else _plain_session()
+    up = time.perf_counter()
+    reader = spark.read.format("nadi") if source == "nadi" else _none(spark)
+    rows = reader.options(controller=uri, scope=scope, stream=stream).load()
     if len(rows.take(1)) != 1:
         raise SystemExit("there was no row")
-    print(time.perf_counter() - began)
+    print(up - began, time.perf_counter() - up)
     spark.stop()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +22,6 @@ def spark() -> Iterator[Any]:
 
     from nadi.spark import tuned
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = tuned(SparkSession.builder.master("local[2]").appName("nadi compatibility")).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,6 @@ from nadi.spark import tuned
 
 from .queries import Home
 
-# Spark's Python workers must find nadi: not the first python3 on the PATH, but this one
-os.environ["PYSPARK_PYTHON"] = sys.executable
 # moments are told exactly
 _LIMITS = f"{os.environ.get('NADI_LIMITS', '')},time_index_ms=1,time_index_bytes=1"
 

@@ -37,5 +37,5 @@ def test_streams_writes_and_a_new_session_have_figures(spark: Any, tmp_path: Pat
     assert {name for name, row in found.items() if row.mark is not None} == {
         "stream to stream, exactly once",
         "streaming write, exactly once",
-        "first row of a new session",
+        "first row of a stream",
     }

@@ -20,7 +20,7 @@ from nadi.cli.groups import group_app
 from nadi.cli.printing import failure, say
 from nadi.cli.read import read
 from nadi.cli.scrub import scrub
-from nadi.cli.spark import spark_app
+from nadi.cli.spark.commands import spark_app
 from nadi.cli.streams import scope_app, stream_app
 
 app = typer.Typer(help="Streaming storage: keep streams, bookmark them, replay any slice.", no_args_is_help=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 
 def main(controller: str, folder: str, master: str, *streams: str) -> int:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned

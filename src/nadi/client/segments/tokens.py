@@ -11,7 +11,6 @@ import math
 import time
 from dataclasses import dataclass
 
-import jwt
 from cachetools import LRUCache
 
 from nadi.access.commands import token_permission
@@ -96,6 +95,8 @@ def _holds_s(text: str) -> float:
     """How long to use a token, in seconds."""
     if not text:
         return math.inf
+    import jwt  # brings a library for cryptography, which takes as long to import as all of gRPC
+
     try:
         claims = jwt.decode(text, options={"verify_signature": False})
         if "exp" not in claims:

@@ -1,4 +1,4 @@
-"""`nadi spark options`: what `format("nadi")` and `format("pravega")` may be given; and mirrored checkpoints."""
+"""`nadi spark`: what `format("nadi")` and `format("pravega")` may be given, mirrored checkpoints, faster sessions."""
 
 from __future__ import annotations
 
@@ -56,6 +56,23 @@ def show_options(
             if use is None or use in uses_text(option).split(", ")
         ]
         show(rows, ["option", "in", "default", "meaning"], as_json=as_json, empty="")
+
+
+@spark_app.command("archive")
+def make_archive(
+    delete: Annotated[bool, typer.Option("--delete", help="Delete it instead.")] = False,
+) -> None:
+    """Archive Spark's classes, so that sessions of nadi.spark.tuned start in half the time. Takes half a minute, and
+    160 MB in ~/.cache/nadi."""
+    from nadi.cli.printing import errors_told
+    from nadi.cli.spark.archiving import delete_archive, write_archive
+
+    with errors_told():
+        if delete:
+            say(delete_archive())
+            return
+        say("Spark runs once, for half a minute, and Java notes which classes it needs...")
+        say(write_archive())
 
 
 @checkpoint_app.command("list")

@@ -1,0 +1,1 @@
+"""`nadi spark`: options, mirrored checkpoints, and an archive with which sessions start faster."""
