@@ -20,7 +20,6 @@ from nadi.access.names import Act, Kind, Need, kind_of, need
 from nadi.access.permissions import CLUSTER, Caller, Permission, reader_group_resource, scope_resource, table_resource
 from nadi.access.tokens import TokenKey
 from nadi.controller.keda.trigger import authorization, metadata_of, trigger
-from nadi.controller.state.records import GroupRetention
 from nadi.errors import PermissionDeniedError
 from nadi.model.reports import RETENTION, STREAM_LAG
 from nadi.naming import TABLE_SUFFIX
@@ -110,11 +109,10 @@ def _begin_transaction(request: Any) -> Need:
     return replace(need(name.scope, name.stream, Act.CHANGE), token=UPDATE)
 
 
-def _subscribed(request: Any) -> Iterable[Need]:
-    """A group that subscribes to streams is recorded at each, and learns whether it exists."""
-    if request.retentionType != GroupRetention.NONE:
-        for cut in request.startingStreamCuts:
-            yield need(cut.streamInfo.scope, cut.streamInfo.stream, Act.LOOK)
+def _named(request: Any) -> Iterable[Need]:
+    """A group's lag tells how long its streams are; one that subscribes to them learns whether they exist."""
+    for cut in request.startingStreamCuts:
+        yield need(cut.streamInfo.scope, cut.streamInfo.stream, Act.LOOK)
 
 
 def shows(caller: Caller, scope: str, stream: str) -> bool:
@@ -211,8 +209,8 @@ RULES: dict[str, Rule] = {
     "removeWriter": Rule(_stream(Act.CHANGE, lambda request: request.stream)),
     "listSubscribers": Rule(_stream(Act.CHANGE, _itself)),
     "updateSubscriberStreamCut": Rule(_stream(Act.CHANGE, lambda request: request.streamCut.streamInfo)),
-    "createReaderGroup": Rule(_scope(READ), also=_subscribed),
-    "updateReaderGroup": Rule(_scope(READ), also=_subscribed),
+    "createReaderGroup": Rule(_scope(READ), also=_named),
+    "updateReaderGroup": Rule(_scope(READ), also=_named),
     "deleteReaderGroup": Rule(_scope(READ)),
     "getReaderGroupConfig": Rule(_group(READ)),
     # key-value tables
