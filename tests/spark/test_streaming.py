@@ -279,7 +279,7 @@ def schema_of(source: DefaultSource) -> Any:
     return to_struct(source.schema())
 
 
-def to_struct(columns: str) -> Any:
+def to_struct(columns: Any) -> Any:
     from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
     kinds = {"binary": BinaryType, "string": StringType, "long": LongType}

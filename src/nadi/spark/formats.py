@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
@@ -10,18 +11,41 @@ from pyspark.sql.types import StructType
 from nadi.client.places.moments import is_moment
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import client_of
-from nadi.spark.options.columns import USUAL, columns_of, schema_of
+from nadi.spark.options.columns import USUAL, VALUE, columns_of, schema_of
 from nadi.spark.options.names import NO_ENDING_MOMENT
 from nadi.spark.options.read import METADATA_SCHEMAS, ReadOptions
 from nadi.spark.options.table import Format, Use
+from nadi.spark.options.value_format import Target
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.metadata import MetadataReader
+from nadi.spark.reading.plan import streams_of
+from nadi.spark.reading.rows import arrow_schema
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
+from nadi.spark.values.types import spark_schema
 from nadi.spark.writing.creation import ensure_stream
 from nadi.spark.writing.modes import check_overwrite, plan_of
 from nadi.spark.writing.sink import BatchWriter, StreamWriter
 
+# the options that a schema follows from: a schema is asked for before it is known what is read with it
+_OF_SCHEMA = {
+    "controller",
+    "scope",
+    "stream",
+    "streams",
+    "stream_pattern",
+    "stream_tag",
+    "auth_user",
+    "auth_password",
+    "auth_token",
+    "trust_store",
+    "validate_host_name",
+    "columns",
+    "value_format",
+    "value_schema",
+    "value_version",
+    "value_mode",
+}
 _NO_TABLES = (
     "Spark keeps the options of a table of a Python source, and hands them to no query: say CREATE TEMPORARY VIEW … "
     "USING nadi OPTIONS (…), which can be read and inserted into; or give them with each query: "
@@ -35,13 +59,18 @@ class Source:
     def __init__(self, given: Mapping[str, str], format_: Format) -> None:
         self._given, self._format = given, format_
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         if {"provider", "owner"} <= self._given.keys():
             raise InvalidArgumentError(_NO_TABLES)
         given = {name.lower(): value for name, value in self._given.items()}
         if "metadata" in given:
             return METADATA_SCHEMAS.get(given["metadata"], schema_of(USUAL))
-        return schema_of(columns_of(given))
+        columns = columns_of(given)
+        if VALUE not in columns:
+            return schema_of(columns)
+        known = {name: value for name, value in given.items() if name in _OF_SCHEMA}
+        options = _with_target(ReadOptions.from_spark(known, Use.READ, self._format), lambda _: True)
+        return spark_schema(arrow_schema(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._read_options(Use.READ)
@@ -89,7 +118,29 @@ class Source:
         return options
 
 
+def _with_target(options: ReadOptions, is_wanted: Callable[[ReadOptions], bool]) -> ReadOptions:
+    """The options with what events are parsed as; without it if no version of the schema is the one that is wanted."""
+    from nadi.spark.values.target import target_of
+
+    manager = client_of(options.controller).manager
+
+    async def found() -> Target | None:
+        streams = await streams_of(manager, options)
+        return await target_of(manager, options, streams, lambda target: is_wanted(replace(options, target=target)))
+
+    return replace(options, target=client_of(options.controller).run(found()))
+
+
 def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
+    if options.value is not None:
+        given = schema.simpleString()
+        options = _with_target(options, lambda one: spark_schema(arrow_schema(one)).simpleString() == given)
+        if options.target is None:
+            raise InvalidArgumentError(
+                f"a stream's values are read with their own schema, and no version of it is {given[:300]}: leave out "
+                ".schema(...), or name the fields in 'value_schema'"
+            )
+        return options
     found = ", ".join(f"{field.name} {field.dataType.typeName()}" for field in schema.fields)
     if found != schema_of(options.columns):
         raise InvalidArgumentError(

@@ -29,7 +29,7 @@ class Registered(DataSource):
 
         return Source(self.options, Format(self.name()))
 
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         return self._source().schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -53,14 +53,14 @@ class Arrow:
     def decoder(self, written: bytes) -> Callable[[bytes], pa.RecordBatch]:
         if written == self.definition:
             return self.deserialize
-        writer, own = _schema(written), self.schema
-        return lambda data: _resolve(_read(data, writer), own)
+        writer, own = schema_of(written), self.schema
+        return lambda data: resolved(_read(data, writer), own)
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return _differences(_schema(reader), _schema(writer), "")
+        return _differences(schema_of(reader), schema_of(writer), "")
 
 
-def _schema(definition: bytes) -> pa.Schema:
+def schema_of(definition: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(definition))
 
 
@@ -73,7 +73,7 @@ def _read(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-def _resolve(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def resolved(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [
         _cast(batch.column(field.name), field.type) if field.name in batch.schema.names
         else pa.nulls(len(batch), field.type)

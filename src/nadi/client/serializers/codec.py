@@ -22,7 +22,7 @@ from nadi.limits import SCHEMA_CACHE_DECODERS
 
 T_co = TypeVar("T_co", covariant=True)
 
-_MAGIC = b"\x9d\x01"
+MAGIC = b"\x9d\x01"
 _HEADER = struct.Struct(">2sI")
 HEADER_BYTES = _HEADER.size
 
@@ -41,7 +41,7 @@ async def encoder(stores: SegmentStores, scope: str, stream: str, serializer: Se
     if not isinstance(serializer, SchemaSerializer):
         return serializer.serialize
     schema_id = await SchemaGroup(stores, scope, stream).register(serializer)
-    header, serialize = _HEADER.pack(_MAGIC, schema_id), serializer.serialize
+    header, serialize = _HEADER.pack(MAGIC, schema_id), serializer.serialize
     return lambda value: header + serialize(value)
 
 
@@ -85,7 +85,7 @@ class _SchemaDecoder(Generic[T]):
         return lambda event: of_block[event[:HEADER_BYTES]](event[HEADER_BYTES:])
 
     async def _reader_of(self, header: bytes) -> Callable[[bytes], T]:
-        if len(header) < HEADER_BYTES or header[:2] != _MAGIC:
+        if len(header) < HEADER_BYTES or header[:2] != MAGIC:
             return _failing(
                 lambda: SerializationError(
                     f"the event names no schema: it was written without one; read it with a plain serializer, not "

@@ -65,7 +65,7 @@ class Protobuf(Generic[M]):
         return self.deserialize  # the field numbers are all it needs
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
-        return differences(_message_type(reader), _message_type(writer))
+        return differences(message_type(reader), message_type(writer))
 
 
 def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:
@@ -76,7 +76,7 @@ def _collect(file: FileDescriptor, files: dict[str, bytes]) -> None:
         files[file.name] = file.serialized_pb
 
 
-def _message_type(definition: bytes) -> Any:
+def message_type(definition: bytes) -> Any:
     """The descriptor that a definition holds, in a pool of its own: two versions have the same names."""
     name, _, data = definition.partition(b"\n")
     pool = DescriptorPool()

@@ -15,21 +15,30 @@ TYPES = {  # of all columns there are, as Spark writes them
     "position_before": "string",
     "position": "string",
 }
+VALUE = "value"  # its type is that of the events' schema
 USUAL = ("event", "scope", "stream", "segment_id", "offset")
 POSITIONS = ("position_before", "position")
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns that are read, in the order in which they were named; InvalidArgumentError for others."""
-    text = options.get("columns")
+    text, has_value = options.get("columns"), "value_format" in options
     if text is None:
-        return USUAL
+        return tuple(VALUE if has_value and name == "event" else name for name in USUAL)
     names = tuple(name.strip().lower() for name in text.split(","))
     for name in names:
-        if name not in TYPES:
-            raise InvalidArgumentError(f"the option 'columns' names {name[:40]!r}: there are {', '.join(TYPES)}")
+        if name not in TYPES and name != VALUE:
+            raise InvalidArgumentError(
+                f"the option 'columns' names {name[:40]!r}: there are {', '.join(TYPES)}, {VALUE}"
+            )
     if len(set(names)) < len(names):
         raise InvalidArgumentError(f"the option 'columns' is {text[:80]!r}: it names a column twice")
+    if has_value != (VALUE in names):
+        raise InvalidArgumentError(
+            "the option 'value_format' has no effect where 'columns' leaves out 'value'"
+            if has_value
+            else "the option 'columns' names 'value', which needs 'value_format'"
+        )
     return names
 
 

@@ -19,6 +19,7 @@ from nadi.spark.options.columns import USUAL, columns_of
 from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
+from nadi.spark.options.value_format import Target, ValueOptions, value_options_of
 from nadi.spark.options.values import flag, needed, number
 from nadi.spark.options.where import Where, connection_of
 
@@ -45,8 +46,9 @@ class ReadOptions(Where):
     replay_of: that of the query it takes over from. mirror: a name, and the checkpoint
     folder kept under it. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is read
-    instead of events. ordered: whether one task reads all segments of a key; None: a segment is read by one task in a
-    streaming query, and by any number in a batch.
+    instead of events. value, target: what events are parsed as, the second once that is planned. ordered: whether one
+    task reads all segments of a key; None: a segment is read by one task in a streaming query, and by any number in a
+    batch.
     """
 
     start: Place | None = None
@@ -67,6 +69,8 @@ class ReadOptions(Where):
     mirror: tuple[str, str] | None = None
     direct: str = AUTO
     columns: tuple[str, ...] = USUAL
+    value: ValueOptions | None = None
+    target: Target | None = None
     ordered: bool | None = None
     max_partitions: int = 16
     min_partition_bytes: int = MIB
@@ -114,6 +118,7 @@ class ReadOptions(Where):
             group_id=_group_id(options, several),
             starts_at_group=_starts_at_group(options),
             columns=_columns(options, metadata),
+            value=value_options_of(options),
             ordered=flag(options, "ordered", True) if "ordered" in options else None,
             handover=_query_name(options, "handover", several),
             replay_of=_query_name(options, "replay_of", several),

@@ -130,6 +130,24 @@ OPTIONS: tuple[Option, ...] = (
         "event, scope, stream, segment_id, offset",
     ),
     Option(
+        "value_format",
+        _READS,
+        "events are read as values, into the column `value`: `json`, `msgpack`, `avro`, `protobuf` or `arrow`",
+    ),
+    Option(
+        "value_schema",
+        _READS,
+        "of json and msgpack: the fields to read, as Spark writes them (`time timestamp, value double`)",
+        "the stream's schema",
+    ),
+    Option("value_version", _READS, "which version of the stream's schema values are read as", "the newest"),
+    Option(
+        "value_mode",
+        _READS,
+        "events that can't be read: `PERMISSIVE` gives null for the value, `DROPMALFORMED` no row, `FAILFAST` an error",
+        "PERMISSIVE",
+    ),
+    Option(
         "ordered",
         _READS,
         "`true`: one task reads all segments of a key, in order; `false`: several read a large segment",

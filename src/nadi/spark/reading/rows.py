@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
-from nadi.spark.connections import begin_task, client_of
-from nadi.spark.options.columns import POSITIONS
+from nadi.spark.connections import Client, begin_task, client_of
+from nadi.spark.options.columns import POSITIONS, VALUE
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.direct.blocks import segment_blocks
 from nadi.spark.reading.positions import PositionTexts
 from nadi.spark.reading.tasks import Piece
+from nadi.spark.values.types import plain
 
-_TYPES = {
+if TYPE_CHECKING:
+    from nadi.spark.values.parser import ValueParser
+
+TYPES = {
     "event": pa.binary(),
     "scope": pa.string(),
     "stream": pa.string(),
@@ -28,6 +32,7 @@ _TYPES = {
 }
 _BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of these
 _MAX_ROWS = 50_000
+_MAX_REPEATED_BYTES = 16 * MIB  # of events that are beside each of their rows
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -36,13 +41,14 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
     begin_task()
     client = client_of(options.controller)
     constant: dict[str, pa.Array] = {}  # the scope and stream columns: as long as the longest batch, to be sliced
-    stream = None
+    stream = parser = None
     for piece in pieces:
         if piece.stream != stream:
             stream = piece.stream
             names = {"scope": options.scope, "stream": stream}
             constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in names.items()}
-        made = _Batches(options, piece, constant)
+            parser = _parser_of(options, client, stream)
+        made = _Batches(options, piece, constant, parser)
         held: list[EventBlock] = []
         rows = size = 0
         for block in client.thread.each(segment_blocks(options, client, piece)):
@@ -56,29 +62,57 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
             yield from made.of(held)
 
 
+def _parser_of(options: ReadOptions, client: Client, stream: str) -> ValueParser | None:
+    if options.target is None:
+        return None
+    from nadi.spark.values.parser import ValueParser  # and the serializers: most reads do without
+
+    return ValueParser(client, options.scope, stream, options.target)
+
+
+def arrow_schema(options: ReadOptions) -> pa.Schema:
+    """The columns of the read."""
+    value = {} if options.target is None else {VALUE: plain(options.target.kind)}
+    return pa.schema([(name, (TYPES | value)[name]) for name in options.columns])
+
+
 class _Batches:
     """The columns of one piece's rows."""
 
-    def __init__(self, options: ReadOptions, piece: Piece, constant: dict[str, pa.Array]) -> None:
-        self._piece, self._constant = piece, constant
-        self._schema = pa.schema([(name, _TYPES[name]) for name in options.columns])
+    def __init__(
+        self, options: ReadOptions, piece: Piece, constant: dict[str, pa.Array], parser: ValueParser | None
+    ) -> None:
+        self._piece, self._constant, self._parser = piece, constant, parser
+        self._schema = arrow_schema(options)
         is_placed = any(name in options.columns for name in POSITIONS)
         self._texts = PositionTexts(options.scope, piece) if is_placed else None
 
     def of(self, blocks: Sequence[EventBlock]) -> Iterator[pa.RecordBatch]:
         offsets = np.concatenate([block.offsets() for block in blocks])
         columns: dict[str, pa.Array] = {"offset": pa.array(offsets)}
-        if "event" in self._schema.names:
+        if "event" in self._schema.names or self._parser is not None:
             payloads = [block.payloads() for block in blocks]
             columns["event"] = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
         if self._texts is not None:
             columns |= self._positions(self._texts, offsets, blocks)
-        for low in range(0, len(offsets), _MAX_ROWS):
-            count = min(len(offsets) - low, _MAX_ROWS)
-            some = {name: column.slice(low, count) for name, column in columns.items()}
+        rows, total = None, len(offsets)
+        if self._parser is not None:
+            parsed = self._parser.parse(columns["event"], self._piece.segment_id, offsets)
+            columns["value"], rows, total = parsed.values, parsed.rows, len(parsed.values)
+        columns = {name: column for name, column in columns.items() if name in self._schema.names}
+        low = 0
+        for high in _borders(total, rows, columns.get("event")):
+            count = high - low
+            if rows is None:
+                some = {name: column.slice(low, count) for name, column in columns.items()}
+            else:
+                mine = pa.array(rows[low:high])
+                some = {name: column.take(mine) for name, column in columns.items() if name != "value"}
+                some["value"] = columns["value"].slice(low, count)
             some |= {name: column.slice(0, count) for name, column in self._constant.items()}
             some["segment_id"] = pa.array(np.full(count, self._piece.segment_id, np.int64))
             yield pa.RecordBatch.from_arrays([some[name] for name in self._schema.names], schema=self._schema)
+            low = high
 
     def _positions(self, texts: PositionTexts, offsets: _Numbers, blocks: Sequence[EventBlock]) -> dict[str, pa.Array]:
         ends = np.concatenate([[*block.offsets()[1:], block.offset + block.size_bytes] for block in blocks])
@@ -88,3 +122,19 @@ class _Batches:
         else:
             after = texts.of(ends.tolist())
         return {"position_before": pa.array(before, pa.string()), "position": pa.array(after, pa.string())}
+
+
+def _borders(total: int, rows: _Numbers | None, events: pa.Array | None) -> Iterator[int]:
+    """Where batches end. rows: the event of each row, if an event has any number of them."""
+    if rows is None or events is None:
+        yield from range(_MAX_ROWS, total, _MAX_ROWS)
+        if total:
+            yield total
+        return
+    sizes = np.fromiter((len(event) for event in events.to_pylist()), np.int64, len(events))
+    sums = np.cumsum(sizes[rows])
+    low = before = 0
+    while low < total:
+        low = max(low + 1, min(low + _MAX_ROWS, int(np.searchsorted(sums, before + _MAX_REPEATED_BYTES, "right"))))
+        before = int(sums[low - 1])
+        yield low

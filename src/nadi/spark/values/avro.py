@@ -1,0 +1,64 @@
+"""Avro, by fastavro: each event under the schema that it names, resolved to the one that is read."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from nadi.client.serializers.avro import Avro
+from nadi.spark.values.columns import Decoded, decoded
+from nadi.spark.values.types import of_avro
+
+
+def type_of(definition: bytes) -> pa.DataType:
+    """The Arrow type of a stored schema."""
+    return of_avro(fastavro.parse_schema(json.loads(definition)))
+
+
+def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
+    """What keeps the one definition from reading what the other writes."""
+    return Avro(reader.decode()).incompatibilities(reader, writer)
+
+
+def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
+    """What reads events of the writer's definition into the reader's."""
+    written = _schema(writer)
+    wanted = None if reader == writer else _schema(reader)
+
+    def read(event: bytes) -> Any:
+        source = io.BytesIO(event)
+        value = fastavro.schemaless_reader(source, written, wanted)
+        if source.tell() != len(event):
+            raise ValueError(f"it has {len(event) - source.tell()} bytes more than its Avro schema describes")
+        return value
+
+    return partial(decoded, read=read, kind=kind, fields=_fields)
+
+
+def _schema(definition: bytes) -> Any:
+    return fastavro.parse_schema(_with_plain_times(json.loads(definition)))
+
+
+def _with_plain_times(schema: Any) -> Any:
+    """The schema with timestamps as the numbers that they are: a datetime for each would take longer than all else."""
+    if isinstance(schema, list):
+        return [_with_plain_times(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if str(schema.get("logicalType")).removeprefix("local-").startswith("timestamp-"):
+        schema = {name: value for name, value in schema.items() if name != "logicalType"}
+    parts = {name: _with_plain_times(schema[name]) for name in ("type", "items", "values") if name in schema}
+    if "fields" in schema:
+        parts["fields"] = [_with_plain_times(field) for field in schema["fields"]]
+    return schema | parts
+
+
+def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
+    name = kind.field(number).name
+    return [None if value is None else value[name] for value in values]

@@ -1,0 +1,164 @@
+"""Events to values, in the tasks: a batch of events at once, each under the schema that it names.
+
+What is made to read a schema's events is kept in the process, by what the schemas are, so that it never goes stale;
+which schema a number stands for is asked anew by each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
+from nadi.errors import SerializationError, UnknownSchemaError
+from nadi.limits import SCHEMA_CACHE_DECODERS
+from nadi.spark.connections import Client
+from nadi.spark.options.value_format import DOCUMENTS, DROP, FAIL, Target
+from nadi.spark.values.columns import Decoded
+from nadi.spark.values.target import module_of, stored_name
+from nadi.spark.values.types import plain
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+Decode = Callable[[Sequence[bytes]], Decoded]
+_NONE = -1  # of events that name no schema
+_decoders: dict[tuple[object, ...], Decode | str] = {}  # or what keeps the schema from being read
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """values: a column. rows: the number of the event that each is of; None if it is each event's one."""
+
+    values: pa.Array
+    rows: Numbers | None
+
+
+class ValueParser:
+    """Reads the events of one stream's segments, within one task."""
+
+    def __init__(self, client: Client, scope: str, stream: str, target: Target) -> None:
+        self._client, self._target = client, target
+        self._scope, self._stream = scope, stream
+        self._known: dict[int, Decode | str] = {}
+
+    def parse(self, events: pa.Array, segment_id: int, offsets: Numbers) -> Parsed:
+        """The values of a segment's events. SerializationError for one that can't be read, with FAILFAST."""
+        ids = schema_ids(events)
+        distinct = np.unique(ids).tolist()
+        parts: list[tuple[Numbers | None, Decoded]] = []
+        for number in distinct:
+            mine = None if len(distinct) == 1 else np.flatnonzero(ids == number)
+            some = events if mine is None else events.take(pa.array(mine))
+            parts.append((mine, self._decoded(number, some)))
+        whole = parts[0][1] if len(parts) == 1 else _joined(parts, len(events))
+        mode = self._target.options.mode
+        if whole.wrong and mode == FAIL:
+            first = min(whole.wrong)
+            raise SerializationError(
+                f"an event of stream {self._scope}/{self._stream} can't be read as {self._target.options.format}, in "
+                f"segment {segment_id} at offset {int(offsets[first]):,}: {whole.wrong[first]}. With 'value_mode' = "
+                f"PERMISSIVE its value is null, with {DROP} it is left out"
+            )
+        if whole.wrong and mode == DROP:
+            rows = np.arange(len(events)) if whole.rows is None else whole.rows
+            kept = np.flatnonzero(~np.isin(rows, list(whole.wrong)))
+            return Parsed(whole.values.take(pa.array(kept)), rows[kept])
+        return Parsed(whole.values, whole.rows)
+
+    def _decoded(self, number: int, events: pa.Array) -> Decoded:
+        known = self._known.get(number)
+        if known is None:
+            known = self._known[number] = self._decoder(number)
+        if isinstance(known, str):
+            count = len(events)
+            return Decoded(pa.nulls(count, plain(self._target.kind)), None, dict.fromkeys(range(count), known))
+        skipped = 0 if number == _NONE else HEADER_BYTES
+        return known([event[skipped:] for event in events.to_pylist()] if skipped else events.to_pylist())
+
+    def _decoder(self, number: int) -> Decode | str:
+        target = self._target
+        if number == _NONE:
+            if target.definition is not None:
+                return "it names no schema: it was written without one"
+            return _kept(
+                (target.kind, target.options.format), lambda: _document_decoder(target.kind, target.options.format)
+            )
+        group = self._client.manager.schemas(self._scope, self._stream)
+        try:
+            version = self._client.run(group.version(number))
+            key = (target.kind, target.definition, version.format, version.digest)
+            if key in _decoders:
+                return _decoders[key]
+            definition = self._client.run(group.definition(version))
+        except UnknownSchemaError:
+            return f"its schema, {number}, isn't in the store"
+        if version.format != stored_name(target.options.format):
+            return f"it was written as {version.format}"
+        return _kept(key, lambda: _stored_decoder(target, definition))
+
+
+def schema_ids(events: pa.Array) -> Numbers:
+    """The schema that each event names, _NONE where there is none.
+
+    >>> schema_ids(pa.array([b"{}", MAGIC + bytes([0, 0, 1, 2]) + b"{}", MAGIC], pa.binary())).tolist()
+    [-1, 258, -1]
+    """
+    found = np.full(len(events), _NONE, np.int64)
+    _, offsets, data = events.buffers()
+    if len(events) == 0 or data is None:
+        return found
+    borders = np.frombuffer(offsets, np.int32)[events.offset : events.offset + len(events) + 1].astype(np.int64)
+    content = np.frombuffer(data, np.uint8)
+    at = np.flatnonzero(borders[1:] - borders[:-1] >= HEADER_BYTES)
+    at = at[content[borders[at]] == MAGIC[0]]
+    at = at[content[borders[at] + 1] == MAGIC[1]]
+    start = borders[at]
+    found[at] = sum(content[start + 2 + place].astype(np.int64) << (8 * (3 - place)) for place in range(4))
+    return found
+
+
+def _joined(parts: Sequence[tuple[Numbers | None, Decoded]], count: int) -> Decoded:
+    """Values of different schemas, in the order of their events."""
+    rows = []
+    wrong: dict[int, str] = {}
+    for mine, one in parts:
+        assert mine is not None
+        rows.append(mine if one.rows is None else mine[one.rows])
+        wrong |= {int(mine[number]): why for number, why in one.wrong.items()}
+    together = np.concatenate(rows)
+    order = np.argsort(together, kind="stable")
+    values = pa.concat_arrays([one.values for _, one in parts]).take(pa.array(order))
+    is_one_each = all(one.rows is None for _, one in parts)
+    return Decoded(values, None if is_one_each else together[order], wrong)
+
+
+def _kept(key: tuple[object, ...], make: Callable[[], Decode | str]) -> Decode | str:
+    found = _decoders.get(key)
+    if found is None:
+        found = make()
+        while len(_decoders) >= SCHEMA_CACHE_DECODERS:
+            del _decoders[next(iter(_decoders))]
+        _decoders[key] = found
+    return found
+
+
+def _document_decoder(kind: pa.DataType, encoding: str) -> Decode:
+    decode: Decode = module_of(encoding).decoder(kind, encoding)
+    return decode
+
+
+def _stored_decoder(target: Target, written: bytes) -> Decode | str:
+    """What reads events of a stored definition; or what keeps it from being read."""
+    module = module_of(target.options.format)
+    wanted = target.definition
+    if wanted is not None and wanted != written:
+        problems = module.incompatibilities(wanted, written)
+        if problems:
+            return f"its schema can't be read with this one: {problems[0]}"
+    if target.options.format in DOCUMENTS:
+        return _document_decoder(target.kind, module.parsed(written).encoding)
+    decode: Decode = module.decoder(target.kind, wanted, written)
+    return decode

@@ -1,0 +1,153 @@
+"""What events are read as, found when a read is planned: a schema of the streams' own, or that of the options.
+
+Each stream may have had several versions. The newest is read, unless one is named; of several streams' newest versions
+one that reads all the others. A query that is planned already keeps the version that it was planned with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+import pyarrow as pa
+
+from nadi.client.aio import StreamManager
+from nadi.client.serializers.registry import SchemaVersion
+from nadi.errors import InvalidArgumentError
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.options.value_format import DOCUMENTS, Target, ValueOptions
+from nadi.spark.values.ddl import of_ddl
+from nadi.spark.values.types import plain
+
+_READ_AS = {"json-schema": "json or msgpack"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    stream: str
+    version: SchemaVersion
+    definition: bytes
+
+
+def module_of(value_format: str) -> ModuleType:
+    """The format's module; InvalidArgumentError if what it needs isn't installed."""
+    name = "documents" if value_format in DOCUMENTS else value_format
+    try:
+        return import_module(f"nadi.spark.values.{name}")
+    except ImportError as error:
+        raise InvalidArgumentError(
+            f"the option 'value_format' is {value_format!r}, which needs more where the driver and the tasks run: pip "
+            f"install 'nadi[{value_format}]' ({error})"
+        ) from error
+
+
+async def target_of(
+    manager: StreamManager,
+    options: ReadOptions,
+    streams: Sequence[str],
+    is_wanted: Callable[[Target], bool],
+) -> Target | None:
+    """The schema to read with. is_wanted: whether it is the one that was planned with; None if there is no such.
+
+    InvalidArgumentError if there is no schema, or it is of another format.
+    """
+    value = options.value
+    assert value is not None
+    module = module_of(value.format)
+    if value.ddl is not None:
+        kind = of_ddl(value.ddl)
+        plain(kind)
+        target = Target(value, kind)
+        return target if is_wanted(target) else None
+    groups = {stream: manager.schemas(options.scope, stream) for stream in streams}
+    found = await asyncio.gather(*(group.versions() for group in groups.values()))
+    versions = {stream: some for stream, some in zip(streams, found, strict=True) if some}
+    newest = [
+        _Candidate(stream, version, await groups[stream].definition(version))
+        for stream, version in _newest(options, value, versions)
+    ]
+    first = _reader_of_all(value, module, newest)
+    for one in (first, *newest):
+        _check_format(one, value, options.scope, module)
+        target = Target(value, _checked_type(module, one.definition), one.definition)
+        if is_wanted(target):
+            return target
+    if value.version is None:  # it was planned, and newer versions have come since
+        stored = stored_name(value.format)
+        for stream, some in versions.items():
+            for version in (version for version in reversed(some[:-1]) if version.format == stored):
+                definition = await groups[stream].definition(version)
+                target = Target(value, _checked_type(module, definition), definition)
+                if is_wanted(target):
+                    return target
+    return None
+
+
+def stored_name(value_format: str) -> str:
+    """The format's name in the store."""
+    return "json-schema" if value_format in DOCUMENTS else value_format
+
+
+def _checked_type(module: ModuleType, definition: bytes) -> pa.DataType:
+    kind = module.type_of(definition)
+    plain(kind)
+    return kind
+
+
+def _newest(
+    options: ReadOptions, value: ValueOptions, versions: Mapping[str, Sequence[SchemaVersion]]
+) -> Iterator[tuple[str, SchemaVersion]]:
+    """The version to read of each stream that has one."""
+    if not versions:
+        which = options.several or f"stream {options.scope}/{options.stream}"
+        instead = ", or give 'value_schema'" if value.format in DOCUMENTS else ""
+        raise InvalidArgumentError(
+            f"the option 'value_format' is {value.format!r}, and the store has no schema for {which}: write with a "
+            f"serializer that has one{instead}"
+        )
+    for stream, some in versions.items():
+        number = value.version or len(some)
+        if number > len(some):
+            raise InvalidArgumentError(
+                f"the option 'value_version' is {number}: the newest schema of stream {options.scope}/{stream} is "
+                f"version {len(some)}"
+            )
+        yield stream, some[number - 1]
+
+
+def _check_format(one: _Candidate, value: ValueOptions, scope: str, module: ModuleType) -> None:
+    found = one.version.format
+    if found == "json-schema" and value.format in DOCUMENTS:
+        found = module.parsed(one.definition).encoding
+        if found == value.format:
+            return
+    elif found == value.format:
+        return
+    raise InvalidArgumentError(
+        f"the option 'value_format' is {value.format!r}, and version {one.version.id} of the schema of stream "
+        f"{scope}/{one.stream} is {found}: say {_READ_AS.get(found, found)}"
+    )
+
+
+def _reader_of_all(value: ValueOptions, module: ModuleType, newest: Sequence[_Candidate]) -> _Candidate:
+    """The first that reads what all the others write."""
+    definitions = {one.definition: one for one in newest}
+    if len(definitions) == 1 or len({one.version.format for one in newest}) > 1:
+        return newest[0]
+    problems: list[str] = []
+    for one in definitions.values():
+        problems = [
+            f"what {other.stream} has, {one.stream}'s doesn't read: {problem}"
+            for other in definitions.values()
+            if other is not one
+            for problem in module.incompatibilities(one.definition, other.definition)
+        ]
+        if not problems:
+            return one
+    raise InvalidArgumentError(
+        f"the option 'value_format' is {value.format!r}, and none of the streams' schemas reads the others' events: "
+        f"read them by themselves ({problems[0]})"
+    )

@@ -1,0 +1,283 @@
+"""Schemas as Arrow types, and those as Spark's: the one place that says what becomes of a type.
+
+The Arrow type of a schema says how its values are made into a column: a field that isn't nullable has to be there, one
+with a default is that where it wasn't written, integers for a timestamp count its unit, and JSON's type stands for
+what Spark has no type for (unions of several types, types that contain themselves), which comes as the text of its
+JSON. `plain` is what such a column is in Arrow and in Spark: with nulls everywhere.
+
+>>> kind = of_json_schema({"type": "object", "properties": {"wh": {"type": "integer"}, "note": {}}, "required": ["wh"]})
+>>> kind.field("wh").nullable, str(plain(kind))
+(False, 'struct<wh: int64, note: string>')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from nadi.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+DEFAULT = b"default"  # a field's default in its metadata, as JSON
+SECONDS = pa.timestamp("s", "UTC")  # of documents: ISO 8601, or a number of seconds since 1970
+LOCAL_SECONDS = pa.timestamp("s")
+_JSON = pa.opaque(pa.string(), "json", "nadi")
+_TIMES = {"date-time": SECONDS, "any-date-time": SECONDS, "local-date-time": LOCAL_SECONDS, "date": pa.date32()}
+_JSON_TYPES = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
+_KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """Whether values of that type come as the text of their JSON."""
+    return bool(kind == _JSON)
+
+
+def plain(kind: pa.DataType, path: str = "value") -> pa.DataType:
+    """The column's type, which Spark has too; InvalidArgumentError if it has none."""
+    types = pa.types
+    if types.is_struct(kind) and kind.num_fields:
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        if len(set(names)) < len(names):
+            raise InvalidArgumentError(f"{path} has two fields of one name, of {', '.join(names)}: rename one")
+        return pa.struct(
+            [(field.name, plain(field.type, f"{path}.{field.name}")) for field in map(kind.field, range(len(names)))]
+        )
+    if types.is_map(kind):
+        return pa.map_(plain(kind.key_type, f"{path}.key"), plain(kind.item_type, f"{path}.value"))
+    if any(test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)):
+        return pa.list_(pa.field("element", plain(kind.value_type, f"{path}.element")))
+    found = _plain_leaf(kind)
+    if found is None:
+        raise InvalidArgumentError(f"{path} is {kind}, and Spark has no type for that: read the bytes, as 'event'")
+    return found
+
+
+def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:
+    types = pa.types
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    if types.is_decimal(kind):
+        fits = kind.precision <= 38 and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if fits else pa.string()
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_unsigned_integer(kind):
+        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}[kind.bit_width]
+    if types.is_signed_integer(kind) or types.is_boolean(kind):
+        return kind
+    if types.is_floating(kind):
+        return pa.float64() if kind.bit_width == 64 else pa.float32()
+    if types.is_date(kind):
+        return pa.date32()
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if isinstance(kind, pa.BaseExtensionType) and kind not in (_JSON, pa.uuid()):
+        return _plain_leaf(kind.storage_type)
+    texts = (types.is_string, types.is_large_string, types.is_null, types.is_time)
+    return pa.string() if is_json(kind) or kind == pa.uuid() or any(test(kind) for test in texts) else None
+
+
+def spark_schema(columns: pa.Schema) -> StructType:
+    """Spark's schema of columns whose types are plain."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    found: StructType = from_arrow_schema(columns)
+    return found
+
+
+def _struct(fields: Iterable[pa.Field]) -> pa.DataType:
+    found = list(fields)
+    return pa.struct(found) if found else _JSON
+
+
+# --- JSON Schema --------------------------------------------------------------------------------------
+
+
+def of_json_schema(schema: dict[str, Any]) -> pa.DataType:
+    """The type of a schema that msgspec made."""
+    return _of_json(schema, schema.get("$defs", {}), ())
+
+
+def _of_json(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return _JSON if name in within else _of_json(named[name], named, (*within, name))
+    if "anyOf" in schema:
+        branches = [branch for branch in schema["anyOf"] if branch.get("type") != "null"]
+        kinds = {_of_json(branch, named, within) for branch in branches}
+        if kinds == {pa.int64(), pa.float64()}:
+            return pa.float64()
+        return kinds.pop() if len(kinds) == 1 and len(branches) == 1 else _JSON
+    if "enum" in schema:
+        kinds = {type(value) for value in schema["enum"] if value is not None}
+        return {str: pa.string(), int: pa.int64()}.get(kinds.pop(), _JSON) if len(kinds) == 1 else _JSON
+    kind = schema.get("type")
+    if kind == "string":
+        if schema.get("contentEncoding") == "base64":
+            return pa.binary()
+        return _TIMES.get(schema.get("format", ""), pa.string())
+    if kind == "object":
+        return _of_json_object(schema, named, within)
+    if kind == "array" and "prefixItems" not in schema:
+        items = schema.get("items", {})
+        value = _of_json(items, named, within) if isinstance(items, dict) else _JSON
+        return pa.list_(pa.field("element", value, _takes_null(items, named)))
+    return _JSON_TYPES.get(kind or "", _JSON)
+
+
+def _of_json_object(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
+    if "properties" in schema:
+        needed = schema.get("required", ())
+        return _struct(
+            pa.field(
+                name,
+                _of_json(one, named, within),
+                _takes_null(one, named) or name not in needed,
+                {DEFAULT: msgspec.json.encode(one["default"])} if one.get("default") is not None else None,
+            )
+            for name, one in schema["properties"].items()
+        )
+    more = schema.get("additionalProperties", {})
+    key = schema.get("propertyNames", {}).get("format")
+    if not isinstance(more, dict) or (key is not None and key not in _KEYS):
+        return _JSON
+    value = pa.field("value", _of_json(more, named, within), _takes_null(more, named))
+    return pa.map_(pa.string() if key is None else _KEYS[key], value)
+
+
+def _takes_null(schema: Any, named: dict[str, Any]) -> bool:
+    if not isinstance(schema, dict):
+        return True
+    if "$ref" in schema:
+        return _takes_null(named[schema["$ref"].rpartition("/")[2]], named)
+    if "anyOf" in schema:
+        return any(branch.get("type") == "null" for branch in schema["anyOf"])
+    return schema.get("type") == "null" or None in schema.get("enum", ()) or not schema
+
+
+# --- Avro ---------------------------------------------------------------------------------------------
+
+_AVRO = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+_AVRO_LOGICAL = {
+    ("int", "date"): pa.date32(),
+    ("int", "time-millis"): pa.time32("ms"),
+    ("long", "time-micros"): pa.time64("us"),
+    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
+    ("string", "uuid"): pa.uuid(),
+}
+
+
+def of_avro(schema: Any, named: dict[str, Any] | None = None, within: tuple[str, ...] = ()) -> pa.DataType:
+    """The type of an Avro schema whose names are full, as fastavro parses it. named: the types met so far."""
+    named = {} if named is None else named
+    if isinstance(schema, list):
+        kinds = [of_avro(one, named, within) for one in schema if one != "null"]
+        numbers = {pa.int32(), pa.int64()}, {pa.float32(), pa.float64()}
+        if len(kinds) == 1:
+            return kinds[0]
+        return next((max(some, key=lambda kind: kind.bit_width) for some in numbers if set(kinds) == some), _JSON)
+    if isinstance(schema, str):
+        if schema in _AVRO:
+            return _AVRO[schema]
+        return _JSON if schema in within else of_avro(named[schema], named, within)
+    kind = schema["type"]
+    if not isinstance(kind, str) or (kind not in _AVRO and kind not in ("record", "error", "array", "map")):
+        return of_avro(kind, named, within)
+    if "name" in schema:
+        named[schema["name"]] = schema
+    if kind in ("record", "error"):
+        inner = (*within, schema["name"])
+        return _struct(pa.field(field["name"], of_avro(field["type"], named, inner)) for field in schema["fields"])
+    if kind == "array":
+        return pa.list_(pa.field("element", of_avro(schema["items"], named, within)))
+    if kind == "map":
+        return pa.map_(pa.string(), of_avro(schema["values"], named, within))
+    logical = schema.get("logicalType")
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        precision, scale = schema["precision"], schema.get("scale", 0)
+        return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(min(precision, 76), min(scale, 76))
+    return _AVRO_LOGICAL.get((kind, logical), _AVRO[kind])
+
+
+# --- Protobuf -----------------------------------------------------------------------------------------
+
+_PROTOBUF = {  # by the number of the type in descriptor.proto
+    1: pa.float64(),
+    2: pa.float32(),
+    3: pa.int64(),
+    4: pa.uint64(),
+    5: pa.int32(),
+    6: pa.uint64(),
+    7: pa.uint32(),
+    8: pa.bool_(),
+    9: pa.string(),
+    12: pa.binary(),
+    13: pa.uint32(),
+    14: pa.string(),  # an enum's names
+    15: pa.int32(),
+    16: pa.int64(),
+    17: pa.int32(),
+    18: pa.int64(),
+}
+_KNOWN_MESSAGES = {
+    "google.protobuf.Timestamp": pa.timestamp("us", "UTC"),
+    "google.protobuf.Duration": pa.duration("us"),
+    "google.protobuf.BoolValue": pa.bool_(),
+    "google.protobuf.Int32Value": pa.int32(),
+    "google.protobuf.Int64Value": pa.int64(),
+    "google.protobuf.UInt32Value": pa.uint32(),
+    "google.protobuf.UInt64Value": pa.uint64(),
+    "google.protobuf.FloatValue": pa.float32(),
+    "google.protobuf.DoubleValue": pa.float64(),
+    "google.protobuf.StringValue": pa.string(),
+    "google.protobuf.BytesValue": pa.binary(),
+    "google.protobuf.Struct": _JSON,
+    "google.protobuf.Value": _JSON,
+    "google.protobuf.ListValue": _JSON,
+}
+
+
+def of_protobuf(descriptor: Any, within: tuple[str, ...] = ()) -> pa.DataType:
+    """The type of a message type, its fields in the order of the descriptor."""
+    name = descriptor.full_name
+    if name in _KNOWN_MESSAGES:
+        return _KNOWN_MESSAGES[name]
+    if name in within:
+        return _JSON
+    return _struct(pa.field(field.name, _of_protobuf_field(field, (*within, name))) for field in descriptor.fields)
+
+
+def _of_protobuf_field(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        key, value = (message.fields_by_name[name] for name in ("key", "value"))
+        return pa.map_(_of_protobuf_single(key, within), _of_protobuf_single(value, within))
+    single = _of_protobuf_single(field, within)
+    return pa.list_(pa.field("element", single)) if field.is_repeated else single
+
+
+def _of_protobuf_single(field: Any, within: tuple[str, ...]) -> pa.DataType:
+    if field.message_type is not None:
+        return of_protobuf(field.message_type, within)
+    return _PROTOBUF[field.type]

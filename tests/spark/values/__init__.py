@@ -1,0 +1,1 @@
+"""Events read as values."""

@@ -1,0 +1,301 @@
+"""Events to columns, with each format's own module and no server."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from google.protobuf import struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from nadi.client.serializers import Arrow, Avro, Protobuf
+from nadi.spark.values import arrow, avro, documents, protobuf
+from nadi.spark.values.columns import Decoded
+from nadi.spark.values.ddl import of_ddl
+from nadi.spark.values.types import is_json, plain
+from tests.client.serializers.test_avro import made, records
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def read(ddl: str, *events: bytes, encoding: documents.Encoding = "json") -> Decoded:
+    kind = of_ddl(ddl)
+    found = documents.decoder(kind, encoding)(events)
+    assert found.values.type == plain(kind)
+    found.values.validate(full=True)
+    return found
+
+
+def one(ddl: str, event: bytes, encoding: documents.Encoding = "json") -> Any:
+    found = read(ddl, event, encoding=encoding)
+    assert not found.wrong, found.wrong
+    return found.values.to_pylist()[0]
+
+
+# --- JSON and msgpack ---------------------------------------------------------------------------------
+
+
+def test_fields_are_those_that_are_asked_for() -> None:
+    event = b'{"b": {"x": [1, null]}, "more": [{}], "a": "text"}'
+    assert one("a string, b struct<x array<int>>, c double", event) == {"a": "text", "b": {"x": [1, None]}, "c": None}
+    assert one("`more` array<struct<z int>>, b map<string, array<long>>", event) == {
+        "more": [{"z": None}],
+        "b": [("x", [1, None])],
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-23T12:00:00Z",
+        "2026-11-23T13:00:00+01:00",
+        "2026-11-23 12:00:00",
+        "2026-11-23T12:00:00.000000100Z",
+        1795435200,
+    ],
+)
+def test_moments(text: Any) -> None:
+    for encoding, encode in (("json", msgspec.json.encode), ("msgpack", msgspec.msgpack.encode)):
+        assert one("t timestamp", encode({"t": text}), encoding) == {"t": NOON}  # type: ignore[arg-type]
+    assert one("t timestamp", msgspec.msgpack.encode({"t": NOON}), "msgpack") == {"t": NOON}
+
+
+def test_moments_of_all_kinds_together() -> None:
+    texts = [None, "2026-11-23T12:00:00Z", "2026-11-23T12:00:00", 1795435200, "2026-11-23T12:00:00.1234567Z"]
+    found = read("t timestamp", *(msgspec.json.encode({"t": text}) for text in texts))
+    assert found.values.field(0).to_pylist()[:4] == [None, NOON, NOON, NOON]
+    assert not found.wrong
+    local = read("t timestamp_ntz", b'{"t": "2026-11-23T12:00:00"}', b'{"t": "2026-11-23T12:00:00Z"}')
+    assert local.values.to_pylist() == [{"t": NOON.replace(tzinfo=None)}, None]
+    assert "has a time zone" in local.wrong[1]
+
+
+def test_other_types() -> None:
+    event = b'{"d": "2026-11-23", "n": 12.50, "s": "3.1", "b": "AAE=", "f": 1, "ok": true}'
+    assert one("d date, n decimal(5,2), s decimal(4,1), b binary, f float, ok boolean", event) == {
+        "d": date(2026, 11, 23),
+        "n": Decimal("12.50"),
+        "s": Decimal("3.1"),
+        "b": b"\x00\x01",
+        "f": 1.0,
+        "ok": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ddl", "event", "why"),
+    [
+        ("a int", b"", "truncated"),
+        ("a int", b"null", "Expected `object`, got `null`"),
+        ("a int", b"[1]", "Expected `object`"),
+        ("a int", b'{"a": "1"}', r"Expected `int \| null`, got `str` - at `\$.a`"),
+        ("a int", b'{"a": 1} {}', "trailing"),
+        ("a int", b'{"a": 2147483648}', "2147483648"),
+        ("a tinyint", b'{"a": 128}', "128"),
+        ("a long", b'{"a": 18446744073709551615}', "too (large|big)|overflow|out of"),
+        ("a decimal(4,2)", b'{"a": 1.234}', "Rescaling"),
+        ("a date", b'{"a": "yesterday"}', "Invalid RFC3339|date"),
+        ("a timestamp", b'{"a": "yesterday"}', "yesterday"),
+        ("a timestamp", b'{"a": 99999999999999}', "."),
+        ("a string", b'{"a": "\xff"}', "UTF-8|utf-8|valid"),
+        ("a int not null", b"{}", "missing required field `a`"),
+        ("a int not null", b'{"a": null}', "got `null`"),
+        ("a array<array<int>>", b'{"a": ' + b"[" * 100_000, "."),
+    ],
+)
+def test_a_wrong_event_is_wrong_alone(ddl: str, event: bytes, why: str) -> None:
+    good = b'{"a": null}' if "not null" not in ddl else b'{"a": 5}'
+    found = read(ddl, good, event, good, event, event, good)
+    assert list(found.wrong) == [1, 3, 4]
+    assert [found.values.is_valid()[row].as_py() for row in range(6)] == [True, False, True, False, False, True]
+    with pytest.raises(AssertionError, match=why):
+        assert not found.wrong[1], found.wrong[1]
+
+
+# --- Avro ---------------------------------------------------------------------------------------------
+
+
+def avro_of(fields: list[Any], *values: Any, reader: list[Any] | None = None) -> Decoded:
+    writer = Avro({"type": "record", "name": "R", "fields": fields})
+    wanted = Avro({"type": "record", "name": "R", "fields": reader or fields})
+    kind = avro.type_of(wanted.definition)
+    found = avro.decoder(kind, wanted.definition, writer.definition)([writer.serialize(value) for value in values])
+    assert found.values.type == plain(kind)
+    assert not found.wrong
+    return found
+
+
+def test_avro_times_and_others() -> None:
+    fields = [
+        {"name": "ms", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "us", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+        {"name": "either", "type": ["int", "string", {"type": "array", "items": "int"}]},
+        {"name": "by", "type": {"type": "map", "values": {"type": "array", "items": ["null", "string"]}}},
+    ]
+    value = {
+        "ms": NOON,
+        "us": None,
+        "at": (datetime(1, 1, 1, 2, 3, 4)).time(),
+        "id": "12345678-1234-5678-1234-567812345678",
+        "either": [1],
+        "by": {"a": ["x", None], "b": []},
+    }
+    expected = value | {"at": "02:03:04", "either": "[1]", "by": [("a", ["x", None]), ("b", [])]}
+    found = avro_of(fields, value, value | {"us": NOON, "either": "a"}).values.to_pylist()
+    assert found == [expected, expected | {"us": NOON, "either": '"a"'}]
+
+
+def as_column(kind: pa.DataType, value: Any) -> Any:
+    """What a column has for a value that the serializer reads."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {
+            field.name: as_column(field.type, value[field.name]) for field in map(kind.field, range(kind.num_fields))
+        }
+    if pa.types.is_map(kind):
+        return [(key, as_column(kind.item_type, one)) for key, one in value.items()]
+    if pa.types.is_list(kind):
+        return [as_column(kind.value_type, one) for one in value]
+    return msgspec.json.encode(value).decode() if is_json(kind) else value
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])  # a shared machine may stop for long
+@given(st.data())
+def test_avro_of_random_schemas(data: st.DataObject) -> None:
+    schema, values, fields = data.draw(records())
+    serializer = made(schema)
+    assume(fields)
+    some = data.draw(st.lists(values, min_size=1, max_size=4))
+    kind = avro.type_of(serializer.definition)
+    events = [*map(serializer.serialize, some)]
+    found = avro.decoder(kind, serializer.definition, serializer.definition)(events)
+    assert not found.wrong
+    assert found.values.to_pylist() == [as_column(kind, serializer.deserialize(event)) for event in events]
+
+
+def test_avro_of_an_older_version() -> None:
+    old = [{"name": "wh", "type": "int"}, {"name": "gone", "type": "string"}]
+    new = [{"name": "energy", "type": "double", "aliases": ["wh"]}, {"name": "room", "type": "string", "default": "?"}]
+    found = avro_of(old, {"wh": 3, "gone": "x"}, reader=new)
+    assert found.values.to_pylist() == [{"energy": 3.0, "room": "?"}]
+
+
+def test_avro_that_is_wrong() -> None:
+    writer = Avro({"type": "record", "name": "R", "fields": [{"name": "s", "type": "string"}]})
+    good = writer.serialize({"s": "text"})
+    decode = avro.decoder(avro.type_of(writer.definition), writer.definition, writer.definition)
+    found = decode([good, good[:-1], good + b"x", b"\x08\xff\xff\xff\xff", good])
+    assert list(found.wrong) == [1, 2, 3]
+    assert "1 bytes more" in found.wrong[2]
+    assert found.values.to_pylist() == [{"s": "text"}, None, None, None, {"s": "text"}]
+
+
+# --- Protobuf -----------------------------------------------------------------------------------------
+
+
+def messages(*values: Any) -> Decoded:
+    serializer = Protobuf(type(values[0]))
+    kind = protobuf.type_of(serializer.definition)
+    decode = protobuf.decoder(kind, serializer.definition, serializer.definition)
+    found = decode([serializer.serialize(value) for value in values])
+    assert found.values.type == plain(kind)
+    assert not found.wrong
+    return found
+
+
+def test_protobuf_messages() -> None:
+    enum = type_pb2.Enum(name="colours", syntax=type_pb2.SYNTAX_PROTO3)
+    enum.enumvalue.add(name="RED", number=3)
+    enum.enumvalue.add(name="BLUE").options.add(name="shade").value.Pack(wrappers_pb2.Int32Value(value=1))
+    enum.source_context.file_name = "colours.proto"
+    first, second = messages(enum, type_pb2.Enum()).values.to_pylist()
+    assert first["name"], first["syntax"] == ("colours", "SYNTAX_PROTO3")
+    assert [(one["name"], one["number"], len(one["options"])) for one in first["enumvalue"]] == [
+        ("RED", 3, 0),
+        ("BLUE", 0, 1),
+    ]
+    assert first["source_context"] == {"file_name": "colours.proto"}
+    assert second == {
+        "name": "",
+        "enumvalue": [],
+        "options": [],
+        "source_context": None,
+        "syntax": "SYNTAX_PROTO2",
+        "edition": "",
+    }
+
+
+def test_protobuf_messages_that_everyone_knows() -> None:
+    moment = timestamp_pb2.Timestamp()
+    moment.FromDatetime(NOON - timedelta(days=30_000, microseconds=1))
+    assert messages(moment).values.to_pylist() == [NOON - timedelta(days=30_000, microseconds=1)]
+    document = struct_pb2.Struct()
+    document.update({"a": [1, {"b": None}]})
+    assert json.loads(messages(document).values.to_pylist()[0]) == {"a": [1, {"b": None}]}
+    big = wrappers_pb2.UInt64Value(value=2**64 - 1)
+    assert messages(big).values.to_pylist() == [Decimal(2**64 - 1)]
+
+
+def test_protobuf_that_is_wrong() -> None:
+    definition = Protobuf(type_pb2.Enum).definition
+    decode = protobuf.decoder(protobuf.type_of(definition), definition, definition)
+    found = decode([b"\xff", type_pb2.Enum(name="x").SerializeToString()])
+    assert list(found.wrong) == [0]
+    assert found.values[1].as_py()["name"] == "x"
+
+
+# --- Arrow --------------------------------------------------------------------------------------------
+
+
+def batches(schema: pa.Schema, *rows: list[Any], wanted: pa.Schema | None = None) -> Decoded:
+    writer, reader = Arrow(schema), Arrow(wanted or schema)
+    events = [writer.serialize(pa.RecordBatch.from_pylist(some, schema=schema)) for some in rows]
+    return arrow.decoder(arrow.type_of(reader.definition), reader.definition, writer.definition)(events)
+
+
+def test_an_arrow_event_has_any_number_of_rows() -> None:
+    schema = pa.schema([("a", pa.uint8()), ("t", pa.timestamp("ns")), ("l", pa.large_list(pa.large_string()))])
+    rows = [{"a": 1, "t": None, "l": ["x"]}, {"a": 2, "t": datetime(2026, 1, 1), "l": None}]
+    found = batches(schema, rows, [], rows[:1])
+    assert found.values.to_pylist() == [*rows, rows[0]]
+    assert found.rows is not None
+    assert found.rows.tolist() == [0, 0, 2]
+    assert found.values.type == plain(pa.struct(list(schema)))
+
+
+def test_arrow_of_an_older_version() -> None:
+    old = pa.schema([("a", pa.int8()), ("gone", pa.string())])
+    new = pa.schema([("b", pa.string()), ("a", pa.int64())])
+    assert batches(old, [{"a": 1, "gone": "x"}], wanted=new).values.to_pylist() == [{"b": None, "a": 1}]
+
+
+def test_arrow_that_is_wrong() -> None:
+    schema = pa.schema([("s", pa.string())])
+    serializer = Arrow(schema)
+    good = serializer.serialize(pa.RecordBatch.from_pylist([{"s": "one"}, {"s": "two"}], schema=schema))
+    bad_text = good.replace(b"two", b"t\xffo")
+    decode = arrow.decoder(arrow.type_of(serializer.definition), serializer.definition, serializer.definition)
+    found = decode([b"", good, b"text", bad_text, good[:-8], good])
+    assert sorted(found.wrong) == [0, 2, 3, 4]
+    assert found.rows is not None
+    assert found.rows.tolist() == [0, 1, 1, 2, 3, 4, 5, 5]
+    assert [row and row["s"] for row in found.values.to_pylist()] == [
+        None,
+        "one",
+        "two",
+        None,
+        None,
+        None,
+        "one",
+        "two",
+    ]
+    assert decode([b""]).values.to_pylist() == [None]

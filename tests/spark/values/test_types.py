@@ -1,0 +1,201 @@
+"""What becomes of the types of schemas, in Arrow and in Spark."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import msgspec
+import pyarrow as pa
+import pytest
+from google.protobuf import any_pb2, descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
+
+from nadi.client.serializers.structs import precise_schema
+from nadi.errors import InvalidArgumentError
+from nadi.spark.values.ddl import of_ddl
+from nadi.spark.values.types import of_avro, of_json_schema, of_protobuf, plain, spark_schema
+
+
+def spark(kind: pa.DataType) -> str:
+    found = spark_schema(pa.schema([("value", plain(kind))]))["value"].dataType.simpleString()
+    assert isinstance(found, str)
+    return found.removeprefix("struct<").removesuffix(">")
+
+
+class Node(msgspec.Struct):
+    children: list[Node] = []
+
+
+class Point(msgspec.Struct):
+    x: int
+    y: float | None = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (bool, "boolean"),
+        (int, "bigint"),
+        (int | None, "bigint"),
+        (float, "double"),
+        (int | float, "double"),
+        (str, "string"),
+        (bytes, "binary"),
+        (datetime, "timestamp"),
+        (date, "date"),
+        (time, "string"),
+        (timedelta, "string"),
+        (UUID, "string"),
+        (Decimal, "string"),
+        (Any, "string"),
+        (int | str, "string"),
+        (list[int | None], "array<bigint>"),
+        (dict[str, float], "map<string,double>"),
+        (dict[int, list[str]], "map<bigint,array<string>>"),
+        (Point, "struct<x:bigint,y:double>"),
+        (Node, "struct<children:array<string>>"),
+        (tuple[int, str], "string"),
+    ],
+)
+def test_of_structs(kind: Any, expected: str) -> None:
+    schema = precise_schema(msgspec.defstruct("Row", [("it", kind)]))
+    assert spark(of_json_schema(schema)) == f"it:{expected}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ("boolean", "boolean"),
+        ("int", "int"),
+        ("long", "bigint"),
+        ("float", "float"),
+        ("double", "double"),
+        ("bytes", "binary"),
+        ("string", "string"),
+        ({"type": "fixed", "name": "F", "size": 3}, "binary"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "string"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "timestamp"),
+        ({"type": "long", "logicalType": "local-timestamp-micros"}, "timestamp_ntz"),
+        ({"type": "int", "logicalType": "date"}, "date"),
+        ({"type": "int", "logicalType": "time-millis"}, "string"),
+        ({"type": "string", "logicalType": "uuid"}, "string"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, "decimal(9,2)"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 2}, "string"),
+        ({"type": "array", "items": ["null", "int"]}, "array<int>"),
+        ({"type": "map", "values": "long"}, "map<string,bigint>"),
+        (["null", "string"], "string"),
+        (["int", "null", "long"], "bigint"),
+        (["float", "double"], "double"),
+        (["int", "string"], "string"),
+        ({"type": "record", "name": "I", "fields": [{"name": "x", "type": "int"}]}, "struct<x:int>"),
+        ({"type": "record", "name": "I", "fields": []}, "string"),
+        ({"type": "array", "items": "R"}, "array<string>"),
+    ],
+)
+def test_of_avro(schema: Any, expected: str) -> None:
+    record = {"type": "record", "name": "R", "fields": [{"name": "it", "type": schema}]}
+    assert spark(of_avro(fastavro.parse_schema(record))) == f"it:{expected}"
+
+
+def test_of_protobuf() -> None:
+    assert spark(of_protobuf(timestamp_pb2.Timestamp.DESCRIPTOR)) == "timestamp"
+    assert spark(of_protobuf(wrappers_pb2.UInt64Value.DESCRIPTOR)) == "decimal(20,0)"
+    assert spark(of_protobuf(any_pb2.Any.DESCRIPTOR)) == "type_url:string,value:binary"
+    assert spark(of_protobuf(struct_pb2.Struct.DESCRIPTOR)) == "string"
+    option = "name:string,value:struct<type_url:string,value:binary>"
+    assert (
+        spark(of_protobuf(type_pb2.EnumValue.DESCRIPTOR)) == f"name:string,number:int,options:array<struct<{option}>>"
+    )
+    assert "nested_type:array<string>" in spark(of_protobuf(descriptor_pb2.DescriptorProto.DESCRIPTOR)), "itself"
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (pa.uint8(), "smallint"),
+        (pa.uint32(), "bigint"),
+        (pa.uint64(), "decimal(20,0)"),
+        (pa.float16(), "float"),
+        (pa.large_string(), "string"),
+        (pa.binary(3), "binary"),
+        (pa.date64(), "date"),
+        (pa.time64("ns"), "string"),
+        (pa.timestamp("ns", "Europe/Vienna"), "timestamp"),
+        (pa.timestamp("s"), "timestamp_ntz"),
+        (pa.duration("ms"), "interval day to second"),
+        (pa.decimal256(50, 2), "string"),
+        (pa.large_list(pa.int8()), "array<tinyint>"),
+        (pa.map_(pa.string(), pa.uint16()), "map<string,int>"),
+        (pa.null(), "string"),
+        (pa.json_(), "string"),
+    ],
+)
+def test_of_arrow(kind: pa.DataType, expected: str) -> None:
+    assert spark(pa.struct([("it", kind)])) == f"it:{expected}"
+
+
+def test_what_spark_has_no_type_for() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"value\.a\.element is month_day_nano_interval, and Spark has no type"
+    ):
+        plain(pa.struct([("a", pa.list_(pa.month_day_nano_interval()))]))
+    with pytest.raises(InvalidArgumentError, match=r"two fields of one name"):
+        plain(pa.struct([("a", pa.int8()), ("a", pa.int8())]))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("time timestamp, value double", "time:timestamp,value:double"),
+        ("STRUCT<a: INT, b: struct<c: tinyint>>", "a:int,b:struct<c:tinyint>"),
+        ("`a b` long NOT NULL COMMENT 'so, many', c dec(7, 2), d numeric", "a b:bigint,c:decimal(7,2),d:decimal(10,0)"),
+        ("m map<string, array<timestamp_ntz>>", "m:map<string,array<timestamp_ntz>>"),
+        ("größe real, b binary, d date", "größe:float,b:binary,d:date"),
+    ],
+)
+def test_of_ddl(text: str, expected: str) -> None:
+    assert spark(of_ddl(text)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "it is empty"),
+        ("a", "ends where a type should"),
+        ("a int,", "ends where a field's name should"),
+        ("a int b int", "'b' comes where ',' should"),
+        ("a interval", "no type 'interval'"),
+        ("a array<int", "ends where '>' should"),
+        ("a int> b", "'>' comes where ','"),
+        ("a decimal(39, 1)", "no decimal"),
+        ("a decimal(5, 6)", "no decimal"),
+        ("a int, a long", "names a field twice"),
+        ("a.b int", "neither a name nor a type"),
+        (", int", "',' comes where a field's name"),
+        ("a " + "array<" * 100, "more than 60 deep"),
+    ],
+)
+def test_what_is_no_ddl(text: str, why: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"'value_schema' is .*{why}"):
+        of_ddl(text)
+
+
+@dataclass
+class Required:
+    a: int
+    b: int | None
+    c: int = 7
+
+
+def test_what_has_to_be_there() -> None:
+    kind = of_json_schema(precise_schema(Required))
+    assert [kind.field(name).nullable for name in "abc"] == [False, True, True]
+    assert json.loads(kind.field("c").metadata[b"default"]) == 7
+    kind = of_ddl("a int not null, b int")
+    assert [kind.field(name).nullable for name in "ab"] == [False, True]
+    assert plain(kind).field("a").nullable, "the value may be null as a whole"
