@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from google.protobuf import struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
+from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -272,6 +272,33 @@ def test_an_arrow_event_has_any_number_of_rows() -> None:
     assert found.values.type == plain(pa.struct(list(schema)))
 
 
+def test_arrow_columns_that_are_other_ones_in_spark() -> None:
+    schema = pa.schema(
+        [
+            pa.field("needed", pa.uint64(), nullable=False),
+            ("id", pa.uuid()),
+            ("json", pa.json_()),
+            ("time", pa.time64("us")),
+            ("big", pa.decimal256(50, 1)),
+            ("three", pa.list_(pa.float16(), 3)),
+        ]
+    )
+    row = {
+        "needed": 2**64 - 1,
+        "id": b"0123456789abcdef",
+        "json": "{}",
+        "time": 3_000_000,
+        "big": 1,
+        "three": [1, 2, None],
+    }
+    arrays = [pa.array([row[field.name]], field.type) for field in schema]
+    event = Arrow(schema).serialize(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    definition = Arrow(schema).definition
+    found = arrow.decoder(arrow.type_of(definition), definition, definition)([event])
+    assert found.values.to_pylist() == [row | {"needed": Decimal(2**64 - 1), "time": "00:00:03.000000", "big": "1.0"}]
+    assert found.values.type == plain(pa.struct(list(schema)))
+
+
 def test_arrow_of_an_older_version() -> None:
     old = pa.schema([("a", pa.int8()), ("gone", pa.string())])
     new = pa.schema([("b", pa.string()), ("a", pa.int64())])
@@ -299,3 +326,23 @@ def test_arrow_that_is_wrong() -> None:
         "two",
     ]
     assert decode([b""]).values.to_pylist() == [None]
+
+
+def test_protobuf_that_lacks_what_it_must_have() -> None:
+    whole = descriptor_pb2.UninterpretedOption.NamePart(name_part="x", is_extension=False)
+    definition = Protobuf(descriptor_pb2.UninterpretedOption).definition
+    decode = protobuf.decoder(protobuf.type_of(definition), definition, definition)
+    events = [
+        descriptor_pb2.UninterpretedOption(name=[name]).SerializePartialToString()
+        for name in (whole, descriptor_pb2.UninterpretedOption.NamePart(name_part="x"))
+    ]
+    found = decode(events)
+    assert "required name[0].is_extension" in found.wrong[1]
+    assert found.values[0].as_py()["name"] == [{"name_part": "x", "is_extension": False}]
+    infinite = struct_pb2.Value(number_value=float("inf"))
+    definition = Protobuf(struct_pb2.Value).definition
+    found = protobuf.decoder(protobuf.type_of(definition), definition, definition)(
+        [infinite.SerializeToString(), struct_pb2.Value(bool_value=True).SerializeToString()]
+    )
+    assert found.values.to_pylist() == [None, "true"]
+    assert list(found.wrong) == [0]

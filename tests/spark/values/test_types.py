@@ -133,6 +133,7 @@ def test_of_protobuf() -> None:
         (pa.map_(pa.string(), pa.uint16()), "map<string,int>"),
         (pa.null(), "string"),
         (pa.json_(), "string"),
+        (pa.uuid(), "binary"),
     ],
 )
 def test_of_arrow(kind: pa.DataType, expected: str) -> None:

@@ -52,16 +52,14 @@ def value_options_of(options: Mapping[str, str]) -> ValueOptions | None:
     if text is None:
         return None
     if text.lower() not in FORMATS:
-        raise InvalidArgumentError(
-            f"the option 'value_format' is {text[:40]!r}: it must be {', '.join(FORMATS)}"
-        )
+        raise InvalidArgumentError(f"the option 'value_format' is {text[:40]!r}: it must be {', '.join(FORMATS)}")
     if "metadata" in options:
         raise InvalidArgumentError("the options 'metadata' and 'value_format' exclude each other")
     found, ddl = text.lower(), options.get("value_schema")
     if ddl is not None and found not in DOCUMENTS:
         raise InvalidArgumentError(
-            f"the option 'value_schema' has no effect with 'value_format' = {found}: its schema is the stream's, one of "
-            "whose versions 'value_version' names"
+            f"the option 'value_schema' has no effect with 'value_format' = {found}: its schema is the stream's, "
+            "of which 'value_version' names a version"
         )
     if ddl is not None and "value_version" in options:
         raise InvalidArgumentError("the options 'value_schema' and 'value_version' exclude each other")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
-from google.protobuf.json_format import MessageToDict
+from google.protobuf.json_format import MessageToDict, SerializeToJsonError
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -33,13 +34,15 @@ def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
     """What reads events into the reader's definition; field numbers are all it needs."""
     message_class: Any = GetMessageClass(message_type(reader))
+    parse = message_class.FromString
 
-    def read(event: bytes) -> Message:
-        message: Message = message_class.FromString(event)
+    def checked(event: bytes) -> Message:
+        message: Message = parse(event)
         if not message.IsInitialized():
             raise ValueError(f"it has no value for the required {', '.join(message.FindInitializationErrors())}")
         return message
 
+    read = checked if _has_required(message_class.DESCRIPTOR, set()) else parse
     convert = _convert_message(message_class.DESCRIPTOR, kind)
     if convert is not None:
         whole = convert
@@ -47,16 +50,27 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
     return partial(decoded, read=read, kind=kind, fields=_fields)
 
 
+def _has_required(descriptor: Any, seen: set[str]) -> bool:
+    """Whether a message may lack what it, or one within it, must have."""
+    if descriptor.full_name in seen:
+        return False
+    seen.add(descriptor.full_name)
+    within = [field.message_type for field in descriptor.fields if field.message_type is not None]
+    return any(field.is_required for field in descriptor.fields) or any(_has_required(one, seen) for one in within)
+
+
 def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
     first = next((value for value in values if value is not None), None)
     if first is None:
         return [None] * len(values)
     field = first.DESCRIPTOR.fields[number]
-    name, wanted = field.name, kind.field(number).type
+    name, wanted, get = field.name, kind.field(number).type, attrgetter(field.name)
     if field.has_presence and not field.has_default_value:
-        found = [None if value is None or not value.HasField(name) else getattr(value, name) for value in values]
+        found = [None if value is None or not value.HasField(name) else get(value) for value in values]
+    elif any(value is None for value in values):
+        found = [None if value is None else get(value) for value in values]
     else:
-        found = [None if value is None else getattr(value, name) for value in values]
+        found = list(map(get, values))
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         convert = _converter(field.message_type.fields_by_name["value"], wanted.item_type)
         if convert is None:
@@ -80,9 +94,17 @@ def _converter(field: Any, kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 def _convert_message(descriptor: Any, kind: pa.DataType) -> Callable[[Any], Any] | None:
     if is_json(kind):
-        return lambda message: MessageToDict(message, preserving_proto_field_name=True)
+        return _document
     if pa.types.is_timestamp(kind):
         return lambda message: message.seconds * 1_000_000 + message.nanos // 1_000
     if pa.types.is_duration(kind):
         return lambda message: message.seconds * 1_000_000 + int(message.nanos / 1_000)
     return None if pa.types.is_struct(kind) else lambda message: message.value  # a wrapper of a single value
+
+
+def _document(message: Message) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
+    except SerializeToJsonError as error:  # an infinity in a Value
+        raise ValueError(str(error)) from error
+    return found

@@ -27,6 +27,7 @@ DEFAULT = b"default"  # a field's default in its metadata, as JSON
 SECONDS = pa.timestamp("s", "UTC")  # of documents: ISO 8601, or a number of seconds since 1970
 LOCAL_SECONDS = pa.timestamp("s")
 _JSON = pa.opaque(pa.string(), "json", "nadi")
+_TEXT = pa.opaque(pa.string(), "text", "nadi")  # what `str` makes of a value
 _TIMES = {"date-time": SECONDS, "any-date-time": SECONDS, "local-date-time": LOCAL_SECONDS, "date": pa.date32()}
 _JSON_TYPES = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
@@ -76,17 +77,17 @@ def _plain_leaf(kind: pa.DataType) -> pa.DataType | None:
         return pa.date32()
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return pa.binary()
-    if isinstance(kind, pa.BaseExtensionType) and kind not in (_JSON, pa.uuid()):
+    if isinstance(kind, pa.BaseExtensionType):
         return _plain_leaf(kind.storage_type)
     texts = (types.is_string, types.is_large_string, types.is_null, types.is_time)
-    return pa.string() if is_json(kind) or kind == pa.uuid() or any(test(kind) for test in texts) else None
+    return pa.string() if any(test(kind) for test in texts) else None
 
 
 def spark_schema(columns: pa.Schema) -> StructType:
     """Spark's schema of columns whose types are plain."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    found: StructType = from_arrow_schema(columns)
+    found: StructType = from_arrow_schema(columns, prefer_timestamp_ntz=True)
     return found
 
 
@@ -132,7 +133,8 @@ def _of_json(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, .
 
 def _of_json_object(schema: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.DataType:
     if "properties" in schema:
-        needed = schema.get("required", ())
+        needed = schema.get("required", ())  # in the order of the struct; all else the store has by name
+        names = [*needed, *sorted(schema["properties"].keys() - set(needed))]
         return _struct(
             pa.field(
                 name,
@@ -140,7 +142,7 @@ def _of_json_object(schema: dict[str, Any], named: dict[str, Any], within: tuple
                 _takes_null(one, named) or name not in needed,
                 {DEFAULT: msgspec.json.encode(one["default"])} if one.get("default") is not None else None,
             )
-            for name, one in schema["properties"].items()
+            for name, one in ((name, schema["properties"][name]) for name in names if name in schema["properties"])
         )
     more = schema.get("additionalProperties", {})
     key = schema.get("propertyNames", {}).get("format")
@@ -184,7 +186,7 @@ _AVRO_LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
-    ("string", "uuid"): pa.uuid(),
+    ("string", "uuid"): _TEXT,
 }
 
 
