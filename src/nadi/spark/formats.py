@@ -15,17 +15,17 @@ from nadi.spark.options.columns import USUAL, VALUE, columns_of, schema_of
 from nadi.spark.options.names import NO_ENDING_MOMENT
 from nadi.spark.options.read import METADATA_SCHEMAS, ReadOptions
 from nadi.spark.options.table import Format, Use
-from nadi.spark.options.value_format import Target
+from nadi.spark.options.value_format import Target, ValueOptions
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.metadata import MetadataReader
 from nadi.spark.reading.plan import streams_of
 from nadi.spark.reading.rows import arrow_schema
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
-from nadi.spark.values.types import spark_schema
+from nadi.spark.values.types import arrow_columns, spark_schema
 from nadi.spark.writing.creation import ensure_stream
 from nadi.spark.writing.modes import check_overwrite, plan_of
-from nadi.spark.writing.sink import BatchWriter, StreamWriter
+from nadi.spark.writing.sink import BatchWriter, Columns, StreamWriter
 
 # the options that a schema follows from: a schema is asked for before it is known what is read with it
 _OF_SCHEMA = {
@@ -91,7 +91,7 @@ class Source:
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         self._check_any()
         check_overwrite(WriteOptions.from_spark(self._given, Use.WRITE, self._format), overwrite=overwrite)
-        options = self._writable(Use.WRITE)
+        options = self._writable(Use.WRITE, schema)
         client = client_of(options.controller)
         return BatchWriter(options, schema, client.run(plan_of(client.manager, options)))
 
@@ -100,7 +100,7 @@ class Source:
             raise InvalidArgumentError(
                 'outputMode("complete") writes all results again with each batch: use .outputMode("append") or "update"'
             )
-        return StreamWriter(self._writable(Use.WRITE_STREAM), schema)
+        return StreamWriter(self._writable(Use.WRITE_STREAM, schema), schema)
 
     def _read_options(self, use: Use) -> ReadOptions:
         self._check_any()
@@ -110,23 +110,39 @@ class Source:
         if not self._given:
             raise InvalidArgumentError(f"no option is given. {_NO_TABLES}")
 
-    def _writable(self, use: Use) -> WriteOptions:
+    def _writable(self, use: Use, schema: StructType) -> WriteOptions:
         self._check_any()
         options = WriteOptions.from_spark(self._given, use, self._format)
         client = client_of(options.controller)
         client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))
-        return options
+        return options if options.value is None else _with_encoding(options, options.value, schema)
+
+
+def _with_encoding(options: WriteOptions, value: ValueOptions, schema: StructType) -> WriteOptions:
+    """The options with what values are encoded as; InvalidArgumentError if the rows don't have them."""
+    from nadi.spark.values.encoding import check_column
+    from nadi.spark.values.target import target_of
+
+    client = client_of(options.controller)
+    target = client.run(target_of(client.manager, value, options.scope, [options.stream]))
+    assert target is not None
+    position = Columns.of(schema, options).event
+    check_column(arrow_columns(schema).field(position).type, target, options.event_column)
+    return replace(options, target=target)
 
 
 def _with_target(options: ReadOptions, is_wanted: Callable[[ReadOptions], bool]) -> ReadOptions:
     """The options with what events are parsed as; without it if no version of the schema is the one that is wanted."""
     from nadi.spark.values.target import target_of
 
-    manager = client_of(options.controller).manager
+    manager, value = client_of(options.controller).manager, options.value
+    assert value is not None
 
     async def found() -> Target | None:
         streams = await streams_of(manager, options)
-        return await target_of(manager, options, streams, lambda target: is_wanted(replace(options, target=target)))
+        return await target_of(
+            manager, value, options.scope, streams, lambda target: is_wanted(replace(options, target=target))
+        )
 
     return replace(options, target=client_of(options.controller).run(found()))
 

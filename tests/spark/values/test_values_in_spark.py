@@ -152,6 +152,7 @@ def test_the_guides_example(world: World, capsys: pytest.CaptureFixture[str]) ->
         {"room": "attic", "wh": 1.0},
     )
     write(world, "meters", Json(), {"meter": "hall", "time": "2026-11-23T12:00:00Z", "wh": 7})
+    write(world, "copies", reading)
     home = {"controller": world.uri, "scope": "home"}
     names: dict[str, Any] = {"spark": world.spark, "home": home}
     for example in examples:
@@ -162,3 +163,6 @@ def test_the_guides_example(world: World, capsys: pytest.CaptureFixture[str]) ->
     fields = names["meters"].schema["value"].dataType
     assert fields.simpleString() == "struct<meter:string,time:timestamp,wh:double>"
     assert names["meters"].isStreaming
+    now = world.manager.cuts("home", "copies").tail()
+    copies = world.manager.read_events("home", "copies", serializer=reading, end=now)
+    assert sorted(event.value["wh"] for event in copies) == [1.0, 1.5, 2.5]

@@ -131,8 +131,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "value_format",
-        _READS,
-        "events are read as values, into the column `value`: `json`, `msgpack`, `avro`, `protobuf` or `arrow`",
+        _ALL,
+        "events are parsed into the column `value`, or encoded from it: `json`, `msgpack`, `avro`, `protobuf`, `arrow`",
     ),
     Option(
         "value_schema",
@@ -140,7 +140,7 @@ OPTIONS: tuple[Option, ...] = (
         "of json and msgpack: the fields to read, as Spark writes them (`time timestamp, value double`)",
         "the stream's schema",
     ),
-    Option("value_version", _READS, "which version of the stream's schema values are read as", "the newest"),
+    Option("value_version", _ALL, "which version of the stream's schema values are read or written as", "the newest"),
     Option(
         "value_mode",
         _READS,

@@ -36,11 +36,12 @@ class ValueOptions:
 @dataclass(frozen=True, slots=True)
 class Target:
     """What events are read as, found when the read is planned. kind: the Arrow type of values; definition: that of the
-    schema in the store, None if the options gave it."""
+    schema in the store, and schema_id its number there, None if the options gave it."""
 
     options: ValueOptions
     kind: pa.DataType
     definition: bytes | None = None
+    schema_id: int | None = None
 
 
 def value_options_of(options: Mapping[str, str]) -> ValueOptions | None:

@@ -11,6 +11,7 @@ from nadi.naming import check_name
 from nadi.spark.options.creation import NO_CREATION, Creation, creation_of
 from nadi.spark.options.names import checked
 from nadi.spark.options.table import Format, Use
+from nadi.spark.options.value_format import Target, ValueOptions, value_options_of
 from nadi.spark.options.values import flag, needed, number
 from nadi.spark.options.where import Where, connection_of
 
@@ -26,10 +27,13 @@ class WriteOptions(Where):
     routing_key_column: None means "routing_key" if there is such a column. exactly_once: False writes without
     transactions. waits_for_readers: a write ends once its events can be read, which is asked for every poll_s.
     creation: what to do if the stream to be written doesn't exist. save_mode: what to do if it has events; one of
-    SAVE_MODES. truncates: what it had is dropped. application: the job and the number of its write, which count once.
+    SAVE_MODES. value, target: what the rows' values are encoded as, the second once that is planned. truncates: what it
+    had is dropped. application: the job and the number of its write, which count once.
     """
 
     event_column: str = "event"
+    value: ValueOptions | None = None
+    target: Target | None = None
     routing_key_column: str | None = None
     exactly_once: bool = True
     transaction_timeout_ms: int = DAY_MS
@@ -45,11 +49,13 @@ class WriteOptions(Where):
         """Parse options; InvalidArgumentError for invalid ones, and for those that would have no effect."""
         options = checked(given, use, format_)
         exactly_once = flag(options, "exactly_once", True)
+        value = value_options_of(options)
         return cls(
             controller=connection_of(options),
             scope=check_name("scope", needed(options, "scope")),
             stream=check_name("stream", needed(options, "stream")),
-            event_column=options.get("event_attribute_name", "event"),
+            event_column=options.get("event_attribute_name", "event" if value is None else "value"),
+            value=value,
             routing_key_column=options.get("routing_key_attribute_name"),
             exactly_once=exactly_once,
             transaction_timeout_ms=number(

@@ -73,3 +73,14 @@ def _each(
                 wrong[number] = told(error)
         found.append(values)
     return found
+
+
+def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+    """What makes an event of each row."""
+    serializer = Arrow(schema_of(definition))
+
+    def encode(values: pa.Array) -> list[bytes]:
+        batch = resolved(pa.RecordBatch.from_struct_array(values), serializer.schema)
+        return [serializer.serialize(batch.slice(row, 1)) for row in range(len(batch))]
+
+    return encode

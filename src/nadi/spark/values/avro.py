@@ -12,7 +12,7 @@ import fastavro
 import pyarrow as pa
 
 from nadi.client.serializers.avro import Avro
-from nadi.spark.values.columns import Decoded, decoded
+from nadi.spark.values.columns import Decoded, decoded, native
 from nadi.spark.values.types import of_avro
 
 
@@ -62,3 +62,9 @@ def _with_plain_times(schema: Any) -> Any:
 def _fields(values: Sequence[Any], kind: pa.DataType, number: int) -> list[Any]:
     name = kind.field(number).name
     return [None if value is None else value[name] for value in values]
+
+
+def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+    """What makes an event of each row."""
+    serializer = Avro(definition.decode())
+    return lambda values: [serializer.serialize(native(value, kind)) for value in values.to_pylist()]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from itertools import accumulate
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from nadi.spark.values.types import is_json, plain
+from nadi.spark.values.types import ABSENT, is_json, plain
 
 # (structs, some of them None; their type; a field's number) -> that field's values
 Fields = Callable[[Sequence[Any], pa.DataType, int], list[Any]]
@@ -133,3 +133,26 @@ def cast(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if column.type == wanted:
         return column
     return compute.cast(column, options=compute.CastOptions(wanted, allow_time_truncate=True))
+
+
+def native(value: Any, kind: pa.DataType) -> Any:
+    """A value of a column, as it is written: what would be null and may not be is left out."""
+    types = pa.types
+    if value is None:
+        return None
+    if types.is_struct(kind):
+        found = {}
+        for field in map(kind.field, range(kind.num_fields)):
+            one = value.get(field.name)
+            if one is None and not field.nullable:
+                raise ValueError(f"the field {field.name!r} is null, and must not be")
+            if one is not None or ABSENT not in (field.metadata or {}):
+                found[field.name] = native(one, field.type)
+        return found
+    if types.is_map(kind):
+        return {key: native(one, kind.item_type) for key, one in value}
+    if types.is_list(kind):
+        return [native(one, kind.value_type) for one in value]
+    if is_json(kind):
+        return msgspec.json.decode(value)
+    return time.fromisoformat(value) if types.is_time(kind) else value

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from nadi.client.serializers.json_schema import differences
-from nadi.spark.values.columns import Decoded, decoded
+from nadi.spark.values.columns import Decoded, decoded, native
 from nadi.spark.values.types import DEFAULT, is_json, of_json_schema
 
 Encoding = Literal["json", "msgpack"]
@@ -100,3 +100,9 @@ def _field(field: pa.Field, encoding: Encoding) -> tuple[Any, ...]:
     if default is not None:
         return kind, msgspec.field(default_factory=partial(msgspec.json.decode, default, type=kind))
     return (kind, None) if field.nullable else (kind,)
+
+
+def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+    """What makes an event of each row."""
+    encode = (msgspec.json if parsed(definition).encoding == "json" else msgspec.msgpack).encode
+    return lambda values: [encode(native(value, kind)) for value in values.to_pylist()]

@@ -6,12 +6,14 @@ A field that says whether it is set is null where it isn't, unless it has a defa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import pyarrow as pa
-from google.protobuf.json_format import MessageToDict, SerializeToJsonError
+from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJsonError
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -108,3 +110,66 @@ def _document(message: Message) -> dict[str, Any]:
     except SerializeToJsonError as error:  # an infinity in a Value
         raise ValueError(str(error)) from error
     return found
+
+
+def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
+    """What makes an event of each row."""
+    message_class: Any = GetMessageClass(message_type(definition))
+
+    def encode(value: Any) -> bytes:
+        message = message_class()
+        _fill(message, value, kind)
+        data: bytes = message.SerializeToString()
+        return data
+
+    return lambda values: [encode(value) for value in values.to_pylist()]
+
+
+def _fill(message: Any, value: Any, kind: pa.DataType) -> None:
+    """Set the message to a column's value."""
+    if is_json(kind):
+        ParseDict(msgspec.json.decode(value), message)
+    elif pa.types.is_timestamp(kind):
+        message.FromDatetime(value)
+    elif pa.types.is_duration(kind):
+        message.FromTimedelta(value)
+    elif not pa.types.is_struct(kind):
+        message.value = _scalar(message.DESCRIPTOR.fields_by_name["value"], value)
+    else:
+        for number, field in enumerate(message.DESCRIPTOR.fields):
+            one = value.get(field.name)
+            if one is not None:
+                _set(message, field, one, kind.field(number).type)
+            elif field.is_required:
+                raise ValueError(f"the field {field.name!r} is null, and must not be")
+
+
+def _set(message: Any, field: Any, value: Any, kind: pa.DataType) -> None:
+    name = field.name
+    if pa.types.is_map(kind):
+        held, item = getattr(message, name), field.message_type.fields_by_name["value"]
+        for key, one in value:
+            if item.message_type is None:
+                held[key] = _scalar(item, one)
+            else:
+                _fill(held[key], one, kind.item_type)
+    elif field.is_repeated:
+        held = getattr(message, name)
+        for one in value:
+            if field.message_type is None:
+                held.append(_scalar(field, one))
+            else:
+                _fill(held.add(), one, kind.value_type)
+    elif field.message_type is None:
+        setattr(message, name, _scalar(field, value))
+    else:
+        held = getattr(message, name)
+        held.SetInParent()
+        _fill(held, value, kind)
+
+
+def _scalar(field: Any, value: Any) -> Any:
+    if field.enum_type is not None:
+        found = field.enum_type.values_by_name.get(value)
+        return int(value) if found is None else found.number  # a number that has no name came as a text
+    return int(value) if isinstance(value, Decimal) else value  # an unsigned one of 64 bits

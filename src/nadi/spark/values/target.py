@@ -17,7 +17,6 @@ import pyarrow as pa
 from nadi.client.aio import StreamManager
 from nadi.client.serializers.registry import SchemaVersion
 from nadi.errors import InvalidArgumentError
-from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.value_format import DOCUMENTS, Target, ValueOptions
 from nadi.spark.values.ddl import of_ddl
 from nadi.spark.values.types import plain
@@ -46,42 +45,41 @@ def module_of(value_format: str) -> ModuleType:
 
 async def target_of(
     manager: StreamManager,
-    options: ReadOptions,
+    value: ValueOptions,
+    scope: str,
     streams: Sequence[str],
-    is_wanted: Callable[[Target], bool],
+    is_wanted: Callable[[Target], bool] | None = None,
 ) -> Target | None:
-    """The schema to read with. is_wanted: whether it is the one that was planned with; None if there is no such.
+    """The schema to read with, None if it isn't there. is_wanted: whether it is that of the plan; None for a write.
 
     InvalidArgumentError if there is no schema, or it is of another format.
     """
-    value = options.value
-    assert value is not None
     module = module_of(value.format)
     if value.ddl is not None:
         kind = of_ddl(value.ddl)
         plain(kind)
         target = Target(value, kind)
-        return target if is_wanted(target) else None
-    groups = {stream: manager.schemas(options.scope, stream) for stream in streams}
+        return target if is_wanted is None or is_wanted(target) else None
+    groups = {stream: manager.schemas(scope, stream) for stream in streams}
     found = await asyncio.gather(*(group.versions() for group in groups.values()))
     versions = {stream: some for stream, some in zip(streams, found, strict=True) if some}
     newest = [
         _Candidate(stream, version, await groups[stream].definition(version))
-        for stream, version in _newest(options, value, versions)
+        for stream, version in _newest(value, scope, streams, versions, is_write=is_wanted is None)
     ]
     first = _reader_of_all(value, module, newest)
     for one in (first, *newest):
-        _check_format(one, value, options.scope, module)
-        target = Target(value, _checked_type(module, one.definition), one.definition)
-        if is_wanted(target):
+        _check_format(one, value, scope, module)
+        target = Target(value, _checked_type(module, one.definition), one.definition, one.version.id)
+        if is_wanted is None or is_wanted(target):
             return target
     if value.version is None:  # it was planned, and newer versions have come since
         stored = stored_name(value.format)
         for stream, some in versions.items():
             for version in (version for version in reversed(some[:-1]) if version.format == stored):
                 definition = await groups[stream].definition(version)
-                target = Target(value, _checked_type(module, definition), definition)
-                if is_wanted(target):
+                target = Target(value, _checked_type(module, definition), definition, version.id)
+                if is_wanted is None or is_wanted(target):
                     return target
     return None
 
@@ -98,12 +96,17 @@ def _checked_type(module: ModuleType, definition: bytes) -> pa.DataType:
 
 
 def _newest(
-    options: ReadOptions, value: ValueOptions, versions: Mapping[str, Sequence[SchemaVersion]]
+    value: ValueOptions,
+    scope: str,
+    streams: Sequence[str],
+    versions: Mapping[str, Sequence[SchemaVersion]],
+    *,
+    is_write: bool,
 ) -> Iterator[tuple[str, SchemaVersion]]:
     """The version to read of each stream that has one."""
     if not versions:
-        which = options.several or f"stream {options.scope}/{options.stream}"
-        instead = ", or give 'value_schema'" if value.format in DOCUMENTS else ""
+        which = f"stream {scope}/{streams[0]}" if len(streams) == 1 else f"any of {len(streams)} streams"
+        instead = ", or give 'value_schema'" if value.format in DOCUMENTS and not is_write else ""
         raise InvalidArgumentError(
             f"the option 'value_format' is {value.format!r}, and the store has no schema for {which}: write with a "
             f"serializer that has one{instead}"
@@ -112,7 +115,7 @@ def _newest(
         number = value.version or len(some)
         if number > len(some):
             raise InvalidArgumentError(
-                f"the option 'value_version' is {number}: the newest schema of stream {options.scope}/{stream} is "
+                f"the option 'value_version' is {number}: the newest schema of stream {scope}/{stream} is "
                 f"version {len(some)}"
             )
         yield stream, some[number - 1]

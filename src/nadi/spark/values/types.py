@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 DEFAULT = b"default"  # a field's default in its metadata, as JSON
+ABSENT = b"absent"  # in the metadata of a field that is left out where it would be null
 SECONDS = pa.timestamp("s", "UTC")  # of documents: ISO 8601, or a number of seconds since 1970
 LOCAL_SECONDS = pa.timestamp("s")
 _JSON = pa.opaque(pa.string(), "json", "nadi")
@@ -91,6 +92,13 @@ def spark_schema(columns: pa.Schema) -> StructType:
     return found
 
 
+def arrow_columns(schema: StructType) -> pa.Schema:
+    """The columns of Spark's rows, as its tasks hand them over."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
 def _struct(fields: Iterable[pa.Field]) -> pa.DataType:
     found = list(fields)
     return pa.struct(found) if found else _JSON
@@ -140,7 +148,8 @@ def _of_json_object(schema: dict[str, Any], named: dict[str, Any], within: tuple
                 name,
                 _of_json(one, named, within),
                 _takes_null(one, named) or name not in needed,
-                {DEFAULT: msgspec.json.encode(one["default"])} if one.get("default") is not None else None,
+                ({DEFAULT: msgspec.json.encode(one["default"])} if one.get("default") is not None else {})
+                | ({} if _takes_null(one, named) else {ABSENT: b""}),
             )
             for name, one in ((name, schema["properties"][name]) for name in names if name in schema["properties"])
         )
@@ -210,7 +219,7 @@ def of_avro(schema: Any, named: dict[str, Any] | None = None, within: tuple[str,
         named[schema["name"]] = schema
     if kind in ("record", "error"):
         inner = (*within, schema["name"])
-        return _struct(pa.field(field["name"], of_avro(field["type"], named, inner)) for field in schema["fields"])
+        return _struct(_of_avro_field(field, named, inner) for field in schema["fields"])
     if kind == "array":
         return pa.list_(pa.field("element", of_avro(schema["items"], named, within)))
     if kind == "map":
@@ -220,6 +229,14 @@ def of_avro(schema: Any, named: dict[str, Any] | None = None, within: tuple[str,
         precision, scale = schema["precision"], schema.get("scale", 0)
         return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(min(precision, 76), min(scale, 76))
     return _AVRO_LOGICAL.get((kind, logical), _AVRO[kind])
+
+
+def _of_avro_field(field: dict[str, Any], named: dict[str, Any], within: tuple[str, ...]) -> pa.Field:
+    written = field["type"]["type"] if isinstance(field["type"], dict) else field["type"]
+    takes_null = written == "null" or (isinstance(written, list) and "null" in written)
+    has_default = "default" in field
+    absent = {} if takes_null else {ABSENT: b""}
+    return pa.field(field["name"], of_avro(field["type"], named, within), takes_null or has_default, absent)
 
 
 # --- Protobuf -----------------------------------------------------------------------------------------
@@ -267,7 +284,10 @@ def of_protobuf(descriptor: Any, within: tuple[str, ...] = ()) -> pa.DataType:
         return _KNOWN_MESSAGES[name]
     if name in within:
         return _JSON
-    return _struct(pa.field(field.name, _of_protobuf_field(field, (*within, name))) for field in descriptor.fields)
+    inner = (*within, name)
+    return _struct(
+        pa.field(field.name, _of_protobuf_field(field, inner), not field.is_required) for field in descriptor.fields
+    )
 
 
 def _of_protobuf_field(field: Any, within: tuple[str, ...]) -> pa.DataType:

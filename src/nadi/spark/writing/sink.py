@@ -49,11 +49,11 @@ class Columns:
         if options.event_column not in names:
             raise InvalidArgumentError(
                 f"the rows have no column {options.event_column!r} to be written as events, only {', '.join(names)}: "
-                "make one (binary or string), or name one with the option event_attribute_name"
+                f"make one{'' if options.value else ' (binary or string)'}, or name one with event_attribute_name"
             )
         event = names.index(options.event_column)
         kind = schema.fields[event].dataType
-        if not isinstance(kind, BinaryType | StringType):
+        if options.value is None and not isinstance(kind, BinaryType | StringType):
             raise InvalidArgumentError(
                 f"the column {options.event_column!r} is {kind.simpleString()}: cast it to binary or string"
             )
@@ -109,6 +109,11 @@ def _events(
     options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[pa.Array, pa.Array | None]]:
     """The events of batches that have any, and their keys."""
+    encode = None
+    if options.target is not None:
+        from nadi.spark.values.encoding import encoder  # and the format's library: most writes do without
+
+        encode = encoder(options.target)
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -116,7 +121,7 @@ def _events(
         if events.null_count:
             raise InvalidArgumentError(f"a row's {options.event_column!r} is null: an event needs bytes")
         keys = None if columns.routing_key is None else batch.column(columns.routing_key)
-        yield events.cast(pa.binary()), keys
+        yield events.cast(pa.binary()) if encode is None else encode(events), keys
 
 
 async def _begin(client: Client, options: WriteOptions) -> Transaction:

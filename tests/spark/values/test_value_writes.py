@@ -1,0 +1,203 @@
+"""Rows written as events under a schema that the store has: what the stream's own readers find."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
+from pyspark.sql.datasource import DataSourceArrowWriter
+from pyspark.sql.types import StructType
+
+from nadi.client.serializers import Arrow, Avro, Protobuf, Struct
+from nadi.errors import InvalidArgumentError, SerializationError
+from nadi.spark.formats import Source
+from nadi.spark.options.table import Format
+from nadi.spark.values.types import arrow_columns, plain, spark_schema
+
+from ..queries import Home
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def written(home: Home, stream: str, serializer: Any, kind: pa.DataType, *rows: Any, **given: Any) -> list[Any]:
+    """Write the rows as Spark's tasks and driver do; return what is read of the stream with the serializer."""
+    home.manager.create_stream("home", stream)
+    home.manager.create_writer("home", stream, serializer=serializer).close()
+    write(home, stream, kind, *rows, **given)
+    now = home.manager.cuts("home", stream).tail()
+    return [event.value for event in home.manager.read_events("home", stream, serializer=serializer, end=now)]
+
+
+def write(home: Home, stream: str, kind: pa.DataType, *rows: Any, **given: Any) -> None:
+    options = {"controller": home.uri, "scope": "home", "stream": stream} | given
+    schema = spark_schema(pa.schema([("value", plain(kind)), ("routing_key", pa.string())]))
+    writer = Source(options, Format.NADI).writer(schema, overwrite=False)
+    assert isinstance(writer, DataSourceArrowWriter)
+    columns = arrow_columns(schema)
+    some = [{"value": row, "routing_key": "key"} for row in rows]
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(some, schema=columns)]))])
+
+
+class Reading(msgspec.Struct):
+    meter: str
+    wh: float
+    time: datetime
+    tags: dict[str, list[int]]
+    room: str = "unknown"
+    note: str | None = "none"
+    more: Any = None
+
+
+VALUE = pa.struct(
+    [
+        ("note", pa.string()),
+        ("wh", pa.float64()),
+        ("time", pa.timestamp("us", "UTC")),
+        ("meter", pa.string()),
+        ("tags", pa.map_(pa.string(), pa.list_(pa.int64()))),
+        ("room", pa.string()),
+        ("more", pa.string()),
+    ]
+)
+ROW = {"meter": "hall", "wh": 1.5, "time": NOON, "tags": [("a", [1])], "room": "A", "note": "n", "more": '{"x": [1]}'}
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_structs(home: Home, encoding: Any) -> None:
+    nulls = ROW | {"room": None, "note": None, "more": None}
+    found = written(home, encoding, Struct(Reading, encoding), VALUE, ROW, nulls, value_format=encoding)
+    assert found == [
+        Reading("hall", 1.5, NOON, {"a": [1]}, "A", "n", {"x": [1]}),
+        Reading("hall", 1.5, NOON, {"a": [1]}, "unknown", None, None),
+    ]
+
+
+def test_avro(home: Home) -> None:
+    fields: list[Any] = [
+        {"name": "wh", "type": "double"},
+        {"name": "time", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}},
+        {"name": "room", "type": "string", "default": "?"},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "either", "type": ["long", "string"]},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}},
+    ]
+    names = ("wh", "time", "at", "room", "note", "either", "price")
+    kinds = (
+        *(pa.float64(), pa.timestamp("us", "UTC"), pa.string(), pa.string(), pa.string(), pa.string()),
+        pa.decimal128(5, 2),
+    )
+    row = {
+        "wh": 1.5,
+        "time": NOON,
+        "at": "02:03:04",
+        "room": None,
+        "note": None,
+        "either": "7",
+        "price": Decimal("1.25"),
+    }
+    serializer = Avro({"type": "record", "name": "R", "fields": fields})
+    kind = pa.struct(list(zip(names, kinds, strict=True)))
+    (found,) = written(home, "avro", serializer, kind, row, value_format="avro")
+    assert found.pop("at").isoformat() == "02:03:04"
+    assert found == {name: value for name, value in row.items() if name != "at"} | {"room": "?", "either": 7}
+
+
+def test_protobuf(home: Home) -> None:
+    option = pa.struct([("name", pa.string())])
+    kind = pa.struct(
+        [("name", pa.string()), ("syntax", pa.string()), ("options", pa.list_(pa.field("element", option)))]
+    )
+    rows = [{"name": "x", "syntax": "SYNTAX_PROTO3", "options": [{"name": "a"}, {"name": "b"}]}, {"name": "y"}]
+    found = written(home, "protobuf", Protobuf(type_pb2.Enum), kind, *rows, value_format="protobuf")
+    assert found == [
+        type_pb2.Enum(name="x", syntax=type_pb2.SYNTAX_PROTO3, options=[type_pb2.Option(name=one) for one in "ab"]),
+        type_pb2.Enum(name="y"),
+    ]
+    moment = timestamp_pb2.Timestamp(seconds=int(NOON.timestamp()), nanos=5000)
+    known: list[tuple[Any, pa.DataType, Any]] = [
+        (moment, pa.timestamp("us", "UTC"), NOON + timedelta(microseconds=5)),
+        (wrappers_pb2.UInt64Value(value=2**64 - 1), pa.uint64(), Decimal(2**64 - 1)),
+        (struct_pb2.Value(bool_value=True), pa.string(), "true"),
+    ]
+    for number, (message, kind, value) in enumerate(known):
+        serializer = Protobuf(type(message))
+        assert written(home, f"known-{number}", serializer, kind, value, value_format="protobuf") == [message]
+
+
+def test_arrow(home: Home) -> None:
+    schema = pa.schema([("count", pa.uint32()), ("at", pa.timestamp("ms", "UTC")), ("note", pa.large_string())])
+    kind = pa.struct([("at", pa.timestamp("us", "UTC")), ("count", pa.int64())])
+    rows: list[dict[str, Any]] = [{"at": NOON, "count": 1}, {"at": None, "count": 2**32 - 1}]
+    found = written(home, "arrow", Arrow(schema), kind, *rows, value_format="arrow")
+    assert [batch.to_pylist() for batch in found] == [[row | {"note": None}] for row in rows]
+    with pytest.raises(SerializationError, match=r"a row can't be written as arrow: .*4294967296"):
+        write(home, "arrow", kind, {"at": None, "count": 2**32}, value_format="arrow")
+
+
+def test_a_version_that_is_named(home: Home) -> None:
+    fields = [{"name": "wh", "type": "long"}]
+    old = Avro({"type": "record", "name": "R", "fields": fields})
+    new = Avro({"type": "record", "name": "R", "fields": [*fields, {"name": "x", "type": "int", "default": 1}]})
+    kind = pa.struct([("wh", pa.int64())])
+    assert written(home, "versions", old, kind, {"wh": 1}, value_format="avro") == [{"wh": 1}]
+    home.manager.create_writer("home", "versions", serializer=new).close()
+    write(home, "versions", kind, {"wh": 2}, value_format="avro")
+    write(home, "versions", kind, {"wh": 3}, value_format="avro", value_version="1")
+    assert [event.data[5] for event in home.events("versions")] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (pa.struct([("meter", pa.string()), ("wh", pa.int64())]), r"value.wh is int64, and must be double: cast it"),
+        (pa.struct([("wh", pa.float64()), ("colour", pa.int64())]), r"no field value.colour, but meter"),
+        (pa.struct([("meter", pa.string())]), r"value.wh is missing"),
+        (pa.string(), r"value must be a struct"),
+    ],
+)
+def test_columns_that_cant_be_written(home: Home, kind: pa.DataType, why: str) -> None:
+    if "wrong" not in home.manager.list_streams("home"):
+        home.manager.create_stream("home", "wrong")
+        home.manager.create_writer("home", "wrong", serializer=Struct(Reading)).close()
+    with pytest.raises(InvalidArgumentError, match=why):
+        write(home, "wrong", kind, value_format="json")
+
+
+def test_rows_that_cant_be_written(home: Home) -> None:
+    home.manager.create_stream("home", "rows")
+    home.manager.create_writer("home", "rows", serializer=Struct(Reading)).close()
+    with pytest.raises(SerializationError, match="a row can't be written as json: the field 'meter' is null"):
+        write(home, "rows", VALUE, ROW, ROW | {"meter": None}, value_format="json")
+    with pytest.raises(InvalidArgumentError, match="a row's 'value' is null"):
+        write(home, "rows", VALUE, ROW, None, value_format="json")
+    required = Protobuf(descriptor_pb2.UninterpretedOption.NamePart)
+    kind = pa.struct([("name_part", pa.string()), ("is_extension", pa.bool_())])
+    row = {"name_part": "x", "is_extension": None}
+    with pytest.raises(SerializationError, match="'is_extension' is null"):
+        written(home, "required", required, kind, row, value_format="protobuf")
+    assert not home.events("rows"), "a task writes all of its rows or none"
+
+
+def test_options_of_a_write(home: Home) -> None:
+    home.manager.create_stream("home", "plain")
+    schema = StructType().add("value", StructType().add("wh", "long"))
+    for given, why in (
+        (
+            {"value_format": "json"},
+            "the store has no schema for stream home/plain: write with a serializer that has one$",
+        ),
+        ({"value_format": "json", "value_schema": "a int"}, "'value_schema' has no effect with write"),
+        ({"value_format": "json", "value_mode": "FAILFAST"}, "'value_mode' has no effect with write"),
+        ({"value_version": "1"}, "'value_version' has no effect without 'value_format'"),
+        ({}, "the rows have no column 'event'"),
+        ({"value_format": "json", "event_attribute_name": "reading"}, "the store has no schema"),
+    ):
+        options = {"controller": home.uri, "scope": "home", "stream": "plain", **given}
+        with pytest.raises(InvalidArgumentError, match=why):
+            Source(options, Format.NADI).writer(schema, overwrite=False)
