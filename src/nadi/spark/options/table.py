@@ -160,7 +160,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("mirror_name", _STREAMING, "the name that `mirror_checkpoint` is kept under", "needed with it"),
     Option("replay_of", _STREAMING, "the `handover` of a running query: this one follows it and never overtakes it"),
     # what is written
-    Option("event_attribute_name", _WRITES, "the column with the events, binary or string", "event"),
+    Option(
+        "event_attribute_name",
+        _WRITES,
+        "the column with the events, binary or string; with `value_format`, with their values",
+        "event (value)",
+    ),
     Option("routing_key_attribute_name", _WRITES, "the string column with their keys", "routing_key, if there is one"),
     Option(
         "save_mode",

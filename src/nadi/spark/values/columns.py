@@ -45,14 +45,16 @@ def told(error: BaseException) -> str:
 def decoded(events: Sequence[bytes], read: Callable[[bytes], Any], kind: pa.DataType, fields: Fields) -> Decoded:
     """Read each event, and make a column of what was read. read: raises what an event is refused for."""
     wrong: dict[int, str] = {}
-    values: list[Any] = []
-    while len(values) < len(events):
-        try:
-            for event in events[len(values) :] if values else events:
+    try:
+        values = [read(event) for event in events]
+    except Exception:  # a library raises whatever bytes that aren't its own lead to
+        values = []
+        for number, event in enumerate(events):
+            try:
                 values.append(read(event))
-        except Exception as error:  # a library raises whatever bytes that aren't its own lead to
-            wrong[len(values)] = told(error)
-            values.append(None)
+            except Exception as error:
+                wrong[number] = told(error)
+                values.append(None)
     column, misfits = built(values, kind, fields)
     return Decoded(column, None, wrong | misfits)
 
@@ -75,9 +77,13 @@ def array_of(values: Sequence[Any], kind: pa.DataType, fields: Fields) -> pa.Arr
     wanted, types = plain(kind), pa.types
     if types.is_struct(kind):
         nulls = [value is None for value in values]
-        children = [
-            array_of(fields(values, kind, number), kind.field(number).type, fields) for number in range(kind.num_fields)
-        ]
+        children = []
+        for number in range(kind.num_fields):
+            field = kind.field(number)
+            try:
+                children.append(array_of(fields(values, kind, number), field.type, fields))
+            except MISFITS as error:
+                raise ValueError(f"{field.name}: {error}") from error
         mask = pa.array(nulls) if any(nulls) else None
         return pa.StructArray.from_arrays(children, fields=[*map(wanted.field, range(kind.num_fields))], mask=mask)
     if types.is_map(kind):

@@ -10,7 +10,7 @@ from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -22,7 +22,6 @@ from nadi.spark.values.types import DEFAULT, is_json, of_json_schema
 Encoding = Literal["json", "msgpack"]
 _PLAIN: list[tuple[Callable[[pa.DataType], bool], type]] = [
     (pa.types.is_boolean, bool),
-    (pa.types.is_integer, int),
     (pa.types.is_floating, float),
     (pa.types.is_string, str),
     (pa.types.is_binary, bytes),
@@ -85,6 +84,9 @@ def _python_type(kind: pa.DataType, encoding: Encoding) -> Any:
         return dict[_python_type(kind.key_type, encoding), _nullable(kind.item_field, encoding)]  # type: ignore[misc]
     if types.is_timestamp(kind):
         return str | int if encoding == "json" else datetime | int
+    if types.is_integer(kind):
+        limit = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
     return Any if is_json(kind) else next(found for test, found in _PLAIN if test(kind))
 
 
