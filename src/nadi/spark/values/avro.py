@@ -1,4 +1,7 @@
-"""Avro, by fastavro: each event under the schema that it names, resolved to the one that is read."""
+"""Avro, by fastavro: each event under the schema that it names, resolved to the one that is read.
+
+Where nothing has to be resolved, and the schema is plain, a batch is read at once (`avro_blocks`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import fastavro
 import pyarrow as pa
 
 from nadi.client.serializers.avro import Avro
+from nadi.spark.values.avro_blocks import block_reader
 from nadi.spark.values.columns import Decoded, decoded, native
 from nadi.spark.values.types import of_avro
 
@@ -33,12 +37,25 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
 
     def read(event: bytes) -> Any:
         source = io.BytesIO(event)
-        value = fastavro.schemaless_reader(source, written, wanted)
+        try:
+            value = fastavro.schemaless_reader(source, written, wanted)
+        except EOFError:
+            raise ValueError("it ends within a value") from None
         if source.tell() != len(event):
             raise ValueError(f"it has {len(event) - source.tell()} bytes more than its Avro schema describes")
         return value
 
-    return partial(decoded, read=read, kind=kind, fields=_fields)
+    one_by_one = partial(decoded, read=read, kind=kind, fields=_fields)
+    block = None if wanted is not None else block_reader(written, kind)
+    if block is None:
+        return one_by_one
+    at_once = block
+
+    def decode(events: Sequence[bytes]) -> Decoded:
+        column = at_once(events)
+        return one_by_one(events) if column is None else Decoded(column)
+
+    return decode
 
 
 def _schema(definition: bytes) -> Any:
