@@ -17,6 +17,7 @@ from nadi.errors import InvalidArgumentError, SerializationError
 from nadi.spark.formats import Source
 from nadi.spark.options.table import Format
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
+from nadi.spark.values import parser
 
 from ..queries import Home
 
@@ -170,7 +171,9 @@ def test_arrow_events_have_any_number_of_rows(home: Home) -> None:
 # --- events that can't be read ------------------------------------------------------------------------
 
 
-def test_modes(home: Home) -> None:
+def test_modes(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(parser, "_warn", lambda *told: logged.append(" ".join(told)))
     write(home, "mixed", Struct(Reading), Reading("hall", 1))
     with home.manager.create_writer("home", "mixed") as writer:
         writer.write_batch(
@@ -180,6 +183,10 @@ def test_modes(home: Home) -> None:
     good = [{"meter": "hall", "wh": 1}, {"meter": "attic", "wh": 3}]
     assert values(home, "mixed", value_format="json") == [good[0], None, None, None, good[1]]
     assert values(home, "mixed", value_format="json", value_mode="dropMalformed") == good
+    assert len(logged) == 2
+    for line in logged:
+        assert line.startswith("an event of stream home/mixed, in segment 0 at offset ")
+        assert line.endswith(" json it names no schema: it was written without one")
     kept = read(source(home, "mixed", value_format="json", value_mode="DROPMALFORMED", columns="value,offset,event"))
     places = {event.offset: event.data for event in home.events("mixed")}
     assert [row["event"] for row in kept] == [places[row["offset"]] for row in kept]
@@ -187,7 +194,7 @@ def test_modes(home: Home) -> None:
     for start, why in ((1, "names no schema"), (2, "its schema, 7, isn't in the store"), (3, "required field `meter`")):
         cut = home.manager.cuts("home", "mixed").head()
         begin = type(cut)("home", "mixed", {0: offsets[start]})
-        with pytest.raises(SerializationError, match=f"segment 0 at offset {offsets[start]}: .*{why}.*PERMISSIVE"):
+        with pytest.raises(SerializationError, match=f"segment 0 at offset {offsets[start]}, .*{why}.*PERMISSIVE"):
             values(home, "mixed", value_format="json", value_mode="FAILFAST", start_stream_cut=begin.as_text())
 
 

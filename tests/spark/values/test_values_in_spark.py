@@ -91,7 +91,7 @@ def test_documents_and_modes(world: World) -> None:
         "t": int(NOON.timestamp()),
     }
     assert world.read("documents", value_mode="DROPMALFORMED", **given).count() == 1
-    with pytest.raises(PySparkException, match=r"stream home/documents .*segment 0 at offset .*Expected `object`"):
+    with pytest.raises(PySparkException, match=r"stream home/documents, in segment 0 at offset .*Expected `object`"):
         world.read("documents", value_mode="FAILFAST", **given).count()
     with pytest.raises(PySparkException, match="'value_schema' has no effect with 'value_format' = avro"):
         world.read("documents", value_format="avro", value_schema="a int")

@@ -6,6 +6,7 @@ which schema a number stands for is asked anew by each task.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,13 +18,16 @@ from nadi.client.serializers.codec import HEADER_BYTES, MAGIC
 from nadi.errors import SerializationError, UnknownSchemaError
 from nadi.limits import SCHEMA_CACHE_DECODERS
 from nadi.spark.connections import Client
-from nadi.spark.options.value_format import DOCUMENTS, DROP, FAIL, Target
+from nadi.spark.options.value_format import DOCUMENTS, DROP, FAIL, PERMISSIVE, Target
 from nadi.spark.values.columns import Decoded
 from nadi.spark.values.target import module_of, stored_name
 from nadi.spark.values.types import plain
+from nadi.throttled_log import SeldomWarning
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Decode = Callable[[Sequence[bytes]], Decoded]
+log = logging.getLogger(__name__)
+_warn = SeldomWarning(log, "%d batches had events that can't be read: %s, can't be read as %s: %s")
 _NONE = -1  # of events that name no schema
 _decoders: dict[tuple[object, ...], Decode | str] = {}  # or what keeps the schema from being read
 
@@ -55,18 +59,27 @@ class ValueParser:
             parts.append((mine, self._decoded(number, some)))
         whole = parts[0][1] if len(parts) == 1 else _joined(parts, len(events))
         mode = self._target.options.mode
-        if whole.wrong and mode == FAIL:
-            first = min(whole.wrong)
-            raise SerializationError(
-                f"an event of stream {self._scope}/{self._stream} can't be read as {self._target.options.format}, in "
-                f"segment {segment_id} at offset {int(offsets[first]):,}: {whole.wrong[first]}. With 'value_mode' = "
-                f"PERMISSIVE its value is null, with {DROP} it is left out"
-            )
+        if whole.wrong:
+            self._tell(whole, segment_id, offsets)
         if whole.wrong and mode == DROP:
             rows = np.arange(len(events)) if whole.rows is None else whole.rows
             kept = np.flatnonzero(~np.isin(rows, list(whole.wrong)))
             return Parsed(whole.values.take(pa.array(kept)), rows[kept])
         return Parsed(whole.values, whole.rows)
+
+    def _tell(self, found: Decoded, segment_id: int, offsets: Numbers) -> None:
+        """Raise or log what is wrong with the first of the events."""
+        first = min(found.wrong)
+        stream, offset = f"{self._scope}/{self._stream}", int(offsets[first])
+        where = f"an event of stream {stream}, in segment {segment_id} at offset {offset:,}"
+        read, why = self._target.options.format, found.wrong[first]
+        if self._target.options.mode != FAIL:
+            _warn(where, read, why)
+            return
+        raise SerializationError(
+            f"{where}, can't be read as {read}: {why}. With 'value_mode' = {PERMISSIVE} its value is null, "
+            f"with {DROP} it is left out"
+        )
 
     def _decoded(self, number: int, events: pa.Array) -> Decoded:
         known = self._known.get(number)
