@@ -63,10 +63,12 @@ async def target_of(
     groups = {stream: manager.schemas(scope, stream) for stream in streams}
     found = await asyncio.gather(*(group.versions() for group in groups.values()))
     versions = {stream: some for stream, some in zip(streams, found, strict=True) if some}
-    newest = [
-        _Candidate(stream, version, await groups[stream].definition(version))
-        for stream, version in _newest(value, scope, streams, versions, is_write=is_wanted is None)
-    ]
+    newest = []
+    known: dict[str, bytes] = {}  # many streams often have one and the same
+    for stream, version in _newest(value, scope, streams, versions, is_write=is_wanted is None):
+        if version.digest not in known:
+            known[version.digest] = await groups[stream].definition(version)
+        newest.append(_Candidate(stream, version, known[version.digest]))
     first = _reader_of_all(value, module, newest)
     for one in (first, *newest):
         _check_format(one, value, scope, module)
