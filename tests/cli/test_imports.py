@@ -68,3 +68,13 @@ def test_the_server_loads_no_client_and_no_arrow() -> None:
     loaded = modules_after("import nadi.standalone.server")
     assert "nadi.segmentstore" in loaded
     assert loaded.isdisjoint({"nadi.client", "pyarrow", "pandas", "typer", "rich"})
+
+
+def test_spark_learns_a_schema_without_a_client() -> None:
+    """It has a program of its own ask for it, before the first row of each session."""
+    loaded = modules_after(
+        "import pyspark_nadi\n"
+        "source = pyspark_nadi.DefaultSource({'columns': 'offset'})\n"
+        "assert source.schema() == 'offset long'"
+    )
+    assert loaded.isdisjoint(CLIENT - {"asyncio"} | SERVER)

@@ -14,14 +14,14 @@ from pyspark.sql import datasource as spark_source
 from nadi.errors import InvalidArgumentError
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
-from nadi.spark.formats import Source
 from nadi.spark.options.read import ReadOptions
-from nadi.spark.options.table import Format, Use
+from nadi.spark.options.table import Use
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.divided import together
 from nadi.spark.reading.positions import PositionTexts
 from nadi.spark.reading.streaming import StreamReader
 from nadi.spark.reading.tasks import Piece, PiecesPartition, deal
+from pyspark_nadi import DefaultSource
 
 from .queries import Home
 from .scaled import ScaledStream
@@ -98,12 +98,12 @@ def test_columns_are_those_that_are_named_in_that_order(home: Home) -> None:
         writer.write_event(b"first", "k")
     assert batch(home, "narrow", columns="offset, segment_id") == [{"offset": 0, "segment_id": 0}]
     given = {"controller": home.uri, "scope": "home", "stream": "narrow", "columns": "Offset,event"}
-    assert Source(given, Format.NADI).schema() == "offset long, event binary"
+    assert DefaultSource(given).schema() == "offset long, event binary"
     for wrong, says in (("offset,colour", "names 'colour': there are event, scope"), ("event,event", "a column twice")):
         with pytest.raises(InvalidArgumentError, match=says):
             options_of(home, "narrow", columns=wrong)
         with pytest.raises(InvalidArgumentError, match=says):
-            Source(given | {"columns": wrong}, Format.NADI).schema()
+            DefaultSource(given | {"columns": wrong}).schema()
     with pytest.raises(InvalidArgumentError, match="exclude each other"):
         options_of(home, "narrow", columns="event", metadata="StreamInfo")
 

@@ -11,9 +11,9 @@ from pyspark.sql.types import StructType
 from nadi.client.places.moments import is_moment
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.spark.connections import client_of
-from nadi.spark.options.columns import USUAL, VALUE, columns_of, schema_of
-from nadi.spark.options.names import NO_ENDING_MOMENT
-from nadi.spark.options.read import METADATA_SCHEMAS, ReadOptions
+from nadi.spark.options.columns import schema_of
+from nadi.spark.options.names import NO_ENDING_MOMENT, NO_TABLES
+from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.value_format import Target, ValueOptions
 from nadi.spark.options.write import WriteOptions
@@ -46,11 +46,6 @@ _OF_SCHEMA = {
     "value_version",
     "value_mode",
 }
-_NO_TABLES = (
-    "Spark keeps the options of a table of a Python source, and hands them to no query: say CREATE TEMPORARY VIEW … "
-    "USING nadi OPTIONS (…), which can be read and inserted into; or give them with each query: "
-    "SELECT * FROM t WITH (scope = …)"
-)
 
 
 class Source:
@@ -59,15 +54,9 @@ class Source:
     def __init__(self, given: Mapping[str, str], format_: Format) -> None:
         self._given, self._format = given, format_
 
-    def schema(self) -> StructType | str:
-        if {"provider", "owner"} <= self._given.keys():
-            raise InvalidArgumentError(_NO_TABLES)
+    def schema(self) -> StructType:
+        """With a column of values; `options.columns` knows all others."""
         given = {name.lower(): value for name, value in self._given.items()}
-        if "metadata" in given:
-            return METADATA_SCHEMAS.get(given["metadata"], schema_of(USUAL))
-        columns = columns_of(given)
-        if VALUE not in columns:
-            return schema_of(columns)
         known = {name: value for name, value in given.items() if name in _OF_SCHEMA}
         options = _with_target(ReadOptions.from_spark(known, Use.READ, self._format), lambda _: True)
         return spark_schema(arrow_schema(options))
@@ -108,7 +97,7 @@ class Source:
 
     def _check_any(self) -> None:
         if not self._given:
-            raise InvalidArgumentError(f"no option is given. {_NO_TABLES}")
+            raise InvalidArgumentError(f"no option is given. {NO_TABLES}")
 
     def _writable(self, use: Use, schema: StructType) -> WriteOptions:
         self._check_any()

@@ -14,28 +14,27 @@ from pyspark.sql.types import StructType
 
 from nadi.client.serializers import Arrow, Avro, Compatibility, Json, Msgpack, Protobuf, Struct
 from nadi.errors import InvalidArgumentError, SerializationError
-from nadi.spark.formats import Source
-from nadi.spark.options.table import Format
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 from nadi.spark.values import parser
+from pyspark_nadi import DefaultSource
 
 from ..queries import Home
 
 # --- what Spark does, without it ----------------------------------------------------------------------
 
 
-def source(home: Home, stream: str, **given: Any) -> Source:
+def source(home: Home, stream: str, **given: Any) -> DefaultSource:
     where = {"controller": home.uri, "scope": "home", **({"stream": stream} if stream else {})}
-    return Source(where | {name: str(value) for name, value in given.items()}, Format.NADI)
+    return DefaultSource(where | {name: str(value) for name, value in given.items()})
 
 
-def schema_of(planned: Source) -> StructType:
+def schema_of(planned: DefaultSource) -> StructType:
     found = planned.schema()
     assert isinstance(found, StructType)
     return found
 
 
-def read(planned: Source, schema: StructType | None = None) -> list[dict[str, Any]]:
+def read(planned: DefaultSource, schema: StructType | None = None) -> list[dict[str, Any]]:
     schema = schema or schema_of(planned)
     reader = planned.reader(schema)
     found = []
@@ -234,7 +233,7 @@ def test_a_query_goes_on_as_it_was_planned(home: Home) -> None:
     write(home, "query", Struct(Reading), Reading("hall", 1))
     planned = source(home, "query", value_format="json")
     schema = schema_of(planned)
-    reader = planned.stream_reader(schema)
+    reader = planned.streamReader(schema)
     assert isinstance(reader, StreamReader)
     offset = reader.initialOffset()
     found: list[Any] = []
@@ -247,7 +246,7 @@ def test_a_query_goes_on_as_it_was_planned(home: Home) -> None:
     assert [row and (row["meter"], row["wh"]) for row in found] == [("hall", 1), ("a", 1), None, ("c", 3)]
     newer = source(home, "query", value_format="json")
     assert "wh:double" in schema_of(newer).simpleString()
-    resumed = source(home, "query", value_format="json").stream_reader(schema)
+    resumed = source(home, "query", value_format="json").streamReader(schema)
     assert isinstance(resumed, StreamReader)
 
 
@@ -288,7 +287,7 @@ def test_options(home: Home, given: dict[str, str], why: str) -> None:
 
     def planned() -> None:
         source(home, "plain", **given).schema()
-        reader = source(home, "plain", **given).stream_reader(StructType())
+        reader = source(home, "plain", **given).streamReader(StructType())
         if isinstance(reader, RefusedStreamReader):
             source(home, "plain", **given).reader(StructType())
 

@@ -1,4 +1,5 @@
-"""Which columns a read has: the option `columns`."""
+"""Which columns a read has: the options `columns` and `metadata`. Spark has a program of its own find out, so
+nothing is imported here that takes time."""
 
 from __future__ import annotations
 
@@ -18,6 +19,19 @@ TYPES = {  # of all columns there are, as Spark writes them
 VALUE = "value"  # its type is that of the events' schema
 USUAL = ("event", "scope", "stream", "segment_id", "offset")
 POSITIONS = ("position_before", "position")
+METADATA_SCHEMAS = {  # of what the option `metadata` may be
+    "Streams": "scope_name string, stream_name string",
+    "StreamInfo": "head_stream_cut string, tail_stream_cut string",
+    "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
+}
+
+
+def named_schema(options: Mapping[str, str]) -> str | None:
+    """The schema that follows from the options alone; None if the events' values are a column."""
+    if "metadata" in options:
+        return METADATA_SCHEMAS.get(options["metadata"], schema_of(USUAL))
+    columns = columns_of(options)
+    return None if VALUE in columns else schema_of(columns)
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:

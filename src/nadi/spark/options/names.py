@@ -13,6 +13,11 @@ from collections.abc import Mapping
 from nadi.errors import InvalidArgumentError
 from nadi.spark.options.table import BY_KEY, OPTIONS, Format, Use
 
+NO_TABLES = (
+    "Spark keeps the options of a table of a Python source, and hands them to no query: say CREATE TEMPORARY VIEW … "
+    "USING nadi OPTIONS (…), which can be read and inserted into; or give them with each query: "
+    "SELECT * FROM t WITH (scope = …)"
+)
 NO_ENDING_MOMENT = (
     "a restarted query would find another cut for a moment still to come: end it at a cut or a bookmark with 'end', or "
     "read the slice as a batch"
@@ -38,6 +43,12 @@ _INSTEAD = {
 _SPARKS = {Use.WRITE_STREAM: ("checkpointlocation", "queryname", "asyncprogresstracking")}
 # what CREATE TABLE adds to its options
 _TABLES = ("owner", "provider", "option.", "external", "location", "is_managed_location")
+
+
+def refuse_tables(given: Mapping[str, str]) -> None:
+    """InvalidArgumentError for what Spark hands over when a table is made."""
+    if {"provider", "owner"} <= given.keys():
+        raise InvalidArgumentError(NO_TABLES)
 
 
 def checked(given: Mapping[str, str], use: Use, format_: Format) -> dict[str, str]:

@@ -15,7 +15,7 @@ from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
-from nadi.spark.options.columns import USUAL, columns_of
+from nadi.spark.options.columns import METADATA_SCHEMAS, USUAL, columns_of
 from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
@@ -25,11 +25,6 @@ from nadi.spark.options.where import Where, connection_of
 
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
 AUTO, ALWAYS, NEVER = "auto", "always", "never"  # of the option `direct`
-METADATA_SCHEMAS = {  # of what the option `metadata` may be
-    "Streams": "scope_name string, stream_name string",
-    "StreamInfo": "head_stream_cut string, tail_stream_cut string",
-    "StreamCuts": "kind string, name string, start_stream_cut string, end_stream_cut string",
-}
 Place = StreamCut | str | int
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 
