@@ -1,4 +1,5 @@
-"""Micro-batches with next to nothing in them, beside Spark's `rate-micro-batch` source at the same: p50 of a trigger.
+"""Micro-batches with next to nothing in them, beside Spark's `rate-micro-batch` source at the same, and one in Python
+that reads nothing: p50 of a trigger.
 
 Batches follow each other at once; those that count had rows, and come after some that did not count.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from bench.spark.nothing import registered
 from bench.spark.setting import SCOPE, Bench
 from bench.spark.tally import Row, Tally
 
@@ -27,9 +29,11 @@ def batches(bench: Bench) -> list[Row]:
     """A query that drops what it reads."""
     bench.manager.create_stream(SCOPE, "source")
     tally, name = Tally("ms"), "micro-batch"
+    nothing = bench.spark.readStream.format(registered(bench.spark)).load()
     with _written(bench, "source"):
         for _ in range(bench.sizes.runs):
             tally.note(RATE, _p50(bench, rate(bench, 10).writeStream.format("noop")))
+            tally.note(f"{name}, a source that reads nothing", _p50(bench, nothing.writeStream.format("noop")))
             tally.note(name, _p50(bench, bench.read_stream("source").writeStream.format("noop")))
     return tally.rows(RATE, {name: _OF_RATE}, at_most=True)
 

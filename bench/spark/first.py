@@ -1,5 +1,5 @@
-"""The first row of a new session: seconds from Spark being up until `take(1)` of a stream is there; and of a source in
-Python that has its row in the program, which is what Spark itself takes.
+"""The first row of a new session: seconds from Spark being up until `take(1)` of a stream is there; and of a source
+that reads nothing, which is what Spark itself takes.
 
     python -m bench.spark.first SOURCE SESSION URI SCOPE STREAM
 
@@ -15,12 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.spark.nothing import registered
 from bench.spark.setting import CORES, SCOPE, Bench, fill, new_session
 from bench.spark.tally import Row, Tally
 
 _MARK_S = 2.0
 _OF = {  # the sessions of a round: which source, by which session, with the archive of Spark's classes or without
-    "a source of Spark's own": ("none", "tuned", False),
+    "a source that reads nothing": ("nothing", "tuned", False),
     "a stream": ("nadi", "tuned", False),
     "a stream, with the archive": ("nadi", "tuned", True),
     "a stream, by a session that is not tuned": ("nadi", "plain", False),
@@ -61,38 +62,11 @@ def _plain_session() -> Any:
     return session
 
 
-def _none(spark: Any) -> Any:
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-    class Reader(DataSourceReader):
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(number) for number in range(4)]
-
-        def read(self, partition: InputPartition) -> Any:
-            import pyarrow as pa
-
-            yield pa.RecordBatch.from_pydict({"event": [b"x"]})
-
-    class Source(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "none"
-
-        def schema(self) -> str:
-            return "event binary"
-
-        def reader(self, schema: Any) -> Any:
-            return Reader()
-
-    spark.dataSource.register(Source)
-    return spark.read.format("none")
-
-
 def main(source: str, session: str, uri: str, scope: str, stream: str) -> None:
     began = time.perf_counter()
     spark = new_session() if session == "tuned" else _plain_session()
     up = time.perf_counter()
-    reader = spark.read.format("nadi") if source == "nadi" else _none(spark)
+    reader = spark.read.format("nadi" if source == "nadi" else registered(spark))
     rows = reader.options(controller=uri, scope=scope, stream=stream).load()
     if len(rows.take(1)) != 1:
         raise SystemExit("there was no row")

@@ -1,0 +1,47 @@
+"""A source in Python that makes its rows itself, one a batch: what Spark takes for any source in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+
+class NothingReader(DataSourceReader, DataSourceStreamReader):
+    def initialOffset(self) -> dict[str, int]:
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        return {"batch": start["batch"] + 1}
+
+    def partitions(self, start: Any = None, end: Any = None) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def commit(self, end: Any) -> None:
+        pass
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"event": [b"x"]})
+
+
+class NothingSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "nothing"
+
+    def schema(self) -> str:
+        return "event binary"
+
+    def reader(self, schema: Any) -> NothingReader:
+        return NothingReader()
+
+    def streamReader(self, schema: Any) -> NothingReader:
+        return NothingReader()
+
+
+def registered(spark: Any) -> str:
+    """Its format, in that session."""
+    spark.dataSource.register(NothingSource)
+    return NothingSource.name()
