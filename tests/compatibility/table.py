@@ -74,6 +74,8 @@ COMMAND_NOTES = {
     "SegmentLoads": "nadi's own",
     "LocateChunks": "nadi's own, of Spark tasks that can read tier 2: which chunks have a segment's bytes",
     "ChunksLocated": "nadi's own",
+    "ListMoments": "nadi's own, of Spark tasks: when the bytes of a range came",
+    "MomentsListed": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
+from nadi.limits import MOMENTS_AT_ONCE, TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import metadata as metadata_module
 from nadi.segmentstore.state import operations as op
@@ -24,6 +24,7 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
 from nadi.wire import commands as wire
+from nadi.wire.moments import Moments, moments_in
 from tests.segmentstore.harness import WallClock, open_store
 
 pytestmark = pytest.mark.uvloop
@@ -139,6 +140,35 @@ class Model:
             assert found == self.length
 
 
+def check_entries(live: World, model: Model) -> None:
+    """The entries of any range are those of the index, a page at a time, and tell when each piece came."""
+    record = live.state.must(SEGMENT)
+    index = sorted(live.index(SEGMENT).items())
+    offsets = [offset for _, offset, _ in model.pieces if offset >= model.start]
+    for start in offsets:
+        for end in {*offsets[-3:], start + 1, model.length}:
+            for most in (1, 2, 1000):
+                listed, is_last, at = list[time_index.Entry](), False, start
+                while not is_last:
+                    page, is_last = time_index.entries(live.metadata, record, at, end, most)
+                    assert len(page) <= most
+                    assert page or is_last
+                    listed += page
+                    at = listed[-1][1] if listed else at
+                inside = [entry for entry in index if start < entry[1] < end]
+                behind = [entry for entry in index if entry[1] >= end and entry[1] > start][:1]
+                assert listed == (inside + behind if start < end else [])
+    early = 0
+    for moment, offset, size in model.pieces:
+        if offset >= model.start:
+            listed, _ = time_index.entries(live.metadata, record, offset, offset + 1, 1)
+            told = listed[0][0] - 1 if listed else record.appended_ms
+            assert moment <= told < moment + TIME_INDEX_MOST_MS
+            assert told < moment + TIME_INDEX_MS or size < TIME_INDEX_BYTES
+            assert told >= early
+            early = told
+
+
 step = st.one_of(
     st.tuples(st.just("append"), st.sampled_from([0, 1, 100, 4_095, 4_096, 50_000])),
     st.tuples(st.just("append"), st.sampled_from([1, 100])),
@@ -218,6 +248,8 @@ def test_each_moment_is_located_however_it_came_about(steps: list[tuple[str, int
             assert in_order == sorted(in_order)
             assert live.locate(max(now_ms, model.last_ms) + 1, now_ms) == model.length
         assert live.locate((1 << 63) - 1, now_ms) == model.length
+
+        check_entries(live, model)
 
         replayed.replay(live.frames)
         one, other = live.state.must(SEGMENT), replayed.state.must(SEGMENT)
@@ -353,3 +385,29 @@ async def test_a_day_ago_over_the_wire(tmp_path: Path) -> None:
         await peer.ask(wire.TruncateSegment(1, S, 27, ""))
         assert await located(BEGIN_MS) == (27, False)
         assert isinstance(await peer.ask(wire.LocateMoment(7, S + "none", 1, "")), wire.NoSuchSegment)
+
+
+async def test_moments_over_the_wire(tmp_path: Path) -> None:
+    now = [BEGIN_MS]
+
+    async def listed(start: int, end: int) -> Moments:
+        reply = await peer.ask(wire.ListMoments(7, S, start, end, ""))
+        assert isinstance(reply, wire.MomentsListed), reply
+        return moments_in(reply)
+
+    async with open_store(tmp_path, 1, runtime=WallClock(lambda: now[0])) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        for number in range(MOMENTS_AT_ONCE + 3):
+            await peer.append([b"12"], number + 1)
+            now[0] += TIME_INDEX_MOST_MS
+        first = await listed(0, 1 << 62)
+        assert (len(first.offsets), first.is_last, first.start) == (MOMENTS_AT_ONCE, False, 0)
+        rest = await listed(int(first.offsets[-1]), 1 << 62)
+        assert (len(rest.offsets), rest.is_last, rest.appended_ms) == (2, True, now[0] - TIME_INDEX_MOST_MS)
+        assert first.moments[0] == BEGIN_MS + TIME_INDEX_MOST_MS
+        await peer.ask(wire.TruncateSegment(1, S, 100, ""))
+        some = await listed(0, 101)
+        assert (some.start, some.offsets.tolist()) == (100, [110])
+        for start, end in ((5, 5), (9, 5), (-1, -1), (1 << 62, (1 << 63) - 1)):
+            assert not len((await listed(start, end)).offsets)

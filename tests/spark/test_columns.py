@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import datasource as spark_source
 
+import nadi
+from nadi.client.manager.streams import stores_of
 from nadi.errors import InvalidArgumentError
+from nadi.limits import TIME_INDEX_MOST_MS
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
+from nadi.spark.connections import client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
+from nadi.spark.reading.appended import AppendTimes
 from nadi.spark.reading.batch import BatchReader
 from nadi.spark.reading.divided import together
 from nadi.spark.reading.positions import PositionTexts
@@ -237,3 +244,78 @@ def test_spark_still_gives_a_query_what_an_earlier_ones_filter_let_through(spark
         assert rows.count() == 5
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+
+
+@pytest.fixture(scope="module")
+def exact_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """A server that notes the time of each append, and tells three at a time."""
+    limits = {"NADI_LIMITS": "time_index_ms=1,time_index_bytes=1,moments_at_once=3"}
+    with (
+        nadi.embedded(tmp_path_factory.mktemp("exact"), environment=limits) as server,
+        nadi.StreamManager(server.controller_uri) as manager,
+    ):
+        manager.create_scope("home")
+        yield Home(server.controller_uri, manager)
+
+
+def test_append_times_are_those_of_the_appends(exact_home: Home) -> None:
+    home = exact_home
+    home.manager.create_stream("home", "timed")
+    begun, ended = list[float](), list[float]()
+    with home.manager.create_writer("home", "timed") as writer:
+        for number in range(20):
+            begun.append(time.time())
+            writer.write_event(b"%d" % number)
+            if number % 3:  # the others come in one append, or two
+                writer.flush()
+                ended += [time.time()] * (len(begun) - len(ended))
+            time.sleep(0.003)
+        writer.flush()
+        ended += [time.time()] * (len(begun) - len(ended))
+    with home.manager.create_transaction_writer("home", "timed") as transactions:
+        transaction = transactions.begin_txn()
+        transaction.write_event(b"20")
+        transaction.flush()
+        time.sleep(0.05)
+        begun.append(time.time())  # an event's time is that of the merge
+        transaction.commit(wait=True)
+        ended.append(time.time())
+    rows = batch(home, "timed", columns="event, append_time, offset")
+    assert [row["event"] for row in rows] == [b"%d" % number for number in range(21)]
+    told = [row["append_time"].timestamp() for row in rows]
+    assert told == sorted(told)
+    for one, (earliest, latest) in zip(told, zip(begun, ended, strict=True), strict=True):
+        assert earliest - 0.0015 <= one <= latest + 0.0015, "clocks are read to the millisecond"
+    cuts = home.manager.cuts("home", "timed")
+    home.manager.truncate_stream(cuts.after(cuts.head(), 7))
+    assert [row["append_time"].timestamp() for row in batch(home, "timed", columns="append_time")] == told[7:]
+    client, offsets = client_of(options_of(home, "timed").controller), np.array([row["offset"] for row in rows])
+    assert AppendTimes(client, "home", Piece("timed", 0, 0, 1 << 40)).of(offsets).null_count == 7, (
+        "of what is truncated nothing is known"
+    )
+
+
+def test_append_times_are_near_by_default(home: Home) -> None:
+    home.manager.create_stream("home", "near", 3)
+    began = time.time()
+    with home.manager.create_writer("home", "near") as writer:
+        for number in range(500):
+            writer.write_event(b"%d" % number, str(number))
+    ended = time.time()
+    rows = batch(home, "near", columns="segment_id,append_time")
+    assert len({row["segment_id"] for row in rows}) == 3
+    assert len(rows) == 500
+    assert all(began - 0.0015 <= row["append_time"].timestamp() <= ended + TIME_INDEX_MOST_MS / 1000 for row in rows)
+
+
+def test_a_server_that_does_not_know_the_question_is_not_asked(home: Home) -> None:
+    home.manager.create_stream("home", "older")
+    with home.manager.create_writer("home", "older") as writer:
+        writer.write_event(b"x")
+    client = client_of(options_of(home, "older").controller)
+    connection = client.run(stores_of(client.manager).connection("home/older/0.#epoch.0"))
+    connection.lists_moments = False
+    with pytest.raises(InvalidArgumentError, match="'append_time', which this server is too old to tell"):
+        batch(home, "older", columns="append_time")
+    connection.lists_moments = True
+    assert len(batch(home, "older", columns="append_time")) == 1

@@ -21,6 +21,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.LocateOffset: Act.READ,
     wire.LocateMoment: Act.READ,
     wire.LocateChunks: Act.READ,
+    wire.ListMoments: Act.READ,
     wire.GetSegmentLoads: Act.READ,  # of a name that only the server may read
     wire.GetTableSegmentInfo: Act.READ,
     wire.ReadTable: Act.READ,

@@ -75,6 +75,7 @@ def drivers(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow  # two minutes; test_following.py has executors in its quick form
 def test_a_job_on_a_cluster(network: Network, drivers: Path, tmp_path: Path) -> None:
     """The quick form: one worker, and no node goes."""
     shipped = py_files(drivers, tmp_path)

@@ -76,7 +76,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._sessions: dict[int, AppendSession] = {}
         self._error: NadiError | None = None
         self.takes_reports = False  # of its writers' keys
-        self.locates_chunks = False
+        self.locates_chunks = self.lists_moments = False
         self._quiet = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -210,6 +210,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         elif not self._hello.done():
             self.takes_reports = wire.takes_reports(hello)
             self.locates_chunks = wire.locates_chunks(hello)
+            self.lists_moments = wire.lists_moments(hello)
             self._hello.set_result(None)
 
     def _tick(self) -> None:

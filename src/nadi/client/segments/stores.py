@@ -39,6 +39,7 @@ SegmentRequest = (
     | wire.LocateOffset
     | wire.LocateMoment
     | wire.LocateChunks
+    | wire.ListMoments
     | wire.GetSegmentAttribute
     | wire.UpdateSegmentAttribute
     | wire.CreateTableSegment

@@ -16,6 +16,7 @@ from nadi.errors import (
     StreamSealedError,
     TruncatedError,
 )
+from nadi.limits import MOMENTS_AT_ONCE
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
@@ -24,6 +25,7 @@ from nadi.segmentstore.state.records import Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION
+from nadi.wire.moments import packed_moments
 
 Answer = Callable[[Any, FrameBuilder], wire.Command]
 
@@ -131,6 +133,20 @@ def _locate_moment(command: wire.LocateMoment, frame: FrameBuilder) -> wire.Comm
     return wire.MomentLocated(command.request_id, command.segment, offset, sealed)
 
 
+def _list_moments(command: wire.ListMoments, frame: FrameBuilder) -> wire.Command:
+    record = find(frame.state, command.segment, Kind.STREAM)
+    start = max(command.start, record.start_offset)
+    found, is_last = time_index.entries(frame.state.metadata, record, start, command.end, MOMENTS_AT_ONCE)
+    return wire.MomentsListed(
+        command.request_id,
+        command.segment,
+        packed_moments(found),
+        is_last,
+        record.appended_ms,
+        record.start_offset,
+    )
+
+
 # --- merges ------------------------------------------------------------------------------------------
 
 
@@ -225,6 +241,7 @@ ANSWERS: dict[type[wire.Command], Answer] = {
     wire.UpdateSegmentAttribute: _update_attribute,
     wire.TruncateSegment: _truncate,
     wire.LocateMoment: _locate_moment,
+    wire.ListMoments: _list_moments,
     wire.MergeSegments: _merge,
     wire.MergeSegmentsBatch: _merge_batch,
 }

@@ -349,9 +349,9 @@ class Metadata:
                 return int(ID.unpack(self._whole("moments", key, bytes(cursor.value())))[0])
             return None
 
-    def moments(self, segment: int) -> Iterator[tuple[int, int]]:
-        """The entries of a segment's time index, in order."""
-        for key, raw in self._scan("moments", ID.pack(segment)):
+    def moments(self, segment: int, since_ms: int = 0) -> Iterator[tuple[int, int]]:
+        """The entries of a segment's time index from that moment on, in order."""
+        for key, raw in self._scan("moments", ID.pack(segment), PAIR.pack(segment, since_ms)):
             yield PAIR.unpack(key)[1], ID.unpack(raw)[0]
 
     def entry(self, segment: int, key: bytes) -> tuple[int, bytes] | None:

@@ -22,9 +22,13 @@ For a moment in the future it is the segment's current end.
 
 from __future__ import annotations
 
+from itertools import chain
+
 from nadi.limits import TIME_INDEX_BYTES, TIME_INDEX_MOST_MS, TIME_INDEX_MS
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Kind, SegmentRecord
+
+Entry = tuple[int, int]  # moment, offset
 
 
 def note(record: SegmentRecord, at_ms: int) -> None:
@@ -69,3 +73,26 @@ def locate(metadata: Metadata, record: SegmentRecord, at_ms: int, now_ms: int) -
     if found is None and at_ms > 0:
         found = metadata.moment(record.id, at_ms)
     return max(record.start_offset, found or 0)
+
+
+def entries(metadata: Metadata, record: SegmentRecord, start: int, end: int, most: int) -> tuple[list[Entry], bool]:
+    """The entries from the first behind `start` to the first at `end` or behind it, at most so many; and whether
+    these are all. The moment is 0 where bytes came before there was an index."""
+    if start >= end:
+        return [], True
+    low, high = 0, record.appended_ms + 1  # the first is before those that are wanted, as offsets grow with moments
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = metadata.moment(record.id, middle)
+        low, high = (low, middle) if found is not None and found > start else (middle, high)
+    later = chain(metadata.moments(record.id, low), record.moments.items())
+    taken: list[Entry] = []
+    for moment, offset in later:
+        if offset <= start or (taken and moment <= taken[-1][0]):  # or a checkpoint has just stored it
+            continue
+        if len(taken) == most:
+            return taken, False
+        taken.append((moment if moment > record.created_ms else 0, offset))
+        if offset >= end:
+            break
+    return taken, True

@@ -15,9 +15,11 @@ TYPES = {  # of all columns there are, as Spark writes them
     "offset": "long",
     "position_before": "string",
     "position": "string",
+    "append_time": "timestamp",
 }
 VALUE = "value"  # its type is that of the events' schema
 USUAL = ("event", "scope", "stream", "segment_id", "offset")
+APPEND_TIME = "append_time"
 POSITIONS = ("position_before", "position")
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "Streams": "scope_name string, stream_name string",

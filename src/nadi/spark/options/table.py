@@ -126,7 +126,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "columns",
         _READS,
-        "those that are read, with commas between: also `position_before` and `position`, the cuts around a row",
+        "those that are read, with commas between: also `position_before` and `position`, the cuts around a row, and "
+        "`append_time`",
         "event, scope, stream, segment_id, offset",
     ),
     Option(

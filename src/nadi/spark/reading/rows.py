@@ -11,8 +11,9 @@ import pyarrow as pa
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
 from nadi.spark.connections import Client, begin_task, client_of
-from nadi.spark.options.columns import POSITIONS, VALUE
+from nadi.spark.options.columns import APPEND_TIME, POSITIONS, VALUE
 from nadi.spark.options.read import ReadOptions
+from nadi.spark.reading.appended import AppendTimes
 from nadi.spark.reading.direct.blocks import segment_blocks
 from nadi.spark.reading.positions import PositionTexts
 from nadi.spark.reading.tasks import Piece
@@ -29,6 +30,7 @@ TYPES = {
     "offset": pa.int64(),
     "position_before": pa.string(),
     "position": pa.string(),
+    "append_time": pa.timestamp("us", "UTC"),
 }
 _BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of these
 _MAX_ROWS = 50_000
@@ -48,7 +50,8 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
             names = {"scope": options.scope, "stream": stream}
             constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in names.items()}
             parser = _parser_of(options, client, stream)
-        made = _Batches(options, piece, constant, parser)
+        times = AppendTimes(client, options.scope, piece) if APPEND_TIME in options.columns else None
+        made = _Batches(options, piece, constant, parser, times)
         held: list[EventBlock] = []
         rows = size = 0
         for block in client.thread.each(segment_blocks(options, client, piece)):
@@ -80,9 +83,14 @@ class _Batches:
     """The columns of one piece's rows."""
 
     def __init__(
-        self, options: ReadOptions, piece: Piece, constant: dict[str, pa.Array], parser: ValueParser | None
+        self,
+        options: ReadOptions,
+        piece: Piece,
+        constant: dict[str, pa.Array],
+        parser: ValueParser | None,
+        times: AppendTimes | None,
     ) -> None:
-        self._piece, self._constant, self._parser = piece, constant, parser
+        self._piece, self._constant, self._parser, self._times = piece, constant, parser, times
         self._schema = arrow_schema(options)
         is_placed = any(name in options.columns for name in POSITIONS)
         self._texts = PositionTexts(options.scope, piece) if is_placed else None
@@ -95,6 +103,8 @@ class _Batches:
             columns["event"] = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
         if self._texts is not None:
             columns |= self._positions(self._texts, offsets, blocks)
+        if self._times is not None:
+            columns[APPEND_TIME] = self._times.of(offsets).cast(TYPES[APPEND_TIME])
         rows, total = None, len(offsets)
         if self._parser is not None:
             parsed = self._parser.parse(columns["event"], self._piece.segment_id, offsets)

@@ -96,8 +96,9 @@ class KeepAlive(Command, frozen=True):
 
 
 HELLO = Hello(17, 5)  # what this nadi speaks, at either end
-_TAKES_REPORTS, _LOCATES_CHUNKS = 10_001, 10_002  # the highest version of those who know the command
-OWN_HELLO = Hello(_LOCATES_CHUNKS, 5)  # said by nadi's clients, and to them by nadi's servers
+# the highest version of those who know the command
+_TAKES_REPORTS, _LOCATES_CHUNKS, _LISTS_MOMENTS = 10_001, 10_002, 10_003
+OWN_HELLO = Hello(_LISTS_MOMENTS, 5)  # said by nadi's clients, and to them by nadi's servers
 
 
 def takes_reports(hello: Hello) -> bool:
@@ -112,3 +113,8 @@ def takes_reports(hello: Hello) -> bool:
 def locates_chunks(hello: Hello) -> bool:
     """Whether whoever said this knows `LocateChunks`; others end the connection when one comes."""
     return hello.high_version >= _LOCATES_CHUNKS
+
+
+def lists_moments(hello: Hello) -> bool:
+    """Whether whoever said this knows `ListMoments`; others end the connection when one comes."""
+    return hello.high_version >= _LISTS_MOMENTS

@@ -95,3 +95,26 @@ class ChunksLocated(OfSegment, frozen=True):
     mark: Str
     parts: Blob
     is_last: Bool
+
+
+class ListMoments(OfSegment, frozen=True):
+    """The entries of a stream segment's time index for the bytes from `start` to `end`: from the first one that lies
+    behind `start` to the first at `end` or behind it. Asked of a peer whose Hello says that it knows it:
+    `appends.lists_moments`."""
+
+    code = 10_011
+    start: I64
+    end: I64
+    token: Str
+
+
+class MomentsListed(OfSegment, frozen=True):
+    """moments: the first of the entries, as in `wire.moments`; a moment is 0 if it isn't known when the bytes before it
+    came. is_last: there are no more. appended_ms: when the last bytes came, or 0. start: where the segment begins
+    now, behind which alone there are entries."""
+
+    code = 10_012
+    moments: Blob
+    is_last: Bool
+    appended_ms: I64
+    start: I64
