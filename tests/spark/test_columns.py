@@ -295,6 +295,26 @@ def test_append_times_are_those_of_the_appends(exact_home: Home) -> None:
     )
 
 
+@pytest.mark.parametrize("direct", ["auto", "never"])
+def test_append_times_follow_a_stream_through_its_scalings(exact_home: Home, direct: str) -> None:
+    stream = ScaledStream(exact_home.manager, f"timed-and-scaled-{direct}", 3)
+    ends = list[float]()
+    for _ in range(3):
+        stream.live(1)
+        ends.append(time.time())
+        time.sleep(0.01)
+    rows = batch(exact_home, stream.stream, columns="event, segment_id, append_time", direct=direct)
+    assert len(rows) == stream.written
+    for segment in {row["segment_id"] for row in rows}:
+        told = [row["append_time"] for row in rows if row["segment_id"] == segment]
+        assert told == sorted(told)
+    for row in rows:
+        number, at = int(row["event"].split(b":")[1]), row["append_time"].timestamp()
+        part = number * 3 // stream.written
+        assert at <= ends[part] + 0.0015
+        assert part == 0 or at >= ends[part - 1] - 0.0015
+
+
 def test_append_times_are_near_by_default(home: Home) -> None:
     home.manager.create_stream("home", "near", 3)
     began = time.time()
