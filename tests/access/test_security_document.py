@@ -14,8 +14,8 @@ import nadi
 from nadi.client import KeyValueTableConfiguration, aio
 from nadi.client.manager.streams import stores_of
 from nadi.errors import PermissionDeniedError
+from nadi.spark.intents import TABLE, SinkRecord
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.intents import TABLE, SinkRecord
 from nadi.standalone import EmbeddedServer
 
 from .support import guarded, user, users_file

@@ -5,12 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 import nadi
 from nadi.client import RetentionPolicy
 from nadi.errors import ConflictError, InvalidArgumentError, ReaderGroupNotFoundError
+from nadi.spark.intents import TABLE
+from nadi.spark.options.table import Use
+from nadi.spark.options.write import WriteOptions
+from nadi.spark.writing.sink import StreamWriter, Written
 
 from .conftest import World
 from .queries import Home, Query
@@ -113,6 +119,134 @@ def test_a_query_without_its_checkpoint_starts_at_what_was_committed(home: Home)
     assert len(again.run()) == 20
     earlier = Query(home, streams="lost-a,lost-b", groupId="lost")  # from the head: what was released stays released
     assert len(earlier.run()) == 60
+
+
+@pytest.fixture
+def batch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The query and batch that tasks are of: the last in the list."""
+    found: list[tuple[str, int]] = []
+    monkeypatch.setattr("nadi.spark.reading.streaming.batch_of_task", lambda: found[-1])
+    return found
+
+
+def copied(home: Home, target: str, events: list[bytes], query: str, batch: int) -> None:
+    """What the sink of a query does with a batch."""
+    sink_of(home, target).commit([Written(begun(home, target, events), query)], batch)
+
+
+def begun(home: Home, target: str, events: list[bytes]) -> UUID:
+    with home.manager.create_transaction_writer("home", target) as writer:
+        txn = writer.begin_txn(600_000)
+        txn.write_batch(events, ["k"] * len(events))
+        txn.flush()
+        return txn.txn_id
+
+
+def sink_of(home: Home, target: str) -> StreamWriter:
+    options = WriteOptions.from_spark({"controller": home.uri, "scope": "home", "stream": target}, Use.WRITE_STREAM)
+    return StreamWriter(options, StructType([StructField("event", BinaryType())]))
+
+
+def exact(source: str) -> dict[str, str]:
+    return {
+        "stream": source, "groupId": source, "output": f"{source}-out", "startAt": "last-committed",
+        "maxOffsetsPerTrigger": "10",
+    }  # fmt: skip
+
+
+def stream_of_numbers(home: Home, name: str) -> list[bytes]:
+    numbers = [b"%d" % number for number in range(50)]
+    for stream in (name, f"{name}-out"):
+        home.manager.create_stream("home", stream, 1)
+    with home.manager.create_writer("home", name) as writer:
+        writer.write_batch(numbers, ["k"] * len(numbers))
+    return numbers
+
+
+def finish(home: Home, batch: list[tuple[str, int]], query: Query, target: str, name: str) -> list[bytes]:
+    """Run a query to the end; what is in its output then."""
+    for number in range(10):
+        batch.append((name, number))
+        if not query.trigger():
+            break
+        copied(home, target, query.batches[-1], name, number)
+    return [event.data for event in home.events(target)]
+
+
+@pytest.mark.parametrize("died", ["before the commit", "after it", "after the record", "lost its transactions"])
+def test_a_query_without_its_checkpoint_goes_on_where_its_output_ends(
+    home: Home, batch: list[tuple[str, int]], died: str
+) -> None:
+    name = f"exact-{died.replace(' ', '-')}"
+    numbers = stream_of_numbers(home, name)
+    first = Query(home, **exact(name))
+    for number in range(3):
+        batch.append(("first", number))
+        first.trigger()
+        if number < 2 or died == "after it":
+            copied(home, f"{name}-out", first.batches[-1], "first", number)
+    txn_id = begun(home, f"{name}-out", first.batches[-1])
+    if died in ("after the record", "lost its transactions"):
+        table = home.manager.table("home", TABLE)
+        held = table.get(f"first/{name}-out".encode())
+        assert held is not None
+        intent = f'{{"batch":2,"transactions":["{txn_id}"],"done":false}}'
+        table.put(f"first/{name}-out".encode(), intent.encode(), held.version)
+    if died == "lost its transactions":
+        with home.manager.create_transaction_writer("home", f"{name}-out") as writer:
+            writer.get_txn(txn_id).abort(wait=True)
+    second = Query(home, **exact(name))
+    third = Query(home, **exact(name))  # the second died before it planned anything
+    assert second.offsets == third.offsets
+    with pytest.raises(ConflictError, match="another query has taken its place behind batch"):
+        copied(home, f"{name}-out", [b"late"], "first", 3)
+    assert finish(home, batch, third, f"{name}-out", "third") == numbers
+    batch.append(("first", 3))
+    with pytest.raises(ConflictError, match="has taken the place of query first"):
+        first.read(first.offsets[-2], first.offsets[-1])
+    assert finish(home, batch, Query(home, **exact(name)), f"{name}-out", "fourth") == numbers
+
+
+def test_a_note_is_of_one_output(home: Home, batch: list[tuple[str, int]]) -> None:
+    stream_of_numbers(home, "noted")
+    batch.append(("first", 0))
+    Query(home, **exact("noted")).trigger()
+    with pytest.raises(InvalidArgumentError, match=r"'output' is home/other, and .* wrote home/noted-out"):
+        Query(home, **(exact("noted") | {"output": "other"}))
+    with pytest.raises(InvalidArgumentError, match="'output' needs 'groupId'"):
+        Query(home, "noted", output="noted-out")
+
+
+def test_a_batch_that_is_planned_anew_is_noted_anew(home: Home, batch: list[tuple[str, int]]) -> None:
+    """Its offsets were taken out of the checkpoint by hand."""
+    numbers = stream_of_numbers(home, "anew")
+    batch.append(("first", 0))
+    Query(home, **exact("anew")).trigger()
+    again = Query(home, "anew", groupId="anew", output="anew-out", maxOffsetsPerTrigger="30")
+    again.trigger()
+    copied(home, "anew-out", again.batches[-1], "first", 0)
+    assert finish(home, batch, Query(home, **exact("anew")), "anew-out", "second") == numbers
+
+
+def test_in_spark_a_lost_checkpoint_costs_nothing(world: World, tmp_path: Path) -> None:
+    numbers = [b"%d" % number for number in range(100)]
+    for stream in ("in-spark", "in-spark-out"):
+        world.manager.create_stream("home", stream, 2)
+    for number in range(3):
+        with world.manager.create_writer("home", "in-spark") as writer:
+            writer.write_batch(numbers, [event.decode() for event in numbers])
+        rows = world.read_stream(**exact("in-spark"))
+        query = (
+            rows.select("event")
+            .writeStream.format("nadi")
+            .options(**world.options("in-spark-out"), checkpointLocation=str(tmp_path / str(number)))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        end = world.manager.cuts("home", "in-spark-out").tail()
+        found = [event.data for event in world.manager.read_events("home", "in-spark-out", end=end)]
+        assert sorted(found) == sorted(numbers * (number + 1))
 
 
 def test_in_spark_commits_move_the_group(world: World, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from nadi.client.manager.streams import stores_of
 from nadi.errors import InvalidArgumentError, NotEmptyError, TransactionFailedError
 from nadi.spark.connections import Connection, client_of
 from nadi.spark.formats import Source
+from nadi.spark.intents import SinkRecord, application
 from nadi.spark.options.table import Format
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.intents import SinkRecord, application
 from nadi.spark.writing.sink import BatchWriter, Written
 
 SCHEMA = StructType([StructField("event", BinaryType()), StructField("routing_key", StringType())])
@@ -77,7 +77,7 @@ def test_the_rows_of_all_tasks_or_none(home: Home) -> None:
 
 
 def test_more_tasks_than_are_committed_together(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nadi.spark.writing.intents.TXN_TOGETHER_MAX", 2)
+    monkeypatch.setattr("nadi.spark.intents.TXN_TOGETHER_MAX", 2)
     stream = home.stream("many")
     home.write(stream, *"abcde")
     assert home.events(stream) == "abcde"
@@ -106,7 +106,7 @@ def test_an_applications_version_that_was_cut_off_is_finished(home: Home) -> Non
     record = SinkRecord(client.manager, options, application("job"), skips=True)
 
     async def only_record() -> None:
-        from nadi.spark.writing.intents import Intent
+        from nadi.spark.intents import Intent
 
         await record.last()
         former = writer._plan.former

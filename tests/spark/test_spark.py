@@ -17,9 +17,9 @@ from nadi.client import ABSENT
 from nadi.errors import InvalidArgumentError, InvalidStreamCutError, TransactionFailedError
 from nadi.naming import segment_id
 from nadi.spark.connections import Connection, client_of
+from nadi.spark.intents import TABLE, SinkRecord
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.intents import TABLE, SinkRecord
 from nadi.spark.writing.sink import StreamWriter, Written
 from tests.client.damaged_server import LEFT, damaged_server
 
@@ -291,16 +291,16 @@ def sink(world: World, stream: str) -> StreamWriter:
 def test_a_batch_committed_twice_counts_once(world: World) -> None:
     world.manager.create_stream("home", "twice", 1)
     writer = sink(world, "twice")
-    first = [Written(begun(world, "twice", b"a"), "query", "0"), Written(begun(world, "twice", b"b"), "query", "0")]
-    again = [Written(begun(world, "twice", b"a"), "query", "0"), Written(begun(world, "twice", b"b"), "query", "0")]
+    first = [Written(begun(world, "twice", b"a"), "query"), Written(begun(world, "twice", b"b"), "query")]
+    again = [Written(begun(world, "twice", b"a"), "query"), Written(begun(world, "twice", b"b"), "query")]
     writer.commit(list(first), 0)
     writer.commit(list(again), 0)
     writer.commit(list(first), 0)
     writer.commit([], 1)
-    writer.commit([Written(begun(world, "twice", b"c"), "query", "2"), None], 2)
+    writer.commit([Written(begun(world, "twice", b"c"), "query"), None], 2)
     assert [data for data, _, _ in events_by_client(world, "twice")] == [b"a", b"b", b"c"]
     with pytest.raises(nadi.errors.ConflictError, match="older than the stream"):
-        writer.commit([Written(begun(world, "twice", b"d"), "query", "1")], 1)
+        writer.commit([Written(begun(world, "twice", b"d"), "query")], 1)
     with world.manager.create_transaction_writer("home", "twice") as transactions:
         assert again[0].transaction is not None
         assert transactions.get_txn(again[0].transaction).status() in ("ABORTING", "ABORTED")
@@ -315,8 +315,8 @@ def test_a_recorded_batch_is_rolled_forward(world: World) -> None:
     text = f'{{"batch":7,"transactions":["{recorded[0]}","{recorded[1]}"],"done":false}}'
     table.put(b"query/forward", text.encode(), ABSENT)
     writer = sink(world, "forward")
-    writer.abort([Written(recorded[0], "query", "7")], 7)  # touches nothing that is recorded
-    writer.commit([Written(begun(world, "forward", b"other a"), "query", "7")], 7)
+    writer.abort([Written(recorded[0], "query")], 7)  # touches nothing that is recorded
+    writer.commit([Written(begun(world, "forward", b"other a"), "query")], 7)
     assert [data for data, _, _ in events_by_client(world, "forward")] == [b"a", b"b"]
 
 
@@ -326,7 +326,7 @@ def test_a_lost_transaction_is_an_error_that_names_the_batch(world: World) -> No
     with world.manager.create_transaction_writer("home", "lost") as transactions:
         transactions.get_txn(txn_id).abort(wait=True)
     with pytest.raises(TransactionFailedError, match="batch 3 of query query"):
-        sink(world, "lost").commit([Written(txn_id, "query", "3")], 3)
+        sink(world, "lost").commit([Written(txn_id, "query")], 3)
 
 
 def test_commits_of_two_drivers_at_once_count_once(world: World) -> None:

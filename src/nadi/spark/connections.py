@@ -82,6 +82,17 @@ def client_of(controller: Connection) -> Client:
     return client
 
 
+def batch_of_task() -> tuple[str, int] | None:
+    """The query's id and the batch's number, of the task that this process runs; None outside of streaming queries."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return None
+    query_id, batch = (context.getLocalProperty(name) for name in ("sql.streaming.queryId", "streaming.sql.batchId"))
+    return (query_id, int(batch)) if query_id and batch else None
+
+
 def begin_task() -> None:
     """To be called at the start of each task.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -40,7 +41,7 @@ class Chain:
         self._stop = threading.Event()
         self._beside = [threading.Thread(target=work) for work in (self._feed, self._scale)]
         self._errors: list[BaseException] = []
-        self.written = self.scalings = self.drivers = 0
+        self.written = self.scalings = self.drivers = self.lost = 0
         self.kills: Counter[tuple[str, str]] = Counter()
 
     def start(self) -> None:
@@ -138,7 +139,15 @@ class Chain:
         assert self._driver is not None
         if self._driver.poll() is not None:
             self._end_driver()
+            self._lose_checkpoints()
             self._start_driver()
+
+    def _lose_checkpoints(self) -> None:
+        """Now and then a driver comes back to a machine whose disk is empty."""
+        for checkpoint in sorted(self._folder.glob("checkpoint-*")):
+            if self._chance.random() < 0.3:
+                shutil.rmtree(checkpoint)
+                self.lost += 1
 
     def _end_driver(self) -> None:
         """With all that it left behind, for the next one's tasks not to share the two cores with it."""

@@ -35,7 +35,8 @@ def main(controller: str, folder: str, master: str, *streams: str) -> int:
     for link, (source, target) in enumerate(pairwise(streams)):
         kills = f"{folder}:{link}"
         limits = {"max_bytes_per_trigger": 100_000, "min_partition_bytes": 1, "max_partitions": 3}
-        rows = spark.readStream.format("killing").options(**at, stream=source, kills=kills, **limits).load()
+        lost = {"groupId": f"link-{link}", "output": target, "startAt": "last-committed"}  # if the checkpoint is
+        rows = spark.readStream.format("killing").options(**at, stream=source, kills=kills, **limits, **lost).load()
         keyed = rows.selectExpr("event", "split(CAST(event AS string), ':')[0] AS routing_key")
         writer = keyed.writeStream.format("killing").options(**at, stream=target, kills=kills)
         queries.append(writer.option("checkpointLocation", str(here / f"checkpoint-{link}")).start())

@@ -25,10 +25,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from nadi.spark import intents
 from nadi.spark.formats import Source
 from nadi.spark.options.table import Format
 from nadi.spark.registered import Registered
-from nadi.spark.writing import intents
 
 STEPS = (
     "before-offset-log",  # the end of the batch is planned, and not yet in Spark's offset log

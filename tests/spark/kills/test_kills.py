@@ -1,5 +1,6 @@
 """Drivers, executors, Python workers and the server are killed at each step of a micro-batch, while streams split and
-merge: what comes out of a chain of queries is what went in, once each, each key's in order.
+merge, and some checkpoints are lost with their driver: what comes out of a chain of queries is what went in, once each,
+each key's in order.
 
 NADI_SPARK_KILLS says how often (4 unless given: one of each kind of victim; 40 have each at each step);
 NADI_SPARK_SEED repeats a run's choices.
@@ -52,6 +53,6 @@ def test_each_event_comes_through_once_in_order_whoever_is_killed(tmp_path: Path
         chain.check()
     finally:
         chain.close()
-    print(f"{chain.written} events, {chain.scalings} scalings, {chain.drivers} drivers")
+    print(f"{chain.written} events, {chain.scalings} scalings, {chain.drivers} drivers, {chain.lost} checkpoints lost")
     print(Counter(victim for _, victim in chain.kills.elements()))
     assert chain.scalings > 0

@@ -37,9 +37,9 @@ class ReadOptions(Where):
     streams, where `stream` is "", and starts, ends: the places of those that have their own. slice_name:
     the slice to read, instead of start and end. routing_keys: read only segments that can hold them.
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
-    starts_at_group: a new query starts there. handover: the name by which another takes over from the query;
-    replay_of: that of the query it takes over from. mirror: a name, and the checkpoint
-    folder kept under it. skip_truncated: a streaming query continues after truncated events.
+    starts_at_group: a new query starts there. output: scope and name of the stream that it writes.
+    handover: the name by which another takes over from the query; replay_of: that of the query it takes over from.
+    mirror: a name, and the checkpoint folder kept under it. skip_truncated: a streaming query continues after truncated events.
     on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is read
     instead of events. value, target: what events are parsed as, the second once that is planned. ordered: whether one
     task reads all segments of a key; None: a segment is read by one task in a streaming query, and by any number in a
@@ -59,6 +59,7 @@ class ReadOptions(Where):
     admission: Admission = NO_LIMITS
     group_id: str | None = None
     starts_at_group: bool = False
+    output: tuple[str, str] | None = None
     handover: str | None = None
     replay_of: str | None = None
     mirror: tuple[str, str] | None = None
@@ -112,6 +113,7 @@ class ReadOptions(Where):
             admission=admission_of(options),
             group_id=_group_id(options, several),
             starts_at_group=_starts_at_group(options),
+            output=_output(options, scope),
             columns=_columns(options, metadata),
             value=value_options_of(options),
             ordered=flag(options, "ordered", True) if "ordered" in options else None,
@@ -207,6 +209,16 @@ def _starts_at_group(options: Mapping[str, str]) -> bool:
         if other.lower() in options:
             raise InvalidArgumentError(f"the options 'startAt' and {other!r} exclude each other")
     return True
+
+
+def _output(options: Mapping[str, str], scope: str) -> tuple[str, str] | None:
+    text = options.get("output")
+    if text is None:
+        return None
+    if "groupid" not in options:
+        raise InvalidArgumentError("the option 'output' needs 'groupId': what was read is noted beside that group")
+    before, slash, name = text.rpartition("/")
+    return check_name("scope", before) if slash else scope, check_name("stream", name)
 
 
 def _query_name(options: Mapping[str, str], option: str, several: Several | None) -> str | None:

@@ -111,6 +111,11 @@ OPTIONS: tuple[Option, ...] = (
         "a reader group, made if needed: its position is what the query has committed, and retention waits for it",
     ),
     Option("startAt", _STREAMING, "`last-committed`: a new query starts where its `groupId` stands, if that exists"),
+    Option(
+        "output",
+        _STREAMING,
+        "with `groupId`: the stream (or `scope/stream`) that the query writes; then `startAt` is exact",
+    ),
     Option("failOnDataLoss", _STREAMING, "whether a query fails at events truncated before it read them", "true"),
     Option("skip_truncated", _STREAMING, "the opposite of `failOnDataLoss`", "false"),
     _pravegas(

@@ -23,11 +23,12 @@ from nadi.client.reading.read_ahead import what_became_of
 from nadi.errors import NadiError, QueryTruncatedError, SegmentNotFoundError, TruncatedError
 from nadi.naming import parse_segment_name
 from nadi.spark.checkpoints.mirror import CheckpointMirror
-from nadi.spark.connections import Client, client_of
+from nadi.spark.connections import Client, batch_of_task, client_of
 from nadi.spark.options.admission import NO_LIMITS
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.divided import divided
 from nadi.spark.reading.positions import with_positions
+from nadi.spark.reading.query.notes import BatchNotes
 from nadi.spark.reading.query.offsets import Offsets
 from nadi.spark.reading.query.streams import QueryStreams
 from nadi.spark.reading.rows import read_pieces
@@ -79,6 +80,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         client, streams = self._begun()
         planned = client.run(self._planned(streams, Offsets.from_json(start), Offsets.from_json(end)))
+        if self._options.output is not None:
+            planned[0].borders = (start, end)
         if self._options.mirror is not None:
             self._mirror = self._mirror or CheckpointMirror(client.manager, self._options.scope, *self._options.mirror)
             client.run(self._mirror.keep())
@@ -87,6 +90,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, PiecesPartition)
         options = self._options
+        batch = batch_of_task()
+        if partition.borders is not None and batch is not None:
+            client = client_of(options.controller)
+            client.run(BatchNotes(client.manager, options).write(*batch, *partition.borders))
         try:
             yield from read_pieces(options, partition.pieces)
         except (TruncatedError, SegmentNotFoundError) as error:  # since the batch was planned

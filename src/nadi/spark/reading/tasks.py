@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
@@ -29,11 +30,11 @@ class Piece:
 
 
 class PiecesPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads. borders: the offsets of its batch, if this task is to note them."""
 
-    def __init__(self, pieces: tuple[Piece, ...]) -> None:
+    def __init__(self, pieces: tuple[Piece, ...], borders: tuple[dict[str, Any], dict[str, Any]] | None = None) -> None:
         super().__init__(pieces)
-        self.pieces = pieces
+        self.pieces, self.borders = pieces, borders
 
 
 def pieces_of(stream: str, slices: Iterable[SegmentSlice]) -> list[Piece]:

@@ -12,8 +12,8 @@ from nadi.client.aio import StreamManager
 from nadi.client.places.moments import HEAD, TAIL
 from nadi.errors import InvalidArgumentError, NotEmptyError
 from nadi.model.streamcut import StreamCut
+from nadi.spark.intents import SinkRecord, application
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.intents import SinkRecord, application
 
 
 @dataclass(frozen=True, slots=True)

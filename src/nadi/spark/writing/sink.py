@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from uuid import UUID
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from nadi.client.aio import Transaction
 from nadi.client.writing.transactions import let_go
 from nadi.errors import InvalidArgumentError, NadiError
-from nadi.spark.connections import Client, begin_task, client_of
+from nadi.spark.connections import Client, batch_of_task, begin_task, client_of
+from nadi.spark.intents import SinkRecord, abort_all, application, commit_all
 from nadi.spark.options.write import WriteOptions
-from nadi.spark.writing.intents import SinkRecord, abort_all, application, commit_all
 from nadi.spark.writing.modes import BatchPlan, drop_former
 
 _WRITING_LEASE_MS = 60_000
@@ -32,7 +31,6 @@ class Written(WriterCommitMessage):
 
     transaction: UUID | None
     query_id: str | None
-    batch_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,7 @@ class Columns:
 def write_rows(options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
     """Write a task's rows into a transaction of its own; it is aborted if anything goes wrong."""
     begin_task()
-    context = TaskContext.get()
-    query_id = context.getLocalProperty("sql.streaming.queryId") if context else None
-    batch_id = context.getLocalProperty("streaming.sql.batchId") if context else None
+    query_id, _ = batch_of_task() or (None, None)
     client = client_of(options.controller)
     txn: Transaction | None = None
     try:
@@ -87,7 +83,7 @@ def write_rows(options: WriteOptions, columns: Columns, batches: Iterator[pa.Rec
         if txn is not None:
             client.run(_abort(txn))
         raise
-    return Written(txn.txn_id if txn else None, query_id, batch_id)
+    return Written(txn.txn_id if txn else None, query_id)
 
 
 def write_now(options: WriteOptions, columns: Columns, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -102,7 +98,7 @@ def write_now(options: WriteOptions, columns: Columns, batches: Iterator[pa.Reco
     except NadiError:
         client.forget_event_writer(options.scope, options.stream)  # its stream may have been deleted
         raise
-    return Written(None, None, None)
+    return Written(None, None)
 
 
 def _events(
@@ -167,7 +163,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         if self._plan.skips:
-            return Written(None, None, None)
+            return Written(None, None)
         return super().write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -25,6 +25,7 @@ from nadi.spark.reading import plan
 from nadi.spark.reading.query.admission import Minimum, Room, dealt, shares
 from nadi.spark.reading.query.group import QueryGroup
 from nadi.spark.reading.query.lag import Lag
+from nadi.spark.reading.query.notes import BatchNotes
 from nadi.spark.reading.query.offsets import Offset, Offsets
 from nadi.spark.reading.query.progress import END, ROOM_FOR_ALL, Progress, StreamView, slices_of
 from nadi.spark.reading.tasks import Piece, pieces_of
@@ -59,11 +60,11 @@ class QueryStreams:
         """Where a new query starts."""
         await self._look()
 
-        at_group = await self._group.position() if self._group and self._options.starts_at_group else {}
+        committed = await self._committed() if self._options.starts_at_group else {}
 
         async def start(name: str) -> Offset:
-            if name in at_group:
-                return Offset(at_group[name])
+            if name in committed:
+                return Offset(committed[name])
             return Offset(await plan.start_of(self._manager, self._options.of_stream(name)))
 
         return Offsets(await _each(self._names, start))
@@ -156,6 +157,12 @@ class QueryStreams:
         await _each(self._names, stop)
 
     # --- inside -----------------------------------------------------------------------------
+
+    async def _committed(self) -> Mapping[str, StreamCut]:
+        """Where the query before this one ended, by stream."""
+        assert self._group is not None, "startAt needs it"
+        noted = await BatchNotes(self._manager, self._options).last() if self._options.output is not None else {}
+        return noted or await self._group.position()
 
     async def _look(self) -> None:
         """Find the streams, if it is time to."""

@@ -6,7 +6,8 @@ new transactions. So there is one record per query (or application) and stream, 
     batch 7, [transactions], pending  →  commit them together, idempotent  →  batch 7, done, behind its stream cut
 
 If batch 7 is requested again, the recorded transactions are rolled forward and the new ones aborted. What
-always holds: a query's transaction is committed only while it is in the record.
+always holds: a query's transaction is committed only while it is in the record. A record that is closed takes no batch
+any more: so another query knows what was the last, and goes on behind it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Intent(msgspec.Struct, frozen=True):
     done: bool
     cut: str | None = None  # of the stream, behind all of the batch's events, once that is known
     former: str | None = None  # another, before which everything is dropped after the commit
+    is_closed: bool = False  # another query goes on behind this batch
 
 
 class SinkRecord:
@@ -75,6 +77,13 @@ class SinkRecord:
             held = await self._table.get(self._key)
             intent = msgspec.json.decode(held.value, type=Intent) if held else None
             version = held.version if held else ABSENT
+            if intent is not None and intent.is_closed:
+                await abort_all(self._manager, self._options, transactions)
+                raise ConflictError(
+                    f"batch {batch} of {self._name} is not written to {self._options.scope}/{self._options.stream}: "
+                    f"another query has taken its place behind batch {intent.batch}, for which its checkpoint was "
+                    "taken for lost (startAt, output). Don't start it again"
+                )
             if intent is not None and intent.batch > batch:
                 await abort_all(self._manager, self._options, transactions)
                 if self._skips:
@@ -97,12 +106,39 @@ class SinkRecord:
             if not is_stored:
                 await tries.lost()
 
+    async def close(self) -> int:
+        """End the writer: what it was committing is in the stream, and no batch of it comes any more. Return its last
+        batch, -1 if there was none."""
+        await self._table.create()
+        tries = Tries(f"the record of {self._name}")
+        while True:
+            held = await self._table.get(self._key)
+            last = msgspec.json.decode(held.value, type=Intent) if held else Intent(-1, [], True)
+            if last.is_closed:
+                return last.batch
+            if not last.done:
+                last = await self._finished(last)
+            if await self._put(replace(last, is_closed=True), held.version if held else ABSENT):
+                return last.batch
+            await tries.lost()
+
     async def abort(self, transactions: Sequence[UUID]) -> None:
         """Abort those transactions that aren't recorded."""
         await self._table.create()
         held = await self._table.get(self._key)
         kept = msgspec.json.decode(held.value, type=Intent).transactions if held else []
         await abort_all(self._manager, self._options, set(transactions) - set(kept))
+
+    async def _finished(self, intent: Intent) -> Intent:
+        """The intent once its batch is in the stream; that of the batch before if it never can be."""
+        what = f"batch {intent.batch} of {self._name}"
+        try:
+            cut = await commit_all(self._manager, self._options, intent.transactions, what)
+        except TransactionFailedError:
+            if len(intent.transactions) > TXN_TOGETHER_MAX:
+                raise  # some of it may be there
+            return Intent(intent.batch - 1, [], True)
+        return replace(intent, done=True, cut=_text(cut))
 
     async def _put(self, intent: Intent, version: int) -> bool:
         """False if the record has to be read again: another driver changed it, or the reply was lost."""
