@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from nadi.client.control.security import Credentials
 
 _Result = TypeVar("_Result")
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
+_SEEN_S = 10.0
 _tasks = 0
 
 
@@ -47,8 +49,17 @@ class Client:
             validate_host_name=controller.validate_host_name,
             blocking=True,
         )
+        self._seen: dict[tuple[str, str], float] = {}
         self._event_writers: dict[tuple[str, str], aio.EventWriter] = {}
         self.writers: dict[tuple[str, str], aio.TransactionalEventWriter] = {}
+
+    def has_seen(self, scope: str, stream: str) -> bool:
+        """Whether the stream was there lately."""
+        return time.monotonic() - self._seen.get((scope, stream), -_SEEN_S) < _SEEN_S
+
+    def see(self, scope: str, stream: str) -> None:
+        """The stream is there now."""
+        self._seen[scope, stream] = time.monotonic()
 
     def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return self.thread.run(work)

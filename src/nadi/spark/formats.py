@@ -103,7 +103,9 @@ class Source:
         self._check_any()
         options = WriteOptions.from_spark(self._given, use, self._format)
         client = client_of(options.controller)
-        client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))
+        if use is Use.WRITE or not client.has_seen(options.scope, options.stream):  # a query asks twice in each batch
+            client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))
+            client.see(options.scope, options.stream)
         return options if options.value is None else _with_encoding(options, options.value, schema)
 
 

@@ -24,6 +24,7 @@ from nadi.backoff import Tries
 from nadi.client.aio import ABSENT, StreamManager, Table
 from nadi.client.control.patience import TimeLimit
 from nadi.client.manager.streams import stores_of
+from nadi.client.tables.table import value_or_none
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
@@ -38,6 +39,7 @@ from nadi.spark.options.write import WriteOptions
 
 TABLE = "spark-sinks"
 _COMMIT_TIMEOUT_S = 120.0
+_FIRST_POLL_S = 0.001  # a small batch is merged within a few
 
 
 class Intent(msgspec.Struct, frozen=True):
@@ -65,69 +67,74 @@ class SinkRecord:
 
     async def last(self) -> Intent | None:
         """What was written last, or is being written."""
-        await self._table.create()
-        held = await self._table.get(self._key)
-        return msgspec.json.decode(held.value, type=Intent) if held else None
+        return (await self._read())[0]
 
     async def commit(self, batch: int, transactions: Sequence[UUID], former: StreamCut | None = None) -> None:
         """Make the batch part of the stream if it isn't yet; return once readers can see it. former: kept with it."""
-        await self._table.create()
         tries = Tries(f"the record of {self._name}")
+        intent, version = await self._read()
         while True:
-            held = await self._table.get(self._key)
-            intent = msgspec.json.decode(held.value, type=Intent) if held else None
-            version = held.version if held else ABSENT
-            if intent is not None and intent.is_closed:
-                await abort_all(self._manager, self._options, transactions)
-                raise ConflictError(
-                    f"batch {batch} of {self._name} is not written to {self._options.scope}/{self._options.stream}: "
-                    f"another query has taken its place behind batch {intent.batch}, for which its checkpoint was "
-                    "taken for lost (startAt, output). Don't start it again"
-                )
-            if intent is not None and intent.batch > batch:
+            if intent is not None and (intent.is_closed or intent.batch > batch):
                 await abort_all(self._manager, self._options, transactions)
                 if self._skips:
                     return
-                raise ConflictError(
-                    f"batch {batch} of {self._name} comes after batch {intent.batch} was written to "
-                    f"{self._options.scope}/{self._options.stream}: its checkpoint is older than the stream; use a new "
-                    "checkpoint"
-                )
+                raise self._passed(batch, intent)
             if intent is not None and not intent.done:
                 what = f"batch {intent.batch} of {self._name}"
                 cut = await commit_all(self._manager, self._options, intent.transactions, what)
-                is_stored = await self._put(replace(intent, done=True, cut=_text(cut)), version)
+                intent = replace(intent, done=True, cut=_text(cut))
             elif intent is not None and intent.batch == batch:
-                extra = set(transactions) - set(intent.transactions)
-                await abort_all(self._manager, self._options, extra)
+                await abort_all(self._manager, self._options, set(transactions) - set(intent.transactions))
                 return
             else:
-                is_stored = await self._put(Intent(batch, list(transactions), False, former=_text(former)), version)
-            if not is_stored:
+                intent = Intent(batch, list(transactions), False, former=_text(former))
+            stored = await self._put(intent, version)
+            if stored is None:
                 await tries.lost()
+                intent, version = await self._read()
+            else:
+                version = stored
 
     async def close(self) -> int:
         """End the writer: what it was committing is in the stream, and no batch of it comes any more. Return its last
         batch, -1 if there was none."""
-        await self._table.create()
         tries = Tries(f"the record of {self._name}")
         while True:
-            held = await self._table.get(self._key)
-            last = msgspec.json.decode(held.value, type=Intent) if held else Intent(-1, [], True)
+            found, version = await self._read()
+            last = found or Intent(-1, [], True)
             if last.is_closed:
                 return last.batch
             if not last.done:
                 last = await self._finished(last)
-            if await self._put(replace(last, is_closed=True), held.version if held else ABSENT):
+            if await self._put(replace(last, is_closed=True), version) is not None:
                 return last.batch
             await tries.lost()
 
     async def abort(self, transactions: Sequence[UUID]) -> None:
         """Abort those transactions that aren't recorded."""
-        await self._table.create()
-        held = await self._table.get(self._key)
-        kept = msgspec.json.decode(held.value, type=Intent).transactions if held else []
+        intent, _ = await self._read()
+        kept = intent.transactions if intent is not None else []
         await abort_all(self._manager, self._options, set(transactions) - set(kept))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _passed(self, batch: int, intent: Intent) -> ConflictError:
+        stream = f"{self._options.scope}/{self._options.stream}"
+        if intent.is_closed:
+            return ConflictError(
+                f"batch {batch} of {self._name} is not written to {stream}: another query has taken its place behind "
+                f"batch {intent.batch}, for which its checkpoint was taken for lost (startAt, output). Don't start it "
+                "again"
+            )
+        return ConflictError(
+            f"batch {batch} of {self._name} comes after batch {intent.batch} was written to {stream}: its checkpoint "
+            "is older than the stream; use a new checkpoint"
+        )
+
+    async def _read(self) -> tuple[Intent | None, int]:
+        """The record and its version."""
+        held = await value_or_none(self._table, self._key)
+        return (None, ABSENT) if held is None else (msgspec.json.decode(held.value, type=Intent), held.version)
 
     async def _finished(self, intent: Intent) -> Intent:
         """The intent once its batch is in the stream; that of the batch before if it never can be."""
@@ -140,15 +147,17 @@ class SinkRecord:
             return Intent(intent.batch - 1, [], True)
         return replace(intent, done=True, cut=_text(cut))
 
-    async def _put(self, intent: Intent, version: int) -> bool:
-        """False if the record has to be read again: another driver changed it, or the reply was lost."""
+    async def _put(self, intent: Intent, version: int) -> int | None:
+        """The new version; None if the record has to be read again: another driver changed it, or the reply was
+        lost."""
+        if version == ABSENT:
+            await self._table.create()
         try:
-            await self._table.put(self._key, msgspec.json.encode(intent), version)
+            return await self._table.put(self._key, msgspec.json.encode(intent), version)
         except ClosedError:
             raise
         except (ConditionFailedError, UnavailableError):
-            return False
-        return True
+            return None
 
 
 async def commit_all(
@@ -172,11 +181,11 @@ async def commit_all(
     cut: StreamCut | None = None
     async with TimeLimit(_COMMIT_TIMEOUT_S, lambda: late):
         for group in groups:
-            is_merged = False
-            while not is_merged:
-                is_merged, cut = await controller.find_commit(scope, stream, group)
-                if not is_merged:
-                    await asyncio.sleep(options.poll_s)
+            pause_s = _FIRST_POLL_S
+            while not (found := await controller.find_commit(scope, stream, group))[0]:
+                await asyncio.sleep(min(pause_s, options.poll_s))
+                pause_s *= 2
+            cut = found[1]
     return cut
 
 

@@ -39,11 +39,11 @@ class ReadOptions(Where):
     admission: how much a batch of a query may hold. group_id: the reader group whose position a query's commits are;
     starts_at_group: a new query starts there. output: scope and name of the stream that it writes.
     handover: the name by which another takes over from the query; replay_of: that of the query it takes over from.
-    mirror: a name, and the checkpoint folder kept under it. skip_truncated: a streaming query continues after truncated events.
-    on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is read
-    instead of events. value, target: what events are parsed as, the second once that is planned. ordered: whether one
-    task reads all segments of a key; None: a segment is read by one task in a streaming query, and by any number in a
-    batch.
+    mirror: a name, and the checkpoint folder kept under it. skip_truncated: a streaming query continues after truncated
+    events. on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is
+    read instead of events. value, target: what events are parsed as, the second once that is planned. ordered: whether
+    one task reads all segments of a key; None: a segment is read by one task in a streaming query, and by any number in
+    a batch.
     """
 
     start: Place | None = None
