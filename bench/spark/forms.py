@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.spark import batches, first, reads, writes
+from bench.spark import batches, chains, first, reads, writes
 from bench.spark.setting import QUICK, Bench, Sizes, opened
 from bench.spark.tally import Row
 
@@ -22,6 +22,7 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "read": reads.read,
     "batch": batches.batches,
     "stream": batches.streams,
+    "chain": chains.chains,
     "write": writes.writes,
     "first": first.first,
 }

@@ -9,21 +9,33 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
 
-class NothingReader(DataSourceReader, DataSourceStreamReader):
+class NothingReader(DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        yield _rows()
+
+
+class NothingStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:
         return {"batch": 0}
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
         return {"batch": start["batch"] + 1}
 
-    def partitions(self, start: Any = None, end: Any = None) -> list[InputPartition]:
+    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
         return [InputPartition(0)]
 
     def commit(self, end: Any) -> None:
         pass
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"event": [b"x"]})
+        yield _rows()
+
+
+def _rows() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"event": [b"x"]})
 
 
 class NothingSource(DataSource):
@@ -37,8 +49,8 @@ class NothingSource(DataSource):
     def reader(self, schema: Any) -> NothingReader:
         return NothingReader()
 
-    def streamReader(self, schema: Any) -> NothingReader:
-        return NothingReader()
+    def streamReader(self, schema: Any) -> NothingStreamReader:
+        return NothingStreamReader()
 
 
 def registered(spark: Any) -> str:

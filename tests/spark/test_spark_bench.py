@@ -32,7 +32,7 @@ def test_reads_and_micro_batches_have_ratios(spark: Any, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_streams_writes_and_a_new_session_have_figures(spark: Any, tmp_path: Path) -> None:
-    found = figures_of(["stream", "write", "first"], tmp_path, spark)
+    found = figures_of(["stream", "chain", "write", "first"], tmp_path, spark)
     assert all(row.value > 0 for row in found.values())
     assert {name for name, row in found.items() if row.mark is not None} == {
         "stream to stream, exactly once",
