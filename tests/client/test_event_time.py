@@ -362,11 +362,14 @@ def test_cuts_for_a_time_before_the_head_are_the_head(manager: StreamManager) ->
         assert times(manager, stream, cuts.at_event_time(60))[-1] == 60
 
 
-@pytest.mark.parametrize(("scanned", "entry"), [(100, 200), (1_000, 200), (1 << 18, 1 << 20)])
+@pytest.mark.parametrize(
+    ("scanned", "entry", "usual"), [(100, 200, 20), (1_000, 200, 100), (1 << 18, 1 << 20, 1 << 12)]
+)
 async def test_a_long_mark_stream_is_searched(
-    server: RestartableServer, monkeypatch: pytest.MonkeyPatch, scanned: int, entry: int
+    server: RestartableServer, monkeypatch: pytest.MonkeyPatch, scanned: int, entry: int, usual: int
 ) -> None:
-    for constant, value in (("SCANNED_BYTES", scanned), ("ENTRY_MAX_BYTES", entry), ("_NEAR_BYTES", scanned)):
+    sizes = {"SCANNED_BYTES": scanned, "ENTRY_MAX_BYTES": entry, "_NEAR_BYTES": scanned, "_ENTRY_USUAL_BYTES": usual}
+    for constant, value in sizes.items():
         monkeypatch.setattr(watermarks, constant, value)
     rng = random.Random(scanned)
     name = f"st{next(_names)}"
