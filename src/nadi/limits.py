@@ -112,6 +112,7 @@ TIME_INDEX_MS = 1_000  # a segment's time index has at most one entry in it
 TIME_INDEX_BYTES = 4 * KIB  # and one entry, of about 40 bytes on disk, for this many: it stays about 1 % of the data
 TIME_INDEX_MOST_MS = 10_000  # or one entry in this time, if fewer bytes arrive
 MOMENTS_AT_ONCE = 4_000  # of these entries in one reply
+WATERMARKS_AT_ONCE = 16_384  # that a task of Spark's keeps of those of a segment
 TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment, deleted with one checkpoint
 
 LOAD_SEGMENTS = 10_000  # measured in one container; 200 bytes and 0.3 us a second each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import random
 import time
@@ -361,12 +362,15 @@ def test_cuts_for_a_time_before_the_head_are_the_head(manager: StreamManager) ->
         assert times(manager, stream, cuts.at_event_time(60))[-1] == 60
 
 
-@pytest.mark.parametrize(("scanned", "entry"), [(100, 200), (1_000, 200), (1 << 18, 1 << 20)])
+@pytest.mark.parametrize(
+    ("scanned", "entry", "usual"), [(100, 200, 20), (1_000, 200, 100), (1 << 18, 1 << 20, 1 << 12)]
+)
 async def test_a_long_mark_stream_is_searched(
-    server: RestartableServer, monkeypatch: pytest.MonkeyPatch, scanned: int, entry: int
+    server: RestartableServer, monkeypatch: pytest.MonkeyPatch, scanned: int, entry: int, usual: int
 ) -> None:
-    monkeypatch.setattr(watermarks, "SCANNED_BYTES", scanned)
-    monkeypatch.setattr(watermarks, "ENTRY_MAX_BYTES", entry)
+    sizes = {"SCANNED_BYTES": scanned, "ENTRY_MAX_BYTES": entry, "_NEAR_BYTES": scanned, "_ENTRY_USUAL_BYTES": usual}
+    for constant, value in sizes.items():
+        monkeypatch.setattr(watermarks, constant, value)
     rng = random.Random(scanned)
     name = f"st{next(_names)}"
 
@@ -393,6 +397,17 @@ async def test_a_long_mark_stream_is_searched(
             following = stored[number + 1].upper if number < 59 else None
             windows = watermarks.TimeWindows(stores_of(manager), "sc", name)
             assert await windows.at({0: number}) == TimeWindow(one.lower, following)
+        for low in (stored[0].lower - 1, *(one.lower for one in stored[::7])):
+            accepted = [one for one in stored if one.lower <= low]
+            start = await watermarks.find_last(stores_of(manager), "sc", name, functools.partial(_is_at_most, low))
+            following_ones = [one async for _, one in watermarks.watermarks(stores_of(manager), "sc", name, start)]
+            assert accepted[-1:] == [one for one in following_ones if one.lower <= low][-1:]
+            skipped = len(accepted) - sum(one.lower <= low for one in following_ones)
+            assert skipped >= len(accepted) - 1 - scanned // 73  # the size of an entry
+
+
+def _is_at_most(lower: int, watermark: Watermark) -> bool:
+    return watermark.lower <= lower
 
 
 def _trimmed(manager: StreamManager, stream: str) -> bool:

@@ -41,6 +41,7 @@ _OF_SCHEMA = {
     "trust_store",
     "validate_host_name",
     "columns",
+    "eventtimeunit",
     "value_format",
     "value_schema",
     "value_version",
@@ -149,8 +150,7 @@ def _readable(options: ReadOptions, schema: StructType) -> ReadOptions:
             )
         return options
     found = ", ".join(f"{field.name} {field.dataType.typeName()}" for field in schema.fields)
-    if found != schema_of(options.columns):
-        raise InvalidArgumentError(
-            f"a stream is read with its own schema, {schema_of(options.columns)}: leave out .schema(...)"
-        )
+    own = schema_of(options.columns, options.event_time_unit)
+    if found != own:
+        raise InvalidArgumentError(f"a stream is read with its own schema, {own}: leave out .schema(...)")
     return options

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from nadi.client.reading.boundary import segment_ranges
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.shared.revisioned_stream import RevisionedStream, open_revisioned_stream
-from nadi.errors import StreamNotFoundError, TruncatedError
+from nadi.client.shared.revisioned_stream import Extent, RevisionedStream, open_revisioned_stream
+from nadi.errors import InvalidStreamCutError, StreamNotFoundError, TruncatedError
 from nadi.limits import KIB, MIB
 from nadi.model.cutorder import CutOrder, compare_shared
 from nadi.model.streamcut import StreamCut
@@ -23,6 +23,8 @@ from nadi.naming import MARK_PREFIX
 
 ENTRY_MAX_BYTES = 1 * MIB  # more than an entry with the most segments takes
 SCANNED_BYTES = 256 * KIB  # a stretch of a mark stream that is short enough to read through
+_NEAR_BYTES = 16 * KIB  # one that is read through by those who ask often
+_ENTRY_USUAL_BYTES = 4 * KIB
 _TRIES = 5  # while the mark stream is truncated as it is read
 
 
@@ -146,31 +148,51 @@ async def _last_two(
 async def find_start(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:
     """An entry to start reading at, to meet the last two watermarks that `is_before` accepts, if there are two.
 
-    The entries are halved until few are left, so that a year of watermarks costs about thirty lookups.
+    A year of watermarks costs about forty requests.
     """
     marks = await _opened(stores, scope, stream)
     try:
         extent = await marks.extent()
-        low, high = extent.start, extent.end
-        while high - low > SCANNED_BYTES:
-            middle = (low + high) // 2
-            at = await marks.boundary(middle)
-            if at >= high:
-                break
-            if is_before(await _first(marks, at, extent.end)):
-                low = at
-            else:
-                high = middle
-        back = low - ENTRY_MAX_BYTES
+        back = await _narrowed(marks, extent, is_before, SCANNED_BYTES) - ENTRY_MAX_BYTES
         return await marks.boundary(back) if back > extent.start else extent.start
     except TruncatedError:
         return 0  # it was truncated meanwhile, which leaves little
 
 
+async def find_last(stores: SegmentStores, scope: str, stream: str, is_before: Callable[[Watermark], bool]) -> int:
+    """An entry to start reading at, to meet the last watermark that `is_before` accepts, soon; or the oldest entry.
+
+    It is looked for from the end on, so that the last entries cost two requests.
+    """
+    marks = await _opened(stores, scope, stream)
+    try:
+        return await _narrowed(marks, await marks.extent(), is_before, _NEAR_BYTES)
+    except TruncatedError:
+        return 0
+
+
+async def _narrowed(
+    marks: RevisionedStream, extent: Extent, is_before: Callable[[Watermark], bool], most_bytes: int
+) -> int:
+    """The oldest entry or one that `is_before` accepts, with the last that it accepts less than `most_bytes` behind."""
+    low, high, step = extent.start, extent.end, most_bytes
+    while high - low > most_bytes:
+        middle = max((low + high) // 2, high - step)
+        at = await marks.boundary(middle)
+        if at < high and is_before(await _first(marks, at, extent.end)):
+            low = at
+        else:
+            high = middle  # no entry begins between it and `at`
+        step *= 4
+    return low
+
+
 async def _first(marks: RevisionedStream, start: int, end: int) -> Watermark:
-    async with aclosing(marks.read(start, min(end, start + ENTRY_MAX_BYTES))) as records:
-        async for record in records:
-            return decode_watermark(record.data)
+    for most_bytes in (_ENTRY_USUAL_BYTES, ENTRY_MAX_BYTES):
+        with suppress(InvalidStreamCutError):  # the entry goes on there
+            async with aclosing(marks.read(start, min(end, start + most_bytes))) as records:
+                async for record in records:
+                    return decode_watermark(record.data)
     raise AssertionError("an entry begins there")
 
 

@@ -16,10 +16,13 @@ TYPES = {  # of all columns there are, as Spark writes them
     "position_before": "string",
     "position": "string",
     "append_time": "timestamp",
+    "event_time": "timestamp",
 }
 VALUE = "value"  # its type is that of the events' schema
 USUAL = ("event", "scope", "stream", "segment_id", "offset")
-APPEND_TIME = "append_time"
+APPEND_TIME, EVENT_TIME = "append_time", "event_time"
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of the option `eventTimeUnit`
+USUAL_UNIT, NO_UNIT = "ms", "none"
 POSITIONS = ("position_before", "position")
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "Streams": "scope_name string, stream_name string",
@@ -33,7 +36,7 @@ def named_schema(options: Mapping[str, str]) -> str | None:
     if "metadata" in options:
         return METADATA_SCHEMAS.get(options["metadata"], schema_of(USUAL))
     columns = columns_of(options)
-    return None if VALUE in columns else schema_of(columns)
+    return None if VALUE in columns else schema_of(columns, event_time_unit(options, columns))
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -58,10 +61,27 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     return names
 
 
-def schema_of(columns: tuple[str, ...]) -> str:
-    """The columns as Spark's schema.
+def event_time_unit(options: Mapping[str, str], columns: tuple[str, ...]) -> str:
+    """In which the stream's writers note times, or "none"; InvalidArgumentError for others."""
+    text = options.get("eventtimeunit")
+    if text is None:
+        return USUAL_UNIT
+    if text.lower() not in (*PER_SECOND, NO_UNIT):
+        raise InvalidArgumentError(
+            f"the option 'eventTimeUnit' is {text[:40]!r}: it must be {', '.join(PER_SECOND)} since 1970, or {NO_UNIT}"
+        )
+    if EVENT_TIME not in columns:
+        raise InvalidArgumentError(
+            f"the option 'eventTimeUnit' has no effect where 'columns' leaves out {EVENT_TIME!r}"
+        )
+    return text.lower()
+
+
+def schema_of(columns: tuple[str, ...], unit: str = USUAL_UNIT) -> str:
+    """The columns as Spark's schema. unit: of event times, which without one are numbers.
 
     >>> schema_of(("event", "offset"))
     'event binary, offset long'
     """
-    return ", ".join(f"{name} {TYPES[name]}" for name in columns)
+    types = TYPES | {EVENT_TIME: "long"} if unit == NO_UNIT else TYPES
+    return ", ".join(f"{name} {types[name]}" for name in columns)

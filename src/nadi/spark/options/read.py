@@ -15,7 +15,7 @@ from nadi.limits import MIB, PREFIXED_NAME_MAX_CHARS
 from nadi.model.streamcut import StreamCut
 from nadi.naming import check_name
 from nadi.spark.options.admission import NO_LIMITS, Admission, admission_of
-from nadi.spark.options.columns import METADATA_SCHEMAS, USUAL, columns_of
+from nadi.spark.options.columns import METADATA_SCHEMAS, USUAL, USUAL_UNIT, columns_of, event_time_unit
 from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
@@ -43,7 +43,7 @@ class ReadOptions(Where):
     events. on_damage: whether damaged data fails its task, or is skipped. direct: who reads tier 2. metadata: what is
     read instead of events. value, target: what events are parsed as, the second once that is planned. ordered: whether
     one task reads all segments of a key; None: a segment is read by one task in a streaming query, and by any number in
-    a batch.
+    a batch. event_time_unit: of the times that the streams' writers note.
     """
 
     start: Place | None = None
@@ -65,6 +65,7 @@ class ReadOptions(Where):
     mirror: tuple[str, str] | None = None
     direct: str = AUTO
     columns: tuple[str, ...] = USUAL
+    event_time_unit: str = USUAL_UNIT
     value: ValueOptions | None = None
     target: Target | None = None
     ordered: bool | None = None
@@ -114,7 +115,8 @@ class ReadOptions(Where):
             group_id=_group_id(options, several),
             starts_at_group=_starts_at_group(options),
             output=_output(options, scope),
-            columns=_columns(options, metadata),
+            columns=(columns := _columns(options, metadata)),
+            event_time_unit=event_time_unit(options, columns),
             value=value_options_of(options),
             ordered=flag(options, "ordered", True) if "ordered" in options else None,
             handover=_query_name(options, "handover", several),

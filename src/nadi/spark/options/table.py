@@ -131,9 +131,16 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "columns",
         _READS,
-        "those that are read, with commas between: also `position_before` and `position`, the cuts around a row, and "
-        "`append_time`",
+        "those that are read, with commas between: also `position_before` and `position`, the cuts around a row, "
+        "`append_time` and `event_time`",
         "event, scope, stream, segment_id, offset",
+    ),
+    Option(
+        "eventTimeUnit",
+        _READS,
+        "of the times that writers noted, in the column `event_time`: `s`, `ms`, `us` or `ns` since 1970; `none`: the "
+        "column is a long",
+        "ms",
     ),
     Option(
         "value_format",

@@ -11,10 +11,11 @@ import pyarrow as pa
 from nadi.limits import MIB
 from nadi.model.event import EventBlock
 from nadi.spark.connections import Client, begin_task, client_of
-from nadi.spark.options.columns import APPEND_TIME, POSITIONS, VALUE
+from nadi.spark.options.columns import APPEND_TIME, EVENT_TIME, NO_UNIT, POSITIONS, VALUE
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.appended import AppendTimes
 from nadi.spark.reading.direct.blocks import segment_blocks
+from nadi.spark.reading.event_times import EventTimes
 from nadi.spark.reading.positions import PositionTexts
 from nadi.spark.reading.tasks import Piece
 from nadi.spark.values.types import plain
@@ -31,6 +32,7 @@ TYPES = {
     "position_before": pa.string(),
     "position": pa.string(),
     "append_time": pa.timestamp("us", "UTC"),
+    "event_time": pa.timestamp("us", "UTC"),
 }
 _BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of these
 _MAX_ROWS = 50_000
@@ -50,8 +52,7 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
             names = {"scope": options.scope, "stream": stream}
             constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in names.items()}
             parser = _parser_of(options, client, stream)
-        times = AppendTimes(client, options.scope, piece) if APPEND_TIME in options.columns else None
-        made = _Batches(options, piece, constant, parser, times)
+        made = _Batches(options, client, piece, constant, parser)
         held: list[EventBlock] = []
         rows = size = 0
         for block in client.thread.each(segment_blocks(options, client, piece)):
@@ -76,7 +77,8 @@ def _parser_of(options: ReadOptions, client: Client, stream: str) -> ValueParser
 def arrow_schema(options: ReadOptions) -> pa.Schema:
     """The columns of the read."""
     value = {} if options.target is None else {VALUE: plain(options.target.kind)}
-    return pa.schema([(name, (TYPES | value)[name]) for name in options.columns])
+    number = {EVENT_TIME: pa.int64()} if options.event_time_unit == NO_UNIT else {}
+    return pa.schema([(name, (TYPES | value | number)[name]) for name in options.columns])
 
 
 class _Batches:
@@ -85,13 +87,16 @@ class _Batches:
     def __init__(
         self,
         options: ReadOptions,
+        client: Client,
         piece: Piece,
         constant: dict[str, pa.Array],
         parser: ValueParser | None,
-        times: AppendTimes | None,
     ) -> None:
-        self._piece, self._constant, self._parser, self._times = piece, constant, parser, times
+        self._piece, self._constant, self._parser = piece, constant, parser
         self._schema = arrow_schema(options)
+        names, scope, unit = options.columns, options.scope, options.event_time_unit
+        self._append_times = AppendTimes(client, scope, piece) if APPEND_TIME in names else None
+        self._event_times = EventTimes(client, scope, piece, unit) if EVENT_TIME in names else None
         is_placed = any(name in options.columns for name in POSITIONS)
         self._texts = PositionTexts(options.scope, piece) if is_placed else None
 
@@ -103,8 +108,10 @@ class _Batches:
             columns["event"] = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
         if self._texts is not None:
             columns |= self._positions(self._texts, offsets, blocks)
-        if self._times is not None:
-            columns[APPEND_TIME] = self._times.of(offsets).cast(TYPES[APPEND_TIME])
+        if self._append_times is not None:
+            columns[APPEND_TIME] = self._append_times.of(offsets).cast(TYPES[APPEND_TIME])
+        if self._event_times is not None:
+            columns[EVENT_TIME] = self._event_times.of(offsets)
         rows, total = None, len(offsets)
         if self._parser is not None:
             parsed = self._parser.parse(columns["event"], self._piece.segment_id, offsets)
