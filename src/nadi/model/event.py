@@ -78,6 +78,22 @@ class EventBlock:
         return both.take(int_array(np.arange(1, 2 * count, 2)))
 
 
+@dataclass(frozen=True, slots=True)
+class EventPlaces:
+    """Where events that follow each other lie in a segment, without their bytes; the fields as in `EventBlock`."""
+
+    starts: np.ndarray[Any, np.dtype[np.int64]]
+    offset: int
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the int64 offset in the segment of each event's header."""
+        return self.starts + self.offset
+
+
 def joined(blocks: Sequence[EventBlock]) -> EventBlock:
     """Return consecutive blocks of a segment as one block, in a copy."""
     data = memoryview(b"".join([block.data for block in blocks]))

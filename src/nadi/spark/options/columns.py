@@ -20,6 +20,7 @@ TYPES = {  # of all columns there are, as Spark writes them
 VALUE = "value"  # its type is that of the events' schema
 USUAL = ("event", "scope", "stream", "segment_id", "offset")
 APPEND_TIME = "append_time"
+NEED_EVENTS = ("event", VALUE)  # the others need to know no more than where events lie
 POSITIONS = ("position_before", "position")
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "Streams": "scope_name string, stream_name string",
