@@ -21,7 +21,6 @@ from nadi.limits import (
     EVENT_SIZES_AT_ONCE,
     EVENT_SIZES_LISTED,
     EVENT_SIZES_SCANNED_BYTES,
-    EVENT_SIZES_TURN_BYTES,
     HOPS_A_COMMAND,
     MAX_LARGE_EVENT_BYTES,
 )
@@ -32,7 +31,7 @@ from nadi.wire import commands as wire
 from nadi.wire.event_sizes import Numbers, packed_sizes
 from nadi.wire.fields import Buffer
 
-Read = Callable[[int, int], Awaitable[Buffer]]  # up to so many bytes from an offset; none at the segment's end
+Read = Callable[[int, int], Awaitable[Buffer]]  # about so many bytes from an offset; none at the segment's end
 
 
 class SizesOfEvents:
@@ -107,23 +106,26 @@ class _Search:
 
     async def _block(self, limit: int) -> memoryview:
         if self.checked > self.reached:
-            return memoryview(await self._read(self.checked, limit - self.checked))
+            return await self._bytes(self.checked, limit - self.checked)
         return await self._at_least_header(self.checked, limit - self.checked)
 
     async def _at_least_header(self, at: int, most: int) -> memoryview:
         """Bytes from `at` on, at least a header, unless the segment or what is asked for ends before."""
-        block = more = memoryview(await self._read(at, most))
+        block = more = await self._bytes(at, most)
         while len(block) < min(HEADER_BYTES, most) and more:
-            more = memoryview(await self._read(at + len(block), most - len(block)))
+            more = await self._bytes(at + len(block), most - len(block))
             block = memoryview(bytes(block) + bytes(more))
         return block
+
+    async def _bytes(self, at: int, most: int) -> memoryview:
+        return memoryview(await self._read(at, most))[:most]  # a read gives more where few were wanted
 
     async def _events(self, block: memoryview) -> int:
         """Add the whole events of a block that begins at `reached`; return where the one ends that follows them, or
         `reached` if that isn't known."""
         at = 0
         while self._left and at + HEADER_BYTES <= len(block):
-            size = await self._some(block[at : at + EVENT_SIZES_TURN_BYTES])
+            size = await self._some(block[at:])
             at += size
             if size:
                 continue
@@ -139,11 +141,11 @@ class _Search:
         sizes: list[int] = []
 
         def work() -> int:
-            block, size = whole_events(data, self.reached, max_events=min(self._left, EVENT_SIZES_A_TURN))
+            block, size = whole_events(data, self.reached, max_events=self._left, max_steps=EVENT_SIZES_A_TURN)
             sizes.append(size)
             if size:
                 self._add(np.diff(block.starts, append=size))
-            return len(block) // HOPS_A_COMMAND
+            return min(len(block), EVENT_SIZES_A_TURN) // HOPS_A_COMMAND
 
         await self._rota.do(work)
         return sizes[0]
