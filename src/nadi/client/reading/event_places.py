@@ -13,7 +13,7 @@ from nadi.client.reading.segment_range import ReadBytes, read_segment_range
 from nadi.client.segments.located import list_event_sizes
 from nadi.client.segments.segment_input import read_bytes
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import DamagedDataError, InvalidArgumentError, TruncatedError
+from nadi.errors import InvalidArgumentError, TruncatedError
 from nadi.limits import EVENT_SIZES_LISTED
 from nadi.model.event import EventBlock, EventPlaces
 from nadi.wire.event_sizes import EventSizes
@@ -47,7 +47,7 @@ async def event_places(
             asked = asked or ask()
             try:
                 page = await asked
-            except (DamagedDataError, TruncatedError, InvalidArgumentError):
+            except (TruncatedError, InvalidArgumentError):
                 break  # a reader knows what is wrong, and where to go on
             asked = None
             if page is None or (page.reached, page.checked) <= (reached, checked):

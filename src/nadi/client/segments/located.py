@@ -43,8 +43,8 @@ async def list_event_sizes(
     stores: SegmentStores, segment: str, start: int, checked: int, end: int, most: int
 ) -> EventSizes | None:
     """How long the events from `start` to `end` are, a page of them, as `wire.ListEventSizes` says; None from a server
-    that doesn't know the question. SegmentNotFoundError, TruncatedError, DamagedDataError, PermissionDeniedError as for
-    a read."""
+    that doesn't know the question. SegmentNotFoundError, TruncatedError, PermissionDeniedError as for a read; damage
+    ends the page."""
     try:
         connection = await stores.connection(segment)
     except UnavailableError:

@@ -1,7 +1,7 @@
 """How long the events of a range are, for those who need nothing else of them: found in the stored bytes.
 
-All bytes are read, checked and held against what events look like, as if they were sent: so whoever asks meets what
-a reader would, but for what only a reader has a word for. There the answer ends, and whoever asked reads on.
+All bytes are read and checked, as if they were sent. Where they are damaged, or aren't events, or the segment ends, the
+answer ends too, and whoever asked reads on: so errors are those of a read.
 
 A range may be long, and anyone who may read can ask. So an answer covers so many bytes and so many events; an event of
 more bytes is looked at by several, which begin where the one before stopped. Only a few answers are made at a time, and
@@ -42,7 +42,7 @@ class SizesOfEvents:
         self._places = asyncio.Semaphore(EVENT_SIZES_AT_ONCE)
 
     async def answer(self, command: wire.ListEventSizes, read: Read) -> wire.EventSizesListed:
-        """Raises what `read` does where it gives nothing to answer with, and InvalidArgumentError."""
+        """Raises what `read` does, but for damage; InvalidArgumentError where nothing of the kind can be asked."""
         if command.most <= 0 or command.checked < command.start:
             raise InvalidArgumentError("sizes are asked for of no events, or of bytes that were looked at before")
         async with self._places:
@@ -66,11 +66,7 @@ class _Search:
     async def run(self) -> None:
         try:
             await self._walk()
-        except DamagedDataError:
-            if not self.found:
-                raise
-            self.checked = self.reached
-        except ProtocolError:  # no event begins there: a reader says so
+        except (DamagedDataError, ProtocolError):  # there, or what begins there is no event: a reader says so
             self.checked = self.reached
 
     async def _walk(self) -> None:

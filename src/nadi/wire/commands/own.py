@@ -135,8 +135,8 @@ class ListEventSizes(OfSegment, frozen=True):
 
 class EventSizesListed(OfSegment, frozen=True):
     """sizes: of the first of the events, as in `wire.event_sizes`. reached: where these end. checked: up to where the
-    bytes were looked at; behind `reached` if the next event is a large one. Neither moves where a reader has to look:
-    at the range's or the segment's end, or at what isn't an event."""
+    bytes were looked at; behind `reached` if the next event is a large one. Neither moves where only a read can say
+    more: at damage, at what isn't an event, at the segment's end, and where the range ends within an event."""
 
     code = 10_014
     sizes: Blob
