@@ -20,6 +20,7 @@ from bench.spark.tally import Row
 
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "read": reads.read,
+    "count": reads.counts,
     "batch": batches.batches,
     "stream": batches.streams,
     "chain": chains.chains,

@@ -1,4 +1,5 @@
-"""A batch read: count and sum of lengths of 100-byte events, from 1, 4 and 16 segments, beside Parquet of the same."""
+"""A batch read: count and sum of lengths of 100-byte events, from 1, 4 and 16 segments, beside Parquet of the same; and
+how many there are, with all columns and with their offsets alone, from tier 2 by the tasks and through the server."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from bench.spark.setting import EVENT_BYTES, Bench, fill, settled
 from bench.spark.tally import Row, Tally
 
 SEGMENTS = (1, 4, 16)
+COUNTED = 4
 PARQUET = "batch read, Parquet"
 _OF_PARQUET = 0.9
 
@@ -33,6 +35,29 @@ def read(bench: Bench) -> list[Row]:
         for name, frame in sources.items():
             tally.note(name, bench.sizes.rows / _seconds(bench, frame()))
     return tally.rows(PARQUET, {name: _OF_PARQUET for name in sources if name != PARQUET})
+
+
+def counts(bench: Bench) -> list[Row]:
+    """`count()` alone."""
+    stream, rows = f"count-{COUNTED}", bench.sizes.rows
+    fill(bench, stream, COUNTED)
+    settled(bench.folder)
+    kinds = {
+        "all columns": {},
+        "offset": {"columns": "offset"},
+        "all columns, through the server": {"direct": "never"},
+        "offset, through the server": {"columns": "offset", "direct": "never"},
+    }
+    tally = Tally("rows/s")
+    for done in range(2 + bench.sizes.runs):
+        for name, options in kinds.items():
+            began = time.perf_counter()
+            found = bench.read(stream, **options).count()
+            if found != rows:
+                raise AssertionError(f"{found} of {rows} rows were counted")
+            if done >= 2:  # what Java has to compile is compiled in the first ones
+                tally.note(f"count of {name}", rows / (time.perf_counter() - began))
+    return tally.rows("count of all columns", {"count of offset": None})
 
 
 def _seconds(bench: Bench, frame: Any) -> float:

@@ -53,8 +53,8 @@ class Bench:
     def options(self, stream: str) -> dict[str, str]:
         return {"controller": self.uri, "scope": SCOPE, "stream": stream}
 
-    def read(self, stream: str) -> Any:
-        return self.spark.read.format("nadi").options(**self.options(stream), **self.reading).load()
+    def read(self, stream: str, **more: str) -> Any:
+        return self.spark.read.format("nadi").options(**{**self.options(stream), **self.reading, **more}).load()
 
     def read_stream(self, stream: str) -> Any:
         return self.spark.readStream.format("nadi").options(**self.options(stream), **self.reading).load()

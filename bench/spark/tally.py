@@ -37,8 +37,8 @@ class Tally:
     def note(self, name: str, value: float) -> None:
         self._noted.setdefault(name, []).append(value)
 
-    def rows(self, beside: str, marks: Mapping[str, float], *, at_most: bool = False) -> list[Row]:
-        """The medians; of those with a mark, the ratio to the one of `beside`.
+    def rows(self, beside: str, marks: Mapping[str, float | None], *, at_most: bool = False) -> list[Row]:
+        """The medians; of those named in `marks`, the ratio to the one of `beside`.
 
         >>> tally = Tally("ms")
         >>> for name, value in (("a", 40.0), ("b", 60.0), ("a", 42.0), ("b", 62.0), ("a", 44.0), ("b", 400.0)):

@@ -116,6 +116,10 @@ WATERMARKS_AT_ONCE = 16_384  # that a task of Spark's keeps of those of a segmen
 TIME_INDEX_TRIM_ENTRIES = 1_000  # of a truncated segment, deleted with one checkpoint
 
 LOAD_SEGMENTS = 10_000  # measured in one container; 200 bytes and 0.3 us a second each
+EVENT_SIZES_LISTED = 100_000  # in one reply: 400 KiB at most, and a tenth where they are alike
+EVENT_SIZES_SCANNED_BYTES = 8 * MIB  # looked at for one reply
+EVENT_SIZES_A_TURN = 1_000  # of them found in one turn of the loop, 0.15 us each; those that are alike hardly count
+EVENT_SIZES_AT_ONCE = 4  # replies that are being put together: each holds a block, and the sizes
 CHUNKS_LOCATED = 1_000  # in one reply: 300 KiB, if each is of CHUNK_MAX_BYTES
 LOAD_PAGE_SEGMENTS = 250  # in one reply: 2 MiB if all have their samples of keys
 LOAD_REPORT_POSITIONS = 64  # of keys, in one report of a writer

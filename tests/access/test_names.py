@@ -270,7 +270,7 @@ def test_a_group_names_only_streams_that_its_maker_may_see(tmp_path: Path, rpc: 
 READS = {
     wire.ReadSegment, wire.GetStreamSegmentInfo, wire.GetSegmentAttribute, wire.LocateOffset, wire.LocateMoment,
     wire.GetTableSegmentInfo, wire.ReadTable, wire.ReadTableKeys, wire.ReadTableEntries, wire.ReadTableEntriesDelta,
-    wire.GetSegmentLoads, wire.LocateChunks, wire.ListMoments,
+    wire.GetSegmentLoads, wire.LocateChunks, wire.ListMoments, wire.ListEventSizes,
 }  # fmt: skip
 WRITES = {
     wire.SetupAppend, wire.UpdateSegmentAttribute, wire.UpdateTableEntries, wire.RemoveTableKeys, wire.Scrub,

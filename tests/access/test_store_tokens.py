@@ -74,6 +74,7 @@ def commands(token: str, segment: str = SEGMENT, table: str = TABLE) -> list[Any
         wire.LocateMoment(7, segment, 0, token),
         wire.LocateChunks(7, segment, 0, 9, token),
         wire.ListMoments(7, segment, 0, 9, token),
+        wire.ListEventSizes(7, segment, 0, 0, 9, 9, token),
         wire.SetupAppend(7, WRITER, segment, token),
         wire.CreateTransientSegment(7, WRITER, segment, token),
         wire.CreateSegment(7, segment, 0, 0, token),

@@ -76,6 +76,8 @@ COMMAND_NOTES = {
     "ChunksLocated": "nadi's own",
     "ListMoments": "nadi's own, of Spark tasks: when the bytes of a range came",
     "MomentsListed": "nadi's own",
+    "ListEventSizes": "nadi's own, of Spark: where events lie, for reads that need none of their bytes",
+    "EventSizesListed": "nadi's own",
     "ReadTableEntriesDelta": "Python, for the state of its reader groups",
     "SegmentIsSealed": "also for a piece of a large event whose segment is sealed: Rust and Python look for it there",
     "FlushToStorage": "administration; not on the clients' port",

@@ -132,6 +132,7 @@ async def test_a_segment_is_created_once(ask: Exchange) -> None:
         wire.LocateMoment(7, ABSENT, 1, ""),
         wire.LocateChunks(7, ABSENT, 0, 1, ""),
         wire.ListMoments(7, ABSENT, 0, 1, ""),
+        wire.ListEventSizes(7, ABSENT, 0, 0, 1, 1, ""),
         wire.MergeSegments(7, S, ABSENT, ""),
         wire.MergeSegmentsBatch(7, ABSENT, (S,), ""),
         wire.DeleteTableSegment(7, ABSENT, False, ""),

@@ -68,7 +68,7 @@ REQUESTS: list[type[wire.Command]] = [
     *(wire.TruncateSegment, wire.LocateOffset, wire.MergeSegments, wire.MergeSegmentsBatch, wire.GetTableSegmentInfo),
     *(wire.UpdateTableEntries, wire.RemoveTableKeys, wire.ReadTable, wire.ReadTableKeys, wire.ReadTableEntries),
     *(wire.ReadTableEntriesDelta, wire.LocateMoment, wire.UpdateTableToFreeRoom, wire.Scrub),
-    *(wire.ReportKeys, wire.GetSegmentLoads, wire.LocateChunks, wire.ListMoments),
+    *(wire.ReportKeys, wire.GetSegmentLoads, wire.LocateChunks, wire.ListMoments, wire.ListEventSizes),
 ]
 _KINDS = list(_FIELDS)
 

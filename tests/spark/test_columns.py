@@ -195,6 +195,7 @@ def test_as_spark_has_it(spark: Any, home: Home, large: list[bytes]) -> None:
     assert StreamCut.from_text(first.position).positions == {0: len(large[0]) + 8}
     assert rows.where("offset < 1").count() == 1
     assert rows.count() == len(large)
+    assert spark.read.format("nadi").options(**given, columns="offset").load().count() == len(large)
 
 
 def numbers() -> type[spark_source.DataSource]:

@@ -19,7 +19,7 @@ def figures_of(parts: list[str], folder: Path, spark: Any) -> dict[str, Row]:
 
 
 def test_reads_and_micro_batches_have_ratios(spark: Any, tmp_path: Path) -> None:
-    found = figures_of(["read", "batch"], tmp_path, spark)
+    found = figures_of(["read", "count", "batch"], tmp_path, spark)
     assert all(row.value > 0 for row in found.values())
     assert {name for name, row in found.items() if row.ratio is not None and row.mark is not None} == {
         "batch read, 1 segment",

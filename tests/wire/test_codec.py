@@ -53,6 +53,8 @@ COMMANDS: dict[str, wire.Command] = {
     "LocateChunks 5 to 9 req=9": wire.LocateChunks(9, S, 5, 9, ""),
     "ListMoments 5 to 9 req=9": wire.ListMoments(9, S, 5, 9, ""),
     "MomentsListed [] req=9": wire.MomentsListed(9, S, b"", True, 7, 5),
+    "ListEventSizes 5 to 9 req=9": wire.ListEventSizes(9, S, 5, 7, 9, 3, ""),
+    "EventSizesListed [] req=9": wire.EventSizesListed(9, S, b"\x94\x01\xc4\x00\xc4\x00\xc4\x00", 5, 7),
     "ChunksLocated [] req=9": wire.ChunksLocated(9, S, "file:///a", "m", b"\x90", True),
     "MomentLocated off=10 sealed req=8": wire.MomentLocated(8, S, 10, True),
     "UpdateTableToFreeRoom k=v insert, make, req=9": wire.UpdateTableToFreeRoom(
@@ -75,7 +77,7 @@ def test_golden(name: str) -> None:
 
 def test_every_code_is_there_once() -> None:
     kinds = {kind for kind in vars(wire).values() if isinstance(kind, type) and issubclass(kind, wire.Command)}
-    assert len(wire.CODES) == len([kind for kind in kinds if kind.code]) == 77
+    assert len(wire.CODES) == len([kind for kind in kinds if kind.code]) == 79
     assert all(kind.code == code for code, kind in wire.CODES.items())
 
 

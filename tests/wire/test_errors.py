@@ -84,7 +84,8 @@ ANSWERS: list[type[wire.Command]] = [
     wire.SegmentAttributeUpdated, wire.SegmentTruncated, wire.OffsetLocated, wire.SegmentsMerged,
     wire.SegmentsBatchMerged, wire.TableSegmentInfo, wire.TableEntriesUpdated, wire.TableKeysRemoved, wire.TableRead,
     wire.TableKeysRead, wire.TableEntriesRead, wire.TableEntriesDeltaRead, wire.MomentLocated, wire.ScrubReported,
-    wire.SegmentLoads, wire.ChunksLocated, wire.MomentsListed, wire.StorageFlushed,
+    wire.SegmentLoads, wire.ChunksLocated, wire.MomentsListed, wire.EventSizesListed,
+    wire.StorageFlushed,
 ]  # fmt: skip
 APPENDS = {wire.AppendBlock, wire.AppendBlockEnd, wire.ConditionalAppend, wire.ConditionalBlockEnd, wire.ReportKeys}
 

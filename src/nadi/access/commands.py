@@ -22,6 +22,7 @@ ACTS: dict[type[wire.Command], Act] = {
     wire.LocateMoment: Act.READ,
     wire.LocateChunks: Act.READ,
     wire.ListMoments: Act.READ,
+    wire.ListEventSizes: Act.READ,
     wire.GetSegmentLoads: Act.READ,  # of a name that only the server may read
     wire.GetTableSegmentInfo: Act.READ,
     wire.ReadTable: Act.READ,

@@ -78,6 +78,22 @@ class EventBlock:
         return both.take(int_array(np.arange(1, 2 * count, 2)))
 
 
+@dataclass(frozen=True, slots=True)
+class EventPlaces:
+    """Where events that follow each other lie in a segment, without their bytes; the fields as in `EventBlock`."""
+
+    starts: np.ndarray[Any, np.dtype[np.int64]]
+    offset: int
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the int64 offset in the segment of each event's header."""
+        return self.starts + self.offset
+
+
 def joined(blocks: Sequence[EventBlock]) -> EventBlock:
     """Return consecutive blocks of a segment as one block, in a copy."""
     data = memoryview(b"".join([block.data for block in blocks]))
@@ -85,11 +101,13 @@ def joined(blocks: Sequence[EventBlock]) -> EventBlock:
     return EventBlock(data, np.concatenate([block.starts + (block.offset - first) for block in blocks]), first)
 
 
-def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = None) -> tuple[EventBlock, int]:
+def whole_events(
+    data: memoryview, offset: int = 0, *, max_events: int | None = None, max_steps: int | None = None
+) -> tuple[EventBlock, int]:
     """Return the whole events at the start of `data`, and how many bytes they take.
 
-    `offset` is where `data` starts in its segment; at most `max_events` are taken. Raises ProtocolError
-    if the bytes aren't events.
+    `offset` is where `data` starts in its segment; at most `max_events` are taken, and after about `max_steps` that
+    each took a step of their own it ends, too. Raises ProtocolError if the bytes aren't events.
 
     Events are stepped over one by one in a loop that does next to nothing; every few KiB, if the last two are
     equally long, array comparisons find how many more have that length.
@@ -98,12 +116,14 @@ def whole_events(data: memoryview, offset: int = 0, *, max_events: int | None = 
     limit = size if max_events is None else max_events
     parts: list[Any] = []
     singles: list[int] = []
-    position = count = 0
+    position = count = steps = 0
+    most_steps = size if max_steps is None else max_steps
     look = _LOOK_BYTES
-    while count < limit:
+    while count < limit and steps < most_steps:
         before = len(singles)
         position = _step(data, size, position, position + look, singles)
         count += len(singles) - before
+        steps += len(singles) - before
         if position + HEADER_BYTES > size:
             break
         stride, run = position - singles[-1], 0

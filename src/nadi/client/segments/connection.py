@@ -76,7 +76,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._sessions: dict[int, AppendSession] = {}
         self._error: NadiError | None = None
         self.takes_reports = False  # of its writers' keys
-        self.locates_chunks = self.lists_moments = False
+        self.locates_chunks = self.lists_moments = self.lists_event_sizes = False
         self._quiet = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -211,6 +211,7 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
             self.takes_reports = wire.takes_reports(hello)
             self.locates_chunks = wire.locates_chunks(hello)
             self.lists_moments = wire.lists_moments(hello)
+            self.lists_event_sizes = wire.lists_event_sizes(hello)
             self._hello.set_result(None)
 
     def _tick(self) -> None:

@@ -1,12 +1,15 @@
-"""What a segment's store tells of its bytes: which are in tier 2, and where; and when they came."""
+"""What a segment's store tells of its bytes: which are in tier 2, and where; when they came; and how long
+the events in them are."""
 
 from __future__ import annotations
 
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import UnavailableError
+from nadi.limits import EVENT_SIZES_LISTED
 from nadi.model.chunks import Located
 from nadi.wire import commands as wire
 from nadi.wire.chunks import located_in
+from nadi.wire.event_sizes import EventSizes, sizes_in
 from nadi.wire.moments import Moments, moments_in
 
 
@@ -34,3 +37,20 @@ async def list_moments(stores: SegmentStores, segment: str, start: int, end: int
         if not connection.lists_moments:
             return None
     return moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, ""), wire.MomentsListed))
+
+
+async def list_event_sizes(
+    stores: SegmentStores, segment: str, start: int, checked: int, end: int, most: int
+) -> EventSizes | None:
+    """How long the events from `start` to `end` are, a page of them, as `wire.ListEventSizes` says; None from a server
+    that doesn't know the question. SegmentNotFoundError, TruncatedError, PermissionDeniedError as for a read; damage
+    ends the page."""
+    try:
+        connection = await stores.connection(segment)
+    except UnavailableError:
+        pass  # asking waits for the server
+    else:
+        if not connection.lists_event_sizes:
+            return None
+    request = wire.ListEventSizes(0, segment, start, checked, end, min(most, EVENT_SIZES_LISTED), "")
+    return sizes_in(request, await stores.ask(request, wire.EventSizesListed))

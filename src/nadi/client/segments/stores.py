@@ -40,6 +40,7 @@ SegmentRequest = (
     | wire.LocateMoment
     | wire.LocateChunks
     | wire.ListMoments
+    | wire.ListEventSizes
     | wire.GetSegmentAttribute
     | wire.UpdateSegmentAttribute
     | wire.CreateTableSegment

@@ -88,6 +88,7 @@ class SegmentService:
             wire.CreateTransientSegment: self._create_transient,
             wire.LocateOffset: self._locate,
             wire.LocateChunks: self._locate_chunks,
+            wire.ListEventSizes: self._list_event_sizes,
             wire.ReadTable: self._read_table,
             wire.Scrub: self._scrub,
             wire.GetSegmentLoads: self._loads,
@@ -160,6 +161,14 @@ class SegmentService:
         parts, is_last = await self._turn(command.segment, look)
         url, mark = await self._reader.place_of_chunks() if parts else ("", "")
         return wire.ChunksLocated(command.request_id, command.segment, url, mark, packed_parts(parts), is_last)
+
+    async def _list_event_sizes(self, command: wire.ListEventSizes) -> wire.Command:
+        container = self._container_of(command.segment)
+
+        async def read(offset: int, length: int) -> Buffer:
+            return (await self._reader.read(container, command.segment, offset, length))[1]
+
+        return await self._reader.sizes.answer(command, read)
 
     async def _read_table(self, command: wire.ReadTable) -> wire.Command:
         """Many keys are looked up over several turns, so not all at the same time: others write in between."""

@@ -30,6 +30,7 @@ from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FE
 from nadi.segmentstore.container.cache import BlockCache, Place
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
+from nadi.segmentstore.reading.sizes import SizesOfEvents
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
@@ -43,10 +44,11 @@ _DAMAGED_PLACES = 10_000  # remembered
 
 
 class SegmentReader:
-    """Reads for one segment store; `walks` finds where events begin in what it reads."""
+    """Reads for one segment store; `walks` finds where events begin in what it reads, and `sizes` how long they are."""
 
     def __init__(self, chunks: ChunkStore, cache: BlockCache, rota: Rota) -> None:
         self.walks = Walks(rota)
+        self.sizes = SizesOfEvents(rota)
         self._chunks = chunks
         self._cache = cache
         self._fetches: dict[Place, _Fetch] = {}

@@ -23,6 +23,7 @@ USUAL = ("event", "scope", "stream", "segment_id", "offset")
 APPEND_TIME, EVENT_TIME = "append_time", "event_time"
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of the option `eventTimeUnit`
 USUAL_UNIT, NO_UNIT = "ms", "none"
+NEED_EVENTS = ("event", VALUE)  # the others need to know no more than where events lie
 POSITIONS = ("position_before", "position")
 METADATA_SCHEMAS = {  # of what the option `metadata` may be
     "Streams": "scope_name string, stream_name string",

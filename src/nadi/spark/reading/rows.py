@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.limits import MIB
-from nadi.model.event import EventBlock
+from nadi.model.event import EventBlock, EventPlaces
 from nadi.spark.connections import Client, begin_task, client_of
-from nadi.spark.options.columns import APPEND_TIME, EVENT_TIME, NO_UNIT, POSITIONS, VALUE
+from nadi.spark.options.columns import APPEND_TIME, EVENT_TIME, NEED_EVENTS, NO_UNIT, POSITIONS, VALUE
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.appended import AppendTimes
-from nadi.spark.reading.direct.blocks import segment_blocks
+from nadi.spark.reading.direct.blocks import segment_blocks, segment_places
 from nadi.spark.reading.event_times import EventTimes
 from nadi.spark.reading.positions import PositionTexts
 from nadi.spark.reading.tasks import Piece
@@ -37,6 +37,7 @@ TYPES = {
 _BATCH_ROWS, _BATCH_BYTES = 20_000, MIB  # small blocks are joined up to one of these
 _MAX_ROWS = 50_000
 _MAX_REPEATED_BYTES = 16 * MIB  # of events that are beside each of their rows
+_Block = EventBlock | EventPlaces  # the latter where no column needs the bytes
 _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -45,6 +46,7 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
     begin_task()
     client = client_of(options.controller)
     constant: dict[str, pa.Array] = {}  # the scope and stream columns: as long as the longest batch, to be sliced
+    has_events = any(name in options.columns for name in NEED_EVENTS)
     stream = parser = None
     for piece in pieces:
         if piece.stream != stream:
@@ -53,9 +55,10 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
             constant = {name: pa.repeat(pa.scalar(text), _MAX_ROWS) for name, text in names.items()}
             parser = _parser_of(options, client, stream)
         made = _Batches(options, client, piece, constant, parser)
-        held: list[EventBlock] = []
+        found = segment_blocks(options, client, piece) if has_events else segment_places(options, client, piece)
+        held: list[_Block] = []
         rows = size = 0
-        for block in client.thread.each(segment_blocks(options, client, piece)):
+        for block in client.thread.each(found):
             held.append(block)
             rows += len(block)
             size += block.size_bytes
@@ -100,11 +103,11 @@ class _Batches:
         is_placed = any(name in options.columns for name in POSITIONS)
         self._texts = PositionTexts(options.scope, piece) if is_placed else None
 
-    def of(self, blocks: Sequence[EventBlock]) -> Iterator[pa.RecordBatch]:
+    def of(self, blocks: Sequence[_Block]) -> Iterator[pa.RecordBatch]:
         offsets = np.concatenate([block.offsets() for block in blocks])
         columns: dict[str, pa.Array] = {"offset": pa.array(offsets)}
         if "event" in self._schema.names or self._parser is not None:
-            payloads = [block.payloads() for block in blocks]
+            payloads = [block.payloads() for block in blocks if isinstance(block, EventBlock)]
             columns["event"] = payloads[0] if len(payloads) == 1 else pa.concat_arrays(payloads)
         if self._texts is not None:
             columns |= self._positions(self._texts, offsets, blocks)
@@ -131,7 +134,7 @@ class _Batches:
             yield pa.RecordBatch.from_arrays([some[name] for name in self._schema.names], schema=self._schema)
             low = high
 
-    def _positions(self, texts: PositionTexts, offsets: _Numbers, blocks: Sequence[EventBlock]) -> dict[str, pa.Array]:
+    def _positions(self, texts: PositionTexts, offsets: _Numbers, blocks: Sequence[_Block]) -> dict[str, pa.Array]:
         ends = np.concatenate([[*block.offsets()[1:], block.offset + block.size_bytes] for block in blocks])
         before = texts.of(offsets.tolist())
         if np.array_equal(ends[:-1], offsets[1:]):  # nothing was left out: one row's cut is the next one's

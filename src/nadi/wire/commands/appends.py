@@ -97,8 +97,8 @@ class KeepAlive(Command, frozen=True):
 
 HELLO = Hello(17, 5)  # what this nadi speaks, at either end
 # the highest version of those who know the command
-_TAKES_REPORTS, _LOCATES_CHUNKS, _LISTS_MOMENTS = 10_001, 10_002, 10_003
-OWN_HELLO = Hello(_LISTS_MOMENTS, 5)  # said by nadi's clients, and to them by nadi's servers
+_TAKES_REPORTS, _LOCATES_CHUNKS, _LISTS_MOMENTS, _LISTS_EVENT_SIZES = 10_001, 10_002, 10_003, 10_004
+OWN_HELLO = Hello(_LISTS_EVENT_SIZES, 5)  # said by nadi's clients, and to them by nadi's servers
 
 
 def takes_reports(hello: Hello) -> bool:
@@ -118,3 +118,8 @@ def locates_chunks(hello: Hello) -> bool:
 def lists_moments(hello: Hello) -> bool:
     """Whether whoever said this knows `ListMoments`; others end the connection when one comes."""
     return hello.high_version >= _LISTS_MOMENTS
+
+
+def lists_event_sizes(hello: Hello) -> bool:
+    """Whether whoever said this knows `ListEventSizes`; others end the connection when one comes."""
+    return hello.high_version >= _LISTS_EVENT_SIZES

@@ -118,3 +118,27 @@ class MomentsListed(OfSegment, frozen=True):
     is_last: Bool
     appended_ms: I64
     start: I64
+
+
+class ListEventSizes(OfSegment, frozen=True):
+    """How long a stream segment's events from `start` to `end` are, the first `most` of them at most; an event begins
+    at `start`. checked: up to where the bytes of that event, a large one, were looked at before; else `start`. Asked of
+    a peer whose Hello says that it knows it: `appends.lists_event_sizes`."""
+
+    code = 10_013
+    start: I64
+    checked: I64
+    end: I64
+    most: I64
+    token: Str
+
+
+class EventSizesListed(OfSegment, frozen=True):
+    """sizes: of the first of the events, as in `wire.event_sizes`. reached: where these end. checked: up to where the
+    bytes were looked at; behind `reached` if the next event is a large one. Neither moves where only a read can say
+    more: at damage, at what isn't an event, at the segment's end, and where the range ends within an event."""
+
+    code = 10_014
+    sizes: Blob
+    reached: I64
+    checked: I64

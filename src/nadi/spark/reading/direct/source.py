@@ -54,10 +54,11 @@ def steps(located: Located, start: int, end: int, without: Collection[str]) -> I
 
 class ChunkSource:
     """`read` is the drop-in. direct: `auto` leaves all to the server if the chunks can't be reached, `always` raises an
-    UnavailableError that says why."""
+    UnavailableError that says why. is_alone: `read` ends at the first byte that it can't read from a chunk."""
 
-    def __init__(self, direct: str) -> None:
+    def __init__(self, direct: str, *, is_alone: bool = False) -> None:
         self._is_forced = direct == ALWAYS
+        self._is_alone = is_alone
 
     async def read(
         self, stores: SegmentStores, segment: str, start: int, end: int, /, *, purpose: str
@@ -71,6 +72,8 @@ class ChunkSource:
             if store is None:
                 located = Located()
             for part, stop in steps(located, position, end, unreadable):
+                if self._is_alone and (part is None or store is None):
+                    return
                 if part is None or store is None:
                     found = read_bytes(stores, segment, position, stop, purpose=purpose)
                 else:

@@ -1,4 +1,4 @@
-"""Where a slice can be cut short: at ends of events, which the store finds without sending them."""
+"""Where a slice can be cut short: at ends of events, which the store finds and counts without sending them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import aclosing
 from nadi.client.places.cuts import SegmentSlice
 from nadi.client.reading import segment_range
 from nadi.client.reading.damage import OnDamage
+from nadi.client.reading.event_places import event_places
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import DamagedDataError, InvalidArgumentError
 from nadi.model.event import EventBlock
@@ -37,9 +38,12 @@ class EventEnds:
         return SegmentSlice(piece.segment_id, piece.start, end)
 
     async def take(self, piece: SegmentSlice, events: int) -> tuple[int, SegmentSlice]:
-        """The head of the slice that has so many events, or all of it; how many it has. This reads them."""
+        """The head of the slice that has so many events, or all of it; how many it has. A server that can't count sends
+        them."""
         taken, end = 0, piece.start
-        async with aclosing(self._blocks(piece.start, piece.end, piece.segment_id)) as blocks:
+        name = segment_name(self._scope, self._stream, piece.segment_id)
+        places = event_places(self._stores, name, piece.start, piece.end, self._on_damage, most=events)
+        async with aclosing(places) as blocks:
             async for block in blocks:
                 if taken + len(block) > events:
                     end = block.offset + int(block.starts[events - taken])

@@ -1,0 +1,102 @@
+"""The sizes of events that follow each other, as they are sent: a number each, and once where many are alike.
+
+A size is that of the event as it is stored, with its header. The numbers are as narrow as the largest payload allows;
+`places` says which of them stand for several events, and `counts` for how many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from nadi.errors import ProtocolError
+from nadi.limits import MAX_LARGE_EVENT_BYTES
+from nadi.model.framing import HEADER_BYTES
+from nadi.wire import commands as wire
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+_WIDTHS = (1, 2, 4)  # bytes of a payload's length
+_ALIKE = 8  # fewer of one size are sent one by one: a place and a count take as much room
+
+
+class _Packed(msgspec.Struct, frozen=True, array_like=True):
+    width: int
+    lengths: bytes
+    places: bytes
+    counts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EventSizes:
+    """sizes: of the events, in order. The others as in `wire.EventSizesListed`."""
+
+    sizes: Numbers
+    reached: int
+    checked: int
+
+
+def packed_sizes(sizes: Numbers) -> bytes:
+    """At most 5 bytes for an event, and few in all where events are alike.
+
+    >>> len(packed_sizes(np.full(100_000, 108)))
+    17
+    """
+    lengths = sizes - HEADER_BYTES
+    begins = np.flatnonzero(np.diff(lengths, prepend=-1))
+    runs = np.diff(begins, append=len(lengths))
+    is_long = runs >= _ALIKE
+    times = np.where(is_long, 1, runs)
+    lengths = np.repeat(lengths[begins], times)
+    places = np.cumsum(times)[is_long] - 1
+    width = next(width for width in _WIDTHS if not len(lengths) or int(lengths.max()) < 1 << 8 * width)
+    packed = _Packed(
+        width,
+        lengths.astype(f">u{width}").tobytes(),
+        places.astype(">u4").tobytes(),
+        runs[is_long].astype(">u4").tobytes(),
+    )
+    return msgspec.msgpack.encode(packed)
+
+
+def sizes_in(request: wire.ListEventSizes, reply: wire.EventSizesListed) -> EventSizes:
+    """What a store told; ProtocolError if it can't be read, or is no answer to the request.
+
+    >>> request = wire.ListEventSizes(1, "a/b/0.#epoch.0", 20, 20, 99, 10, "")
+    >>> reply = wire.EventSizesListed(1, "a/b/0.#epoch.0", packed_sizes(np.array([9, 30, 8])), 67, 67)
+    >>> sizes_in(request, reply).sizes.tolist()
+    [9, 30, 8]
+    """
+    sizes = _unpacked(reply, request.most)
+    if reply.reached != request.start + int(sizes.sum()):
+        raise ProtocolError(f"sizes of events of {reply.segment} don't add up to where they end, {reply.reached:,}")
+    if not reply.reached <= reply.checked <= max(request.start, request.end):
+        raise ProtocolError(
+            f"sizes of events of {reply.segment} up to {request.end:,} were told up to {reply.reached:,}, and their "
+            f"bytes looked at up to {reply.checked:,}"
+        )
+    return EventSizes(sizes, reply.reached, reply.checked)
+
+
+def _unpacked(reply: wire.EventSizesListed, most: int) -> Numbers:
+    """Not more than `most`, whatever was sent: a few bytes can stand for any number."""
+    try:
+        packed = msgspec.msgpack.decode(reply.sizes, type=_Packed)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"sizes of events of {reply.segment} can't be read: {error}") from error
+    if packed.width not in _WIDTHS or len(packed.lengths) % packed.width or len(packed.places) % 4:
+        raise ProtocolError(f"sizes of events of {reply.segment} can't be read: they are of {packed.width} bytes each")
+    lengths = np.frombuffer(packed.lengths, f">u{packed.width}").astype(np.int64)
+    places = np.frombuffer(packed.places, ">u4").astype(np.int64)
+    if len(packed.counts) != len(packed.places) or (np.diff(places) <= 0).any() or (places >= len(lengths)).any():
+        raise ProtocolError(f"sizes of events of {reply.segment} are told for others than there are")
+    counts = np.frombuffer(packed.counts, ">u4").astype(np.int64)
+    if not counts.all() or len(lengths) - len(counts) + int(counts.sum()) > most:
+        raise ProtocolError(f"sizes of more events of {reply.segment} are told than {most:,}, or of none")
+    if (lengths > MAX_LARGE_EVENT_BYTES).any():
+        raise ProtocolError(f"{reply.segment} has an event of {int(lengths.max()):,} bytes, it is told")
+    times = np.ones(len(lengths), np.int64)
+    times[places] = counts
+    return np.repeat(lengths + HEADER_BYTES, times)
