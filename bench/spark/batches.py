@@ -30,11 +30,11 @@ def batches(bench: Bench) -> list[Row]:
     bench.manager.create_stream(SCOPE, "source")
     tally, name = Tally("ms"), "micro-batch"
     nothing = bench.spark.readStream.format(registered(bench.spark)).load()
-    with _written(bench, "source"):
+    with written(bench, "source"):
         for _ in range(bench.sizes.runs):
-            tally.note(RATE, _p50(bench, rate(bench, 10).writeStream.format("noop")))
-            tally.note(f"{name}, a source that reads nothing", _p50(bench, nothing.writeStream.format("noop")))
-            tally.note(name, _p50(bench, bench.read_stream("source").writeStream.format("noop")))
+            tally.note(RATE, p50(bench, rate(bench, 10).writeStream.format("noop")))
+            tally.note(f"{name}, a source that reads nothing", p50(bench, nothing.writeStream.format("noop")))
+            tally.note(name, p50(bench, bench.read_stream("source").writeStream.format("noop")))
     return tally.rows(RATE, {name: _OF_RATE}, at_most=True)
 
 
@@ -43,11 +43,11 @@ def streams(bench: Bench) -> list[Row]:
     for stream in ("from", "to"):
         bench.manager.create_stream(SCOPE, stream)
     tally, name = Tally("ms"), "stream to stream, exactly once"
-    with _written(bench, "from"):
+    with written(bench, "from"):
         for _ in range(bench.sizes.runs):
-            tally.note(RATE, _p50(bench, rate(bench, 10).writeStream.format("noop")))
+            tally.note(RATE, p50(bench, rate(bench, 10).writeStream.format("noop")))
             events = bench.read_stream("from").select("event")
-            tally.note(name, _p50(bench, events.writeStream.format("nadi").options(**bench.options("to"))))
+            tally.note(name, p50(bench, events.writeStream.format("nadi").options(**bench.options("to"))))
     return tally.rows(RATE, {name: _STREAMS_OF_RATE}, at_most=True)
 
 
@@ -79,13 +79,14 @@ def progress_of(bench: Bench, writing: Any, most: int | None = None) -> list[dic
     return [found[number] for number in sorted(found)][warm:]
 
 
-def _p50(bench: Bench, writing: Any) -> float:
+def p50(bench: Bench, writing: Any) -> float:
+    """Of a trigger of a new query, in ms."""
     return float(statistics.median(one["durationMs"]["triggerExecution"] for one in progress_of(bench, writing)))
 
 
 @contextmanager
-def _written(bench: Bench, stream: str) -> Iterator[None]:
-    """An event now and then, from another thread."""
+def written(bench: Bench, stream: str) -> Iterator[None]:
+    """An event now and then, from another thread, while the block runs."""
     stop = threading.Event()
 
     def write() -> None:

@@ -14,10 +14,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.spark import batches, chains, first, reads, writes
+from bench.kafka.jars import SPARK, Missing, jars_of
+from bench.spark import batches, chains, first, kafka, reads, writes
 from bench.spark.setting import QUICK, Bench, Sizes, opened
 from bench.spark.tally import Row
 
+KAFKA = "kafka"
 PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "read": reads.read,
     "count": reads.counts,
@@ -25,6 +27,7 @@ PARTS: dict[str, Callable[[Bench], list[Row]]] = {
     "stream": batches.streams,
     "chain": chains.chains,
     "write": writes.writes,
+    KAFKA: kafka.beside_kafka,
     "first": first.first,
 }
 
@@ -53,9 +56,15 @@ def main(arguments: Sequence[str]) -> None:
     for column in ("figure", "measured", "ratio", "mark", "reached"):
         table.add_column(column, justify="left" if column == "figure" else "right")
     found: list[dict[str, Any]] = []
-    for part, rows in measured(
-        given.parts or list(PARTS), sizes, dict(o.split("=", 1) for o in given.option), given.data
-    ):
+    parts, jars = given.parts or list(PARTS), []
+    if KAFKA in parts:
+        try:
+            jars = jars_of(SPARK)
+        except Missing as error:
+            parts = [part for part in parts if part != KAFKA]
+            console.print(f"{KAFKA}: left out: {error}")
+    reading = dict(option.split("=", 1) for option in given.option)
+    for part, rows in measured(parts, sizes, reading, given.data, jars=jars):
         for row in rows:
             table.add_row(*cells(row))
             console.print(f"{part}: {row.name}: {cells(row)[1]}")
@@ -66,12 +75,18 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def measured(
-    parts: Sequence[str], sizes: Sizes, reading: Mapping[str, str], data: Path | None = None, spark: Any = None
+    parts: Sequence[str],
+    sizes: Sizes,
+    reading: Mapping[str, str],
+    data: Path | None = None,
+    spark: Any = None,
+    jars: Sequence[Path] = (),
 ) -> Iterator[tuple[str, list[Row]]]:
-    """The figures of each part, in a folder that is gone afterwards. spark: a session that is there already."""
+    """The figures of each part, in a folder that is gone afterwards. spark: a session that is there already; jars:
+    those of a new one."""
     folder = Path(tempfile.mkdtemp(prefix="nadi-bench-", dir=data))
     try:
-        with opened(folder, sizes, reading, spark) as bench:
+        with opened(folder, sizes, reading, spark, jars) as bench:
             for part in parts:
                 yield part, PARTS[part](bench)
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,15 +61,17 @@ class Bench:
 
 
 @contextmanager
-def opened(folder: Path, sizes: Sizes, reading: Mapping[str, str], spark: Any = None) -> Iterator[Bench]:
-    """A bench in an empty folder; spark: a session that is there already."""
+def opened(
+    folder: Path, sizes: Sizes, reading: Mapping[str, str], spark: Any = None, jars: Sequence[Path] = ()
+) -> Iterator[Bench]:
+    """A bench in an empty folder; spark: a session that is there already, jars: those of a new one."""
     environment = {"NADI_LIMITS": _LIMITS}
     with (
         nadi.embedded(folder / "server", environment=environment) as server,
         nadi.StreamManager(server.controller_uri) as manager,
     ):
         manager.create_scope(SCOPE)
-        session = spark or new_session()
+        session = spark or new_session(jars)
         try:
             yield Bench(server.controller_uri, manager, session, folder, sizes, reading)
         finally:
@@ -77,13 +79,15 @@ def opened(folder: Path, sizes: Sizes, reading: Mapping[str, str], spark: Any = 
                 session.stop()
 
 
-def new_session() -> Any:
-    """A tuned session of two cores."""
+def new_session(jars: Sequence[Path] = ()) -> Any:
+    """A tuned session of two cores; jars: what it has besides Spark's own."""
     from pyspark.sql import SparkSession
 
     from nadi.spark import tuned
 
     builder = tuned(SparkSession.builder.master(f"local[{CORES}]").appName("bench"))
+    if jars:
+        builder = builder.config("spark.jars", ",".join(map(str, jars)))
     session = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session

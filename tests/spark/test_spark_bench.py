@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bench.kafka import jars
 from bench.spark import forms
 from bench.spark.setting import Sizes
 from bench.spark.tally import Row
@@ -39,3 +43,35 @@ def test_streams_writes_and_a_new_session_have_figures(spark: Any, tmp_path: Pat
         "streaming write, exactly once",
         "first row of a stream",
     }
+
+
+@pytest.mark.slow
+def test_beside_sparks_source_for_kafka(tmp_path: Path) -> None:
+    for kind in (jars.SPARK, jars.BROKER):
+        try:
+            jars.jars_of(kind)
+        except jars.Missing as error:
+            pytest.skip(str(error))
+    found = tmp_path / "found.json"
+    command = [sys.executable, "-m", "bench", "spark", "kafka", "--quick", "--data", str(tmp_path)]
+    subprocess.run([*command, "--json", str(found)], check=True, timeout=300, cwd=Path(__file__).parents[2])
+    rows = json.loads(found.read_text())
+    assert len(rows) == 7
+    assert all(row["value"] > 0 for row in rows)
+
+
+def test_kafka_is_left_out_with_a_word_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "java").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(forms, "measured", lambda parts, *_, **__: [(part, []) for part in parts])
+    forms.main(["kafka", "--json", str(tmp_path / "found")])
+    assert "kafka: left out: Kafka needs `mvn`, which is not installed" in capsys.readouterr().out
+    mvn = tmp_path / "mvn"
+    mvn.write_text("#!/bin/sh\necho '[ERROR] Could not transfer it'\nexit 1\n")
+    mvn.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(jars.Missing, match=r"Maven can't download Kafka: .*Could not transfer it"):
+        jars.jars_of(jars.BROKER)
+    assert not list(tmp_path.glob("cache/nadi/bench/*"))
