@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nadi.limits import EVENT_SIZES_A_TURN
 from nadi.model.event import whole_events
-from nadi.model.framing import frame_events
+from nadi.model.framing import event_starts, frame_events
 from nadi.segmentstore.reading import sizes as sizes_module
 from nadi.segmentstore.reading.sizes import SizesOfEvents
 from nadi.segmentstore.rota import Rota
@@ -153,12 +153,12 @@ def test_little_is_done_in_one_turn_of_the_loop() -> None:
         return memoryview(stored)[offset : offset + length]
 
     def noted(*given: Any, **options: Any) -> Any:
-        found = whole_events(*given, **options)
+        found = event_starts(*given, **options)
         blocks.append(len(found[0]))
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes_module, "whole_events", noted)
+        patch.setattr(sizes_module, "event_starts", noted)
         request = wire.ListEventSizes(1, S, 0, 0, len(stored), 1_000_000, "")
         uvloop.run(SizesOfEvents(Rota()).answer(request, read))
     assert sum(blocks) == 50_000

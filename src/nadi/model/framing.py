@@ -1,15 +1,24 @@
-"""How an event is laid out in a segment: `i32 0 · i32 length · payload`. `nadi.model.event` reads many at once.
+"""How an event is laid out in a segment: `i32 0 · i32 length · payload`, and where events start.
 
-Separate from that module because the controller reads the headers of a few watermarks and doesn't need Arrow.
+`nadi.model.event` gives the events themselves; separate from that module, for a server needs no Arrow.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from nadi.errors import ProtocolError
+from nadi.limits import KIB, MAX_LARGE_EVENT_BYTES
 
 HEADER_BYTES = 8
 HEADER = struct.Struct(">ii")
+_LENGTH = struct.Struct(">Q")  # a valid header's first half is 0, so the header as one number is the length
+_LOOK_BYTES, _LOOK_MAX_BYTES = 4 * KIB, 64 * KIB  # stepped over before equal lengths are looked for
+Starts = np.ndarray[Any, np.dtype[np.int64]]
 _SHORT_HEADERS = [HEADER.pack(0, size) for size in range(4096)]
 
 
@@ -36,3 +45,87 @@ def frame_events(events: Iterable[bytes]) -> bytes:
         parts.append(event_header(len(event)))
         parts.append(event)
     return b"".join(parts)
+
+
+def event_starts(
+    data: memoryview, offset: int = 0, *, max_events: int | None = None, max_steps: int | None = None
+) -> tuple[Starts, int]:
+    """Return the int64 positions of the whole events at the start of `data`, and how many bytes these take.
+
+    `offset` is where `data` starts in its segment; at most `max_events` are taken, and after about `max_steps` that
+    each took a step of their own it ends, too. Raises ProtocolError if the bytes aren't events.
+
+    Events are stepped over one by one in a loop that does next to nothing; every few KiB, if the last two are
+    equally long, array comparisons find how many more have that length.
+    """
+    size = min(len(data), HEADER_BYTES + MAX_LARGE_EVENT_BYTES)
+    limit = size if max_events is None else max_events
+    parts: list[Any] = []
+    singles: list[int] = []
+    position = count = steps = 0
+    most_steps = size if max_steps is None else max_steps
+    look = _LOOK_BYTES
+    while count < limit and steps < most_steps:
+        before = len(singles)
+        position = _step(data, size, position, position + look, singles)
+        count += len(singles) - before
+        steps += len(singles) - before
+        if position + HEADER_BYTES > size:
+            break
+        stride, run = position - singles[-1], 0
+        if len(singles) - before > 1 and singles[-1] - singles[-2] == stride:
+            run = _run(data, position, stride, min((size - position) // stride, limit - count))
+        if run == 0:
+            look = min(2 * look, _LOOK_MAX_BYTES)
+            continue
+        parts.append(np.array(singles, np.int64))
+        parts.append(np.arange(position, position + run * stride, stride, dtype=np.int64))
+        singles = []
+        position += run * stride
+        count += run
+        look = _LOOK_BYTES
+    starts = np.array(singles, np.int64)
+    if parts:
+        starts = np.concatenate([*parts, starts])
+    if count > limit:
+        position = int(starts[limit])
+        starts = starts[:limit]
+    elif position > size:
+        position = int(starts[-1])
+        starts = starts[:-1]
+        kind, length = HEADER.unpack_from(data, position)
+        if kind != 0 or not 0 <= length <= MAX_LARGE_EVENT_BYTES:
+            raise ProtocolError(f"no event begins at offset {offset + position:,}: header {kind}, {length}")
+    return starts, position
+
+
+def _step(data: memoryview, size: int, position: int, stop: int, starts: list[int]) -> int:
+    """Append to `starts` where each event from `position` to `stop` starts; return where the last of them ends.
+
+    A header is read as one unsigned number, which is just the length if the header is valid. Anything
+    wrong with it makes that number larger than `size` may be, so the step after it ends beyond `size`, as
+    after an incomplete last event: only that one header needs a check.
+    """
+    stop = min(stop, size - HEADER_BYTES + 1)
+    unpack, append = _LENGTH.unpack_from, starts.append
+    while position < stop:
+        append(position)
+        position += unpack(data, position)[0] + HEADER_BYTES
+    return position
+
+
+def _run(data: memoryview, position: int, stride: int, most: int) -> int:
+    """How many events from `position` on, at most `most`, are as long as the one that ends there.
+
+    Looks at 16 headers, then at twice as many each time, so it never looks at many more than it finds.
+    """
+    run, rows = 0, 16
+    while run < most:
+        rows = min(rows, most - run)
+        headers = np.ndarray((rows,), ">u8", data, position + run * stride, (stride,))
+        differs = headers != stride - HEADER_BYTES
+        if differs.any():
+            return run + int(differs.argmax())
+        run += rows
+        rows *= 2
+    return run

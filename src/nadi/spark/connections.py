@@ -18,7 +18,7 @@ from nadi.client.control.security import Credentials
 
 _Result = TypeVar("_Result")
 _FREEZES = 3  # pyarrow and pandas are imported lazily, over a worker's first tasks
-_SEEN_S = 10.0
+_SEEN_S = 1.0
 _tasks = 0
 
 

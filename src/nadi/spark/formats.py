@@ -104,7 +104,7 @@ class Source:
         self._check_any()
         options = WriteOptions.from_spark(self._given, use, self._format)
         client = client_of(options.controller)
-        if use is Use.WRITE or not client.has_seen(options.scope, options.stream):  # a query asks twice in each batch
+        if use is Use.WRITE or not client.has_seen(options.scope, options.stream):  # a query asks twice a batch
             client.run(ensure_stream(client.manager, options.scope, options.stream, options.creation))
             client.see(options.scope, options.stream)
         return options if options.value is None else _with_encoding(options, options.value, schema)

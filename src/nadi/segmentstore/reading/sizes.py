@@ -24,8 +24,7 @@ from nadi.limits import (
     HOPS_A_COMMAND,
     MAX_LARGE_EVENT_BYTES,
 )
-from nadi.model.event import whole_events
-from nadi.model.framing import HEADER, HEADER_BYTES
+from nadi.model.framing import HEADER, HEADER_BYTES, event_starts
 from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
 from nadi.wire.event_sizes import Numbers, packed_sizes
@@ -137,11 +136,11 @@ class _Search:
         sizes: list[int] = []
 
         def work() -> int:
-            block, size = whole_events(data, self.reached, max_events=self._left, max_steps=EVENT_SIZES_A_TURN)
+            starts, size = event_starts(data, self.reached, max_events=self._left, max_steps=EVENT_SIZES_A_TURN)
             sizes.append(size)
             if size:
-                self._add(np.diff(block.starts, append=size))
-            return min(len(block), EVENT_SIZES_A_TURN) // HOPS_A_COMMAND
+                self._add(np.diff(starts, append=size))
+            return min(len(starts), EVENT_SIZES_A_TURN) // HOPS_A_COMMAND
 
         await self._rota.do(work)
         return sizes[0]
