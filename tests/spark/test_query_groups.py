@@ -198,13 +198,50 @@ def test_a_query_without_its_checkpoint_goes_on_where_its_output_ends(
     second = Query(home, **exact(name))
     third = Query(home, **exact(name))  # the second died before it planned anything
     assert second.offsets == third.offsets
+    assert finish(home, batch, third, f"{name}-out", "third") == numbers
     with pytest.raises(ConflictError, match="another query has taken its place behind batch"):
         copied(home, f"{name}-out", [b"late"], "first", 3)
-    assert finish(home, batch, third, f"{name}-out", "third") == numbers
     batch.append(("first", 3))
     with pytest.raises(ConflictError, match="has taken the place of query first"):
         first.read(first.offsets[-2], first.offsets[-1])
     assert finish(home, batch, Query(home, **exact(name)), f"{name}-out", "fourth") == numbers
+
+
+def test_a_query_whose_first_batch_is_run_again_is_no_other(home: Home, batch: list[tuple[str, int]]) -> None:
+    """Spark asks for the start again then."""
+    numbers = stream_of_numbers(home, "first-again")
+    batch.append(("first", 0))
+    first = Query(home, **exact("first-again"))
+    first.trigger()
+    again = Query(home, **exact("first-again"))
+    assert again.offsets == first.offsets[:1]
+    assert again.read(*first.offsets) == first.batches[0]
+    copied(home, "first-again-out", first.batches[0], "first", 0)
+    (start,) = Query(home, **exact("first-again")).offsets
+    assert start == first.offsets[1], "the commit was not in Spark's log"
+    assert first.read(start, first.offsets[1]) == []
+    assert finish(home, batch, Query(home, **exact("first-again")), "first-again-out", "second") == numbers
+
+
+def test_of_queries_that_start_at_once_none_writes_what_another_wrote(home: Home, batch: list[tuple[str, int]]) -> None:
+    numbers = stream_of_numbers(home, "at-once")
+    batch.append(("lost", 0))
+    lost = Query(home, **exact("at-once"))
+    lost.trigger()
+    copied(home, "at-once-out", lost.batches[0], "lost", 0)
+    first, second, third = (Query(home, **exact("at-once")) for _ in range(3))
+    for query, name in ((first, "first"), (second, "second")):
+        batch.append((name, 0))
+        query.offsets.append(query.reader.latestOffset(query.offsets[0], query.reader.getDefaultReadLimit()))
+        query.batches.append(query.read(*query.offsets))
+    with pytest.raises(ConflictError, match="another query has taken its place"):
+        copied(home, "at-once-out", first.batches[0], "first", 0)
+    copied(home, "at-once-out", second.batches[0], "second", 0)
+    batch.append(("third", 0))
+    end = third.reader.latestOffset(third.offsets[0], third.reader.getDefaultReadLimit())
+    with pytest.raises(ConflictError, match="query second wrote to home/at-once-out while this one, third, was being"):
+        third.read(third.offsets[0], end)
+    assert finish(home, batch, Query(home, **exact("at-once")), "at-once-out", "fourth") == numbers
 
 
 def test_a_note_is_of_one_output(home: Home, batch: list[tuple[str, int]]) -> None:

@@ -95,6 +95,13 @@ class SinkRecord:
             else:
                 version = stored
 
+    async def settle(self) -> int:
+        """Return the last batch that is in the stream, after what was being committed; -1 if there was none."""
+        found, _ = await self._read()
+        if found is None:
+            return -1
+        return (found if found.done else await self._finished(found)).batch
+
     async def close(self) -> int:
         """End the writer: what it was committing is in the stream, and no batch of it comes any more. Return its last
         batch, -1 if there was none."""

@@ -3,8 +3,9 @@ output is.
 
 The planner knows a batch's offsets, but neither the query's id nor the batch's number; tasks know both. All tasks end
 before the sink commits: so of each batch that is in the output there is a note, or one of a later batch, which begins
-where that one ended. A new query closes the sink's record of the query before it, which says what its last batch was,
-and keeps it from writing another.
+where that one ended. The first task of a new query closes the sink's record of the query before it, which can write
+nothing from then on, and makes sure that it starts where that one ended. Not the planner: Spark asks it for a start
+again if a query's first batch has to be run again.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class BatchNotes:
         self._table: Table = manager.table(options.scope, TABLE)
 
     async def write(self, query: str, batch: int, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Note the batch that this task is of; ConflictError if another query has taken this one's place."""
-        mine = Note(query, batch, "/".join(self._output), start, end)
+        """Note the batch that this task is of; ConflictError if another query has taken this one's place, or the one
+        before it wrote something since this one was planned."""
+        mine = Note(query, batch, self._output_text, start, end)
 
         async def noted(value: bytes | None) -> tuple[bytes | None, None]:
             if value is None:
@@ -57,29 +59,30 @@ class BatchNotes:
                 found = msgspec.json.decode(value, type=Note)
                 if found == mine or (found.query == query and found.batch > batch):
                     return None, None
-                if found.query != query:
-                    await self._check_open(query)
+                if found.query != query and found.output == mine.output:
+                    await self._take_place(found, mine)
             return msgspec.json.encode(mine), None
 
         await change_value(self._table, self._group.encode(), f"the note of group {self._group}", noted)
 
     async def last(self) -> dict[str, StreamCut]:
-        """Where the output of the query before this one ends, by stream, once no batch of it can come any more; nothing
-        if it noted none."""
+        """Where the output of the query that noted last ends, by stream; nothing if none did."""
         held = await value_or_none(self._table, self._group.encode())
         if held is None:
             return {}
         note = msgspec.json.decode(held.value, type=Note)
-        if note.output != "/".join(self._output):
+        if note.output != self._output_text:
             raise InvalidArgumentError(
-                f"the option 'output' is {'/'.join(self._output)}, and the query that had the group "
+                f"the option 'output' is {self._output_text}, and the query that had the group "
                 f"{self._options.scope}/{self._group} wrote {note.output}: name that, or another 'groupId'"
             )
-        is_written = await self._record(note.query).close() >= note.batch
-        offsets = Offsets.from_json(note.end if is_written else note.start)
-        return {name: one.cut for name, one in offsets.streams.items()}
+        return _end(note, await self._record(note.query).settle())
 
     # --- inside -----------------------------------------------------------------------------
+
+    @property
+    def _output_text(self) -> str:
+        return "/".join(self._output)
 
     def _record(self, query: str) -> SinkRecord:
         scope, stream = self._output
@@ -87,10 +90,28 @@ class BatchNotes:
             self._manager, WriteOptions(controller=self._options.controller, scope=scope, stream=stream), query
         )
 
-    async def _check_open(self, query: str) -> None:
-        intent = await self._record(query).last()
+    async def _take_place(self, found: Note, mine: Note) -> None:
+        """Have the query that noted last write nothing any more."""
+        intent = await self._record(mine.query).last()
         if intent is not None and intent.is_closed:
             raise ConflictError(
-                f"another query has taken the place of query {query} in group {self._options.scope}/{self._group}, for "
-                "which its checkpoint was taken for lost (startAt, output). Don't start it again"
+                f"another query has taken the place of query {mine.query} in group "
+                f"{self._options.scope}/{self._group}, for which its checkpoint was taken for lost (startAt, output). "
+                "Don't start it again"
             )
+        ended = _end(found, await self._record(found.query).close())
+        began = _cuts(mine.start)
+        if self._options.starts_at_group and any(ended[name] != cut for name, cut in began.items() if name in ended):
+            raise ConflictError(
+                f"query {found.query} wrote to {mine.output} while this one, {mine.query}, was being started in its "
+                "place. It can't any more: start this one again, with a new checkpoint"
+            )
+
+
+def _end(note: Note, last: int) -> dict[str, StreamCut]:
+    """Where the output ends if that was the last batch of the note's query."""
+    return _cuts(note.end if last >= note.batch else note.start)
+
+
+def _cuts(offsets: dict[str, Any]) -> dict[str, StreamCut]:
+    return {name: one.cut for name, one in Offsets.from_json(offsets).streams.items()}
