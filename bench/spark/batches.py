@@ -43,9 +43,12 @@ def streams(bench: Bench) -> list[Row]:
     for stream in ("from", "to"):
         bench.manager.create_stream(SCOPE, stream)
     tally, name = Tally("ms"), "stream to stream, exactly once"
+    nothing = registered(bench.spark)
     with written(bench, "from"):
         for _ in range(bench.sizes.runs):
             tally.note(RATE, p50(bench, rate(bench, 10).writeStream.format("noop")))
+            empty = bench.spark.readStream.format(nothing).load().writeStream.format(nothing)
+            tally.note("a source and a sink that do nothing", p50(bench, empty))
             events = bench.read_stream("from").select("event")
             tally.note(name, p50(bench, events.writeStream.format("nadi").options(**bench.options("to"))))
     return tally.rows(RATE, {name: _STREAMS_OF_RATE}, at_most=True)

@@ -1,4 +1,5 @@
-"""A source in Python that makes its rows itself, one a batch: what Spark takes for any source in Python."""
+"""A source in Python that makes its rows itself, one a batch, and a sink that drops what it is given: what Spark takes
+for any source and any sink in Python."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 
 class NothingReader(DataSourceReader):
@@ -34,6 +42,19 @@ class NothingStreamReader(DataSourceStreamReader):
         yield _rows()
 
 
+class NothingStreamWriter(DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        pass
+
+    def abort(self, messages: Any, batchId: int) -> None:
+        pass
+
+
 def _rows() -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"event": [b"x"]})
 
@@ -51,6 +72,9 @@ class NothingSource(DataSource):
 
     def streamReader(self, schema: Any) -> NothingStreamReader:
         return NothingStreamReader()
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> NothingStreamWriter:
+        return NothingStreamWriter()
 
 
 def registered(spark: Any) -> str:

@@ -56,17 +56,28 @@ def read_pieces(options: ReadOptions, pieces: Iterable[Piece]) -> Iterator[pa.Re
             parser = _parser_of(options, client, stream)
         made = _Batches(options, client, piece, constant, parser)
         found = segment_blocks(options, client, piece) if has_events else segment_places(options, client, piece)
-        held: list[_Block] = []
-        rows = size = 0
-        for block in client.thread.each(found):
-            held.append(block)
-            rows += len(block)
-            size += block.size_bytes
-            if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
-                yield from made.of(held)
-                held, rows, size = [], 0, 0
-        if held:
+        for held in _held(client.thread.each(found)):
             yield from made.of(held)
+
+
+def _held(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
+    """Blocks that make a batch together. A large one is a batch alone, though an event that lay across two pieces of a
+    chunk came before it: a batch of one row is sooner read than the large block copied behind it."""
+    held: list[_Block] = []
+    rows = size = 0
+    for block in blocks:
+        is_large = len(block) >= _BATCH_ROWS or block.size_bytes >= _BATCH_BYTES
+        if held and is_large:
+            yield held
+            held, rows, size = [], 0, 0
+        held.append(block)
+        rows += len(block)
+        size += block.size_bytes
+        if rows >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield held
+            held, rows, size = [], 0, 0
+    if held:
+        yield held
 
 
 def _parser_of(options: ReadOptions, client: Client, stream: str) -> ValueParser | None:
