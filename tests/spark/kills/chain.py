@@ -90,7 +90,11 @@ class Chain:
             if victim == "worker":
                 self._order(self._chance.choice(STEPS), victim, link)
             else:
-                kill(victim, self._folder)
+                give_up = time.monotonic() + 60
+                while not kill(victim, self._folder):
+                    self._go_on()
+                    assert time.monotonic() < give_up, f"there is no {victim}"
+                    time.sleep(0.05)
             self._go_on()
             scaling.join(120)
             assert not scaling.is_alive(), "a scale hangs"
@@ -112,8 +116,6 @@ class Chain:
     # --- who is alive -------------------------------------------------------------------------------------
 
     def _start_driver(self) -> None:
-        known = {"server": self._server.pid}
-        (self._folder / "processes.json").write_text(json.dumps(known))
         command = [sys.executable, "-m", "tests.spark.kills.chain_main", self._server.controller_uri, str(self._folder)]
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         with (self._folder / "driver.log").open("ab") as said:
@@ -125,6 +127,8 @@ class Chain:
                 env=os.environ | {"PYTHONPATH": path},
                 text=True,
             )
+        known = {"server": self._server.pid, "driver": self._driver.pid}
+        (self._folder / "processes.json").write_text(json.dumps(known))
         self.drivers += 1
 
     def _go_on(self) -> None:
@@ -164,15 +168,15 @@ class Chain:
     def _through(self) -> int:
         """How much came out of the chain."""
         while True:
+            self._go_on()  # a client waits half a minute for a server that is gone
             try:
                 return sum(self.manager.stream_info("home", self._streams[-1]).tail.positions.values())
             except nadi.errors.UnavailableError:
-                self._go_on()
+                continue
 
     def _wait_for_more(self, before: int) -> None:
         give_up = time.monotonic() + 240
         while self._through() == before:
-            self._go_on()
             assert time.monotonic() < give_up, f"nothing comes through: {self._said()}"
             time.sleep(0.1)
 

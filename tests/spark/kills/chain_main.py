@@ -5,7 +5,6 @@ Prints a line once the queries run; ends with 3 if one fails, and once all is th
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -20,8 +19,6 @@ def main(controller: str, folder: str, master: str, *streams: str) -> int:
     from tests.spark.kills.killing import Killing
 
     here = Path(folder)
-    known = json.loads((here / "processes.json").read_text())
-    (here / "processes.json").write_text(json.dumps(known | {"driver": os.getpid()}))
     builder = tuned(SparkSession.builder.master(master).appName("a chain to be killed"))
     builder = builder.config("spark.executor.memory", "600m").config(
         "spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"]

@@ -45,14 +45,15 @@ IN_TASKS = ("reading", "writing", "written")
 VICTIMS = ("driver", "executor", "worker", "server")
 
 
-def kill(victim: str, folder: Path) -> None:
-    """`worker` is this process, `executor` the driver's JVM if there is none. The test restarts server and driver."""
+def kill(victim: str, folder: Path) -> bool:
+    """`worker` is this process, `executor` the driver's JVM if there is none. The test restarts server and driver.
+    False if there is nobody to be killed yet."""
     known = json.loads((folder / "processes.json").read_text())
     if victim == "worker":
         os.kill(os.getpid(), signal.SIGKILL)
     if victim == "server":
         os.kill(known["server"], signal.SIGKILL)
-        return
+        return True
     driver = psutil.Process(known["driver"])
     below, jvms = driver.children(recursive=True), [one for one in driver.children() if one.name() == "java"]
     if victim == "executor":
@@ -62,10 +63,11 @@ def kill(victim: str, folder: Path) -> None:
         executors.sort(key=lambda one: one.pid not in mine)  # the one whose task this is, if it is one
         for one in (executors or jvms)[:1]:
             one.kill()
-        return
+        return bool(executors or jvms)
     driver.kill()
     for jvm in jvms:
         jvm.kill()
+    return True
 
 
 def _is_executor(process: psutil.Process) -> bool:
