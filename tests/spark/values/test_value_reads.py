@@ -13,7 +13,7 @@ from google.protobuf import any_pb2, timestamp_pb2
 from pyspark.sql.types import StructType
 
 from nadi.client.serializers import Arrow, Avro, Compatibility, Json, Msgpack, Protobuf, Struct
-from nadi.errors import InvalidArgumentError, SerializationError
+from nadi.errors import InvalidArgumentError, SerializationError, StreamNotFoundError
 from nadi.spark.reading.streaming import RefusedStreamReader, StreamReader
 from nadi.spark.values import parser
 from pyspark_nadi import DefaultSource
@@ -293,6 +293,11 @@ def test_options(home: Home, given: dict[str, str], why: str) -> None:
 
     with pytest.raises(InvalidArgumentError, match=why):
         planned()
+
+
+def test_a_stream_that_isnt_there_has_no_schema_either(home: Home) -> None:
+    with pytest.raises(StreamNotFoundError, match="home/nowhere"):
+        source(home, "nowhere", value_format="avro").schema()
 
 
 def test_a_package_that_isnt_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ async def target_of(
 ) -> Target | None:
     """The schema to read with, None if it isn't there. is_wanted: whether it is that of the plan; None for a write.
 
-    InvalidArgumentError if there is no schema, or it is of another format.
+    InvalidArgumentError if there is no schema, or it is of another format; StreamNotFoundError if there is no stream.
     """
     module = module_of(value.format)
     if value.ddl is not None:
@@ -63,6 +63,9 @@ async def target_of(
     groups = {stream: manager.schemas(scope, stream) for stream in streams}
     found = await asyncio.gather(*(group.versions() for group in groups.values()))
     versions = {stream: some for stream, some in zip(streams, found, strict=True) if some}
+    if not versions:
+        for stream in streams:
+            await manager.stream_configuration(scope, stream)  # which isn't there has no schema either
     newest = []
     known: dict[str, bytes] = {}  # many streams often have one and the same
     for stream, version in _newest(value, scope, streams, versions, is_write=is_wanted is None):
