@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nadi.cli.printing import say, show
-from nadi.cli.session import AsJson, Controller, TrustStore
+from nadi.cli.session import AsJson, Controller, TrustStore, tell_if_nobody_listens
 from nadi.defaults import DEFAULT_URI
 from nadi.errors import InvalidArgumentError
 
@@ -63,7 +63,7 @@ def make_archive(
     delete: Annotated[bool, typer.Option("--delete", help="Delete it instead.")] = False,
 ) -> None:
     """Archive Spark's classes, so that sessions of nadi.spark.tuned start in half the time. Takes half a minute, and
-    160 MB in ~/.cache/nadi."""
+    190 MB in ~/.cache/nadi."""
     from nadi.cli.printing import errors_told
     from nadi.cli.spark.archiving import delete_archive, write_archive
 
@@ -87,6 +87,7 @@ def list_checkpoints(
     from nadi.spark.connections import Connection, client_of
 
     with errors_told():
+        tell_if_nobody_listens(controller)
         client = client_of(Connection(controller, trust_store=trust_store))
         rows = [
             {
@@ -112,6 +113,7 @@ def restore_checkpoint(
     from nadi.spark.connections import Connection, client_of
 
     with errors_told():
+        tell_if_nobody_listens(controller)
         client = client_of(Connection(controller, trust_store=trust_store))
         kept = client.run(restore(client.manager, scope, name, folder))
         say(f"batch {kept.batch} of query {kept.query_id}, {kept.files:,} files, {kept.size_bytes:,} bytes in {folder}")
