@@ -91,6 +91,8 @@ class Node:
 
     def kill(self) -> None:
         """As when its power goes: everything on it ends at once, and its address is gone."""
+        # the kernel takes down a deleted namespace's end later, and this one only with it
+        subprocess.run(["ip", "link", "delete", self._link], capture_output=True, check=False)
         _end(self.name)
         for child in self._children:
             child.wait(30)
