@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import epochs, events, measure, peers, streams, structures
+from bench import epochs, events, measure, peers, spread, streams, structures
 from bench.measure import Figure
 
 console = Console(highlight=False)
@@ -40,6 +40,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "latency": measure.latency,
     "read": measure.read,
     "read-bytes": events.read_bytes,
+    "spread": spread.spread,
     "bytes": structures.byte_stream,
     "changes": structures.changes,
     "restart": measure.restart,

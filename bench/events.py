@@ -70,16 +70,16 @@ def _in_batches(
         open_stream(manager)
         with manager.create_writer(SCOPE, STREAM) as writer:
             writer.write_event(b"warm", "key").result()
-            began, client_s, server_s = time.perf_counter(), time.process_time(), _cpu_seconds(server.pid)
+            began, client_s, server_s = time.perf_counter(), time.process_time(), cpu_seconds(server.pid)
             for events, keys in batches:
                 writer.write_batch(events, keys)
             writer.flush()
             rate = count / (time.perf_counter() - began)
-            client_s, server_s = time.process_time() - client_s, _cpu_seconds(server.pid) - server_s
+            client_s, server_s = time.process_time() - client_s, cpu_seconds(server.pid) - server_s
     return rate, client_s / count * 1e9, server_s / count * 1e9
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
