@@ -1,7 +1,7 @@
 """20 MB/s of 1 KB events on 1, 100 and 1,000 segments: how long an acknowledgement takes, and what an event costs.
 
-On 1,000 segments nearly each event is an append of its own, whatever the writer does; what that takes beside an event on one
-segment is what this measures.
+On 1,000 segments nearly each event is an append of its own, whatever the writer does; what that takes beside an event
+on one segment is what this measures.
 """
 
 from __future__ import annotations

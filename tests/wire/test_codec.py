@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ from nadi.errors import ProtocolError
 from nadi.limits import MAX_FRAME_RECEIVED_BYTES
 from nadi.wire import commands as wire
 from nadi.wire import fields as f
-from nadi.wire.append import append_parts
+from nadi.wire.append import APPEND_BYTES, append_frame, append_parts
 from nadi.wire.codec import encode
 from tests.support.decoder import Decoder
 
@@ -191,11 +191,12 @@ def test_modified_utf_8_of_java() -> None:
     assert Decoder().receive(frame) == [wire.SegmentCreated(9, "\0\U0001f600")]
 
 
-@given(st.lists(st.binary(max_size=9)))
-def test_parts_are_sent_as_one_view(pieces: list[bytes]) -> None:
+@given(st.lists(st.binary(max_size=9)), st.integers(1, 1000), st.integers(-(1 << 63), (1 << 63) - 1))
+def test_an_appends_frame_is_what_the_codec_makes(pieces: list[bytes], events: int, last: int) -> None:
     joined = b"".join(pieces)
-    in_parts = wire.AppendBlockEnd(W, len(joined), cast("bytes", f.Parts(pieces)), 1, 1)
-    assert encode(in_parts) == encode(wire.AppendBlockEnd(W, len(joined), joined, 1, 1))
+    frame = b"".join(append_frame(W, [*pieces], len(joined), events, last, 77))
+    assert frame == encode(wire.AppendBlockEnd(W, len(joined), joined, events, last, 77))
+    assert len(frame) == APPEND_BYTES + len(joined)
 
 
 def test_append_blocks_are_put_together() -> None:

@@ -45,7 +45,7 @@ from nadi.client.shared.state_synchronizer import StateKind
 from nadi.client.tables.key_value_registry import KeyValueTableConfiguration
 from nadi.client.tables.key_value_table import Insert, Put, Remove, TableEntry, TableKey, Version
 from nadi.client.tables.table import ABSENT, ANY_VERSION, TableValue
-from nadi.client.writing.batch import Ack
+from nadi.client.writing.ack import Ack
 from nadi.model.cutorder import CutOrder
 from nadi.model.readergroup import StreamDataRetention
 from nadi.model.scrub import ScrubPass, ScrubReport

@@ -8,8 +8,24 @@ from nadi.errors import ProtocolError
 from nadi.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend
 from nadi.wire.fields import Buffer
 
+_BEFORE = struct.Struct(">ii16sii")  # the frame's head, and what an AppendBlockEnd has before its data
+_AFTER = struct.Struct(">iqq")
+APPEND_BYTES = _BEFORE.size + _AFTER.size  # of an append's frame, beside its data
 _TRAILER = _HEADER = struct.Struct(">ii")
 _PADDING, _PARTIAL_EVENT = -1, -2
+
+
+def append_frame(
+    writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int, request_id: int
+) -> list[Buffer]:
+    """The frame of an append whose `size` bytes are `parts`: what `codec` makes of the AppendBlockEnd, in a tenth of the
+    time, as there may be one for each event.
+
+    >>> len(b"".join(append_frame(bytes(16), [b"event"], 5, 1, 7, 3)))
+    57
+    """
+    before = _BEFORE.pack(AppendBlockEnd.code, APPEND_BYTES - 8 + size, writer_id, size, size)
+    return [before, *parts, _AFTER.pack(events, last, request_id)]
 
 
 def append_parts(block: AppendBlock | None, end: AppendBlockEnd) -> list[Buffer]:

@@ -18,11 +18,6 @@ from nadi.limits import LIST_MAX_ENTRIES
 Buffer = bytes | bytearray | memoryview
 
 
-class Parts(list[Buffer]):
-    """Buffers that make up a `View`, to be sent without being joined first; a `View` that was received is one buffer,
-    so its type does not name this."""
-
-
 NO_VERSION = -(1 << 63)  # a table key's condition: none; also "never wrote" and "no such attribute"
 NOT_EXISTS = -1  # a table key's condition: absent
 
@@ -107,14 +102,6 @@ def _read_str(data: memoryview, position: int, end: int) -> tuple[str, int]:
 def _write_blob(parts: list[Buffer], value: Buffer) -> None:
     parts.append(_I32.pack(len(value)))
     parts.append(value)
-
-
-def _write_view(parts: list[Buffer], value: Buffer | Parts) -> None:
-    if isinstance(value, Parts):
-        parts.append(_I32.pack(sum(map(len, value))))
-        parts += value
-    else:
-        _write_blob(parts, value)
 
 
 def _read_view(data: memoryview, position: int, end: int) -> tuple[memoryview, int]:
@@ -252,7 +239,7 @@ Bool = Annotated[bool, Fixed("?")]
 Uuid = Annotated[bytes, Fixed("16s")]
 Str = Annotated[str, Variable(_write_str, _read_str)]
 Blob = Annotated[bytes, Variable(_write_blob, _read_blob)]
-View = Annotated[Buffer, Variable(_write_view, _read_view)]
+View = Annotated[Buffer, Variable(_write_blob, _read_view)]
 Rest = Annotated[Buffer, Variable(_write_rest, _read_rest)]
 Strs = Annotated[tuple[str, ...], list_of(_write_str, _read_str, 2)]
 I64s = Annotated[tuple[int, ...], list_of(_write_i64, _read_i64, 8)]

@@ -34,7 +34,10 @@ class Outgoing:
 
     def send(self, command: Command) -> None:
         """Queue a command; none of it if this raises, such as ProtocolError for one that is too large."""
-        parts, size = encode_parts(command)
+        self.send_parts(*encode_parts(command))
+
+    def send_parts(self, parts: list[Buffer], size: int) -> None:
+        """Queue a frame of so many bytes."""
         if size > _LARGE_PART_BYTES and max(map(len, parts)) > _LARGE_PART_BYTES:
             self._buffers += parts
             self._is_large = True

@@ -23,6 +23,7 @@ from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire import commands as wire
 from nadi.wire.decoder import Decoder
 from nadi.wire.errors import error_of
+from nadi.wire.fields import Buffer
 from nadi.wire.outgoing import Outgoing
 
 _Answer = TypeVar("_Answer", bound=wire.Command)
@@ -136,6 +137,13 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         assert self._outgoing is not None
         self._outgoing.send(command)
 
+    def send_parts(self, parts: list[Buffer], size: int) -> None:
+        """Send a frame of so many bytes."""
+        if self._error is not None:
+            raise self._error
+        assert self._outgoing is not None
+        self._outgoing.send_parts(parts, size)
+
     def submit(self, command: wire.Command, *answers: type[_Answer]) -> asyncio.Future[_Answer]:
         """Send a request, with an id put into it; the future holds its reply, or the error that the reply stands
         for: a ProtocolError if it isn't one of the `answers`."""
@@ -178,17 +186,16 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     # --- inside -----------------------------------------------------------------------------
 
     def _receive(self, command: wire.Command) -> None:
-        if isinstance(command, wire.Hello):
-            self._greeted(command)
-            return
         request_id: int = getattr(command, "request_id", -1)
-        asked = self._asked.pop(request_id, None)
-        if asked is not None:
-            self._answer(asked, command)
-            return
         session = self._sessions.get(request_id)
         if session is not None:
             session.on_reply(command)
+            return
+        asked = self._asked.pop(request_id, None)
+        if asked is not None:
+            self._answer(asked, command)
+        elif isinstance(command, wire.Hello):
+            self._greeted(command)
 
     def _answer(self, asked: _Asked, reply: wire.Command) -> None:
         if asked.future.done():

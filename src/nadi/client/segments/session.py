@@ -16,6 +16,8 @@ from nadi.client.segments.connection import SegmentStoreConnection
 from nadi.client.segments.stores import APPENDS, SegmentStores
 from nadi.errors import ClosedError, NadiError, UnavailableError
 from nadi.wire import commands as wire
+from nadi.wire.append import APPEND_BYTES, append_frame
+from nadi.wire.fields import Buffer
 
 _SETUP_TIMEOUT_S = 30.0
 
@@ -41,6 +43,11 @@ class Session:
 
     def send(self, append: wire.Command) -> None:
         self.connection.send(append)
+
+    def append(self, writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int) -> None:
+        """Send an append of so many bytes and events, the last of which has that number of the writer."""
+        frame = append_frame(writer_id, parts, size, events, last, self.session_id)
+        self.connection.send_parts(frame, size + APPEND_BYTES)
 
     def drop(self) -> None:
         """Ignore replies that still arrive for it."""

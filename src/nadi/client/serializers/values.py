@@ -17,7 +17,7 @@ from nadi.client.control.arguments import checked
 from nadi.client.reading.reader import SliceReader
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder
-from nadi.client.writing.batch import Ack
+from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import RoutingKeys
 from nadi.client.writing.sender import EventSender
 from nadi.client.writing.transactions import OpenTransaction, TransactionWriter

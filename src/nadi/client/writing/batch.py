@@ -1,112 +1,17 @@
-"""A batch of events on its way into one segment, and the acknowledgement that all its events share."""
+"""A batch of events on its way into one segment."""
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nadi.client.control.arguments import check_timeout
+from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import Piece
-from nadi.errors import NadiError, RequestTimeoutError
-from nadi.limits import MAX_EVENT_BYTES
+from nadi.limits import KIB, MAX_EVENT_BYTES
 from nadi.model.framing import HEADER_BYTES
-from nadi.wire.fields import Parts
+from nadi.wire.fields import Buffer
 
-_SETTLING = threading.Lock()
-
-
-class Ack:
-    """Whether events are stored: await it, or wait with `result` in a thread without an event loop.
-
-    A batch that is spread over successors of its segment, or a call that spans several batches,
-    has an Ack of several parts: done when all are, failed if one is.
-    """
-
-    __slots__ = ("_error", "_future", "_parts")
-
-    def __init__(self, parts: int = 1) -> None:
-        self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._parts = parts
-        self._error: NadiError | None = None
-
-    @classmethod
-    def of_all(cls, acks: Iterable[Ack]) -> Ack:
-        """Combine several Acks into one; it is done at once if there are none."""
-        distinct = list(dict.fromkeys(acks))
-        if len(distinct) == 1:
-            return distinct[0]
-        whole = cls(len(distinct) or 1)
-        if not distinct:
-            whole.settle(None)
-        for ack in distinct:
-            ack._future.add_done_callback(lambda future: whole.settle(_outcome(future)))
-        return whole
-
-    def done(self) -> bool:
-        """Return whether the outcome is known: the events are stored, or have failed."""
-        return self._future.done()
-
-    def result(self, timeout: float | None = None) -> None:
-        """Return once the events are stored, or raise the error that prevented it.
-
-        RequestTimeoutError after `timeout` seconds; the events may still be stored later.
-        """
-        check_timeout(timeout)
-        try:
-            return self._future.result(timeout)
-        except TimeoutError as error:
-            if isinstance(error, NadiError):
-                raise
-            raise RequestTimeoutError(f"not acknowledged within {timeout} s") from None
-
-    def add_done_callback(self, function: Callable[[Ack], object]) -> None:
-        """Call `function` with this Ack once it is done, in whichever thread settles it."""
-        self._future.add_done_callback(lambda _: function(self))
-
-    def __await__(self) -> Generator[object, None, None]:
-        if not self._future.done():
-            loop = asyncio.get_running_loop()
-            waiter: asyncio.Future[None] = loop.create_future()
-
-            def wake(_: object) -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            self._future.add_done_callback(lambda _: loop.call_soon_threadsafe(wake, None))
-            yield from waiter
-        return self._future.result(0)
-
-    # --- for the writer ---------------------------------------------------------------------
-
-    def split(self, parts: int) -> None:
-        """Divide one of its parts into `parts` parts."""
-        self._parts += parts - 1
-
-    def settle(self, error: NadiError | None) -> None:
-        """Record that one part is stored, or has failed."""
-        with _SETTLING:  # parts of a call that spanned batches may be settled in two threads
-            self._parts -= 1
-            self._error = self._error or error
-            last = self._parts == 0
-        if last:
-            if self._error is None:
-                self._future.set_result(None)
-            else:
-                self._future.set_exception(self._error)
-
-
-def is_stored(ack: Ack) -> bool:
-    """Whether it is known by now that the events are stored."""
-    return ack.done() and ack._future.exception() is None
-
-
-def _outcome(future: concurrent.futures.Future[None]) -> NadiError | None:
-    error = future.exception(0)
-    assert error is None or isinstance(error, NadiError)
-    return error
+_LITTLE_BYTES = 16 * KIB
 
 
 class Batch:
@@ -134,18 +39,22 @@ class Batch:
 
     def data(self) -> bytes:
         """The events as they lie in the segment."""
+        return b"".join(self._pieces())
+
+    def data_to_send(self) -> list[Buffer]:
+        """Like `data`, in parts: what is little is joined when it is sent, and pieces aren't copied if there is nothing
+        else."""
+        entries: list[Any] = self.entries
+        if self._more and all(isinstance(key, Piece) for key in entries[2::3]):
+            return entries[1::3]
+        return self._pieces() if self.size <= _LITTLE_BYTES else [self.data()]
+
+    def _pieces(self) -> list[Any]:
         entries: list[Any] = self.entries
         parts: list[Any] = [b""] * (len(entries) // 3 * 2)
         parts[0::2] = entries[0::3]
         parts[1::2] = entries[1::3]
-        return b"".join(parts)
-
-    def data_to_send(self) -> Parts:
-        """Like `data`, but pieces aren't copied if there is nothing else."""
-        entries: list[Any] = self.entries
-        if self._more and all(isinstance(key, Piece) for key in entries[2::3]):
-            return Parts(entries[1::3])
-        return Parts([self.data()])
+        return parts
 
     def parts(self) -> Iterator[tuple[bytes, bytes, str | Piece | None]]:
         """(header, payload, routing key) of each event, (empty, bytes, piece) of each piece, in order."""

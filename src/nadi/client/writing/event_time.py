@@ -20,7 +20,7 @@ from typing import Any
 from nadi.client.control.controller import ControllerClient
 from nadi.client.segments.info import segment_info
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.writing.batch import Ack, is_stored
+from nadi.client.writing.ack import Ack, is_stored
 from nadi.errors import (
     ClosedError,
     InvalidArgumentError,

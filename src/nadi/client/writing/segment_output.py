@@ -16,7 +16,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from nadi.backoff import Backoff
 from nadi.client.segments.key_reports import KeySampler
@@ -39,7 +39,6 @@ from nadi.errors import (
 from nadi.limits import WRITER_BLOCK_BYTES
 from nadi.wire import commands as wire
 from nadi.wire.errors import error_of
-from nadi.wire.fields import Buffer
 
 if TYPE_CHECKING:
     from nadi.client.writing.sender import EventSender
@@ -59,6 +58,7 @@ class SegmentOutput:
         self.current = Batch()
         self.waiting: deque[Batch] = deque()
         self.in_flight: deque[Batch] = deque()
+        self._prepared: list[Batch] = []  # the last of those in flight, which are sent in this turn
         self.is_sealed = False
         self.notice_at = 1  # size of `current` at which `notice` must be called
         self.progress_at = time.monotonic()  # of the last acknowledgement, or of the end of idleness
@@ -78,7 +78,8 @@ class SegmentOutput:
         return [*batches, self.current] if self.current.entries else batches
 
     @property
-    def _has_pending(self) -> bool:
+    def has_pending(self) -> bool:
+        """Whether `pending` has any."""
         return bool(self.in_flight or self.waiting or self.current.entries)
 
     def take_all(self) -> list[Batch]:
@@ -97,7 +98,7 @@ class SegmentOutput:
         self.notice_at = WRITER_BLOCK_BYTES
         if self._wakes:
             self._wakes = False
-            self._owner.schedule(self.pump)
+            self._owner.pump.add(self)
 
     def cut(self) -> None:
         """Start a new batch for later events; call with the lock held."""
@@ -110,30 +111,39 @@ class SegmentOutput:
         self.waiting.append(batch)
         self.notice()
 
+    def prepare(self) -> None:
+        """Take what may be sent now; call with the lock held, on the loop's thread."""
+        self._wakes, self.notice_at = False, WRITER_BLOCK_BYTES
+        if self.is_sealed or self._closed:
+            return
+        if not self.has_pending:
+            self._wakes, self.notice_at = True, 1
+            return
+        large = bool(self.in_flight and self.in_flight[0].is_large)
+        if self._session is not None and not large and self._session.is_due:
+            self._drop_session()  # the next one learns what this one has stored
+        if self._session is None:
+            return
+        while self._may_send():
+            self._prepared.append(self._next())
+        if len(self.in_flight) == 1:
+            self._wakes, self.notice_at = True, SECOND_APPEND_BYTES
+
+    def send_prepared(self) -> None:
+        """Send what `prepare` took."""
+        session, batches, self._prepared = self._session, self._prepared, []
+        if session is None:
+            if self.has_pending:
+                self._open_soon()
+            return
+        for batch in batches:
+            self._send(session, batch)
+
     def pump(self) -> None:
         """Send whatever may be sent now."""
-        sends: list[Batch] = []
         with self._owner.lock:
-            self._wakes, self.notice_at = False, WRITER_BLOCK_BYTES
-            if self.is_sealed or self._closed:
-                return
-            if not self._has_pending:
-                self._wakes, self.notice_at = True, 1
-                return
-            large = bool(self.in_flight and self.in_flight[0].is_large)
-            if self._session is not None and not large and self._session.is_due:
-                self._drop_session()  # the next one learns what this one has stored
-            session = self._session
-            if session is not None:
-                while self._may_send():
-                    sends.append(self._next())
-                if len(self.in_flight) == 1:
-                    self._wakes, self.notice_at = True, SECOND_APPEND_BYTES
-        if session is None:
-            self._open_soon()
-            return
-        for batch in sends:
-            self._send(session, batch)
+            self.prepare()
+        self.send_prepared()
 
     def _may_send(self) -> bool:
         if not self.in_flight:
@@ -160,9 +170,8 @@ class SegmentOutput:
         if batch.is_large:
             self._owner.spawn(self._send_large(session, batch))
             return
-        data = cast("Buffer", batch.data_to_send())  # parts pass for one buffer where they are only sent
-        count, session_id = len(batch), session.session_id
-        session.send(wire.AppendBlockEnd(self._writer_id, batch.size, data, count, batch.number, session_id))
+        count = len(batch)
+        session.append(self._writer_id, batch.data_to_send(), batch.size, count, batch.number)
         if self._sampler is not None:
             report = self._sampler.passed(self._writer_id, count, batch.keys_of)
             if report is not None:
@@ -249,7 +258,7 @@ class SegmentOutput:
             if not isinstance(self.trouble, StorageFullError):  # with that the server ends it, for all writers on it
                 self.trouble = error
             self._owner.stores.forget(self.segment)
-            if self._has_pending:
+            if self.has_pending:
                 self._open_soon()
 
     def _on_reply(self, reply: wire.Command) -> None:
@@ -258,7 +267,6 @@ class SegmentOutput:
         if isinstance(reply, wire.DataAppended):
             self.trouble = None
             self._acknowledge(reply.event_number)
-            self.pump()
             return
         error = error_of(reply)
         self._drop_session()
@@ -283,8 +291,11 @@ class SegmentOutput:
                 done.append(self.in_flight.popleft())
             if done:
                 self.progress_at = time.monotonic()
-        for batch in done:
-            self._owner.settle(batch, None)
+            if self.in_flight or self.waiting or self.current.entries:
+                self._owner.pump.add(self)
+            else:
+                self._wakes, self.notice_at = True, 1
+        self._owner.stored(done)
 
     # --- ends -------------------------------------------------------------------------------
 
@@ -301,8 +312,7 @@ class SegmentOutput:
         with self._owner.lock:
             batches = self.take_all()
             self._wakes, self.notice_at = True, 1
-        for batch in batches:
-            self._owner.settle(batch, error)
+        self._owner.failed(batches, error)
 
     def close(self) -> None:
         self._closed = True

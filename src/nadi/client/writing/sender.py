@@ -27,9 +27,12 @@ from nadi.client.control.arguments import check_ack_timeout
 from nadi.client.control.patience import TimeLimit
 from nadi.client.control.process import OwnProcess
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.writing.batch import Ack, Batch
+from nadi.client.writing.ack import Ack
+from nadi.client.writing.batch import Batch
 from nadi.client.writing.blocks import FEW_EVENTS, Block, Blocks, Events, Piece, RoutingKeys, as_bytes
 from nadi.client.writing.event_time import NotedTimes
+from nadi.client.writing.overdue import fail_overdue, too_late
+from nadi.client.writing.pump import Pump
 from nadi.client.writing.routes import CACHED_KEYS, Routes
 from nadi.client.writing.segment_output import SegmentOutput
 from nadi.client.writing.succession import divided, routed_on
@@ -38,8 +41,6 @@ from nadi.errors import (
     EventTooLargeError,
     InvalidArgumentError,
     NadiError,
-    RequestTimeoutError,
-    StorageFullError,
     StreamSealedError,
     UnavailableError,
 )
@@ -80,7 +81,9 @@ class EventSender:
         self._blocking = blocking
         self._process = OwnProcess()
         self._loop = asyncio.get_running_loop()
+        self.pump = Pump(self.lock, self.schedule)
         self._room = threading.Condition(self.lock)
+        self._awaiting_room = 0  # threads
         self._room_waiters: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending = 0  # bytes that are not acknowledged
@@ -93,7 +96,7 @@ class EventSender:
         self._output_of_key: dict[str, SegmentOutput] = {}
         self._keyless: SegmentOutput | None  # takes events without a key now
         self._set_table([(s.low, s.high, self._output(s.segment_id)) for s in segments])
-        self.spawn(self._watch())
+        self.spawn(fail_overdue(self._outputs, self.lock, ack_timeout_s, stores.waits_for))
 
     # --- writing; any thread in the blocking face, else the loop's ---------------------------
 
@@ -227,21 +230,30 @@ class EventSender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def settle(self, batch: Batch, error: NadiError | None) -> None:
-        """A batch is stored or has failed."""
-        if error is not None and self._failure is None and not isinstance(error, ClosedError):
+    def stored(self, batches: Sequence[Batch]) -> None:
+        """They need not be kept any more."""
+        self._settle(batches, None)
+
+    def failed(self, batches: Sequence[Batch], error: NadiError) -> None:
+        """They won't be stored."""
+        if batches and self._failure is None and not isinstance(error, ClosedError):
             self._failure = error
-        with self.lock:
-            self._pending -= batch.size
-        batch.entries.clear()
-        batch.ack.settle(error)
-        self._make_room()
+        self._settle(batches, error)
 
     def on_sealed(self, output: SegmentOutput) -> None:
         """The segment takes no more events: its successors get the remaining ones."""
         self.spawn(self._replace(output))
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _settle(self, batches: Sequence[Batch], error: NadiError | None) -> None:
+        with self.lock:
+            for batch in batches:
+                self._pending -= batch.size
+        for batch in batches:
+            batch.entries.clear()
+            batch.ack.settle(error)
+        self._make_room()
 
     def _stop_taking(self, error: NadiError) -> None:
         self._stopped, self._most_pending = error, -1
@@ -257,9 +269,13 @@ class EventSender:
                     "or `await writer.write_many(...)`"
                 )
         deadline = time.monotonic() + self._ack_timeout_s
-        while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
-            if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
-                raise _too_late(f"no room to write after {self._ack_timeout_s} s", self._trouble())
+        self._awaiting_room += 1
+        try:
+            while self._stopped is None and self._pending >= WRITER_PENDING_BYTES:
+                if not self._room.wait(deadline - time.monotonic()) and time.monotonic() >= deadline:
+                    raise too_late(f"no room to write after {self._ack_timeout_s} s", self._trouble())
+        finally:
+            self._awaiting_room -= 1
         if self._stopped is not None:
             raise self._stopped
 
@@ -270,7 +286,7 @@ class EventSender:
 
     def _make_room(self) -> None:
         if self._pending <= WRITER_PENDING_BYTES // 2 or self._stopped is not None:
-            if self._blocking:
+            if self._awaiting_room:
                 with self.lock:
                     self._room.notify_all()
             waiters, self._room_waiters = self._room_waiters, []
@@ -366,24 +382,3 @@ class EventSender:
                 output.adopt(group)
         sealed.close()
         del self._outputs[sealed.segment_id]
-
-    async def _watch(self) -> None:
-        """Fail the events of outputs that have made no progress for the acknowledgement timeout."""
-        while True:
-            await asyncio.sleep(min(1.0, self._ack_timeout_s / 4))
-            now = time.monotonic()
-            for output in list(self._outputs.values()):
-                with self.lock:
-                    pending = bool(output.pending())
-                    if not pending:
-                        output.progress_at = now
-                if pending and now - output.progress_at > self._ack_timeout_s:
-                    what = f"segment {output.segment} acknowledged nothing for {self._ack_timeout_s} s"
-                    if isinstance(output.trouble, StorageFullError):
-                        output.fail(StorageFullError(f"{what}: {output.trouble}"))
-                    else:
-                        output.fail(_too_late(what, output.trouble or self.stores.waits_for()))
-
-
-def _too_late(what: str, trouble: NadiError | None) -> RequestTimeoutError:
-    return RequestTimeoutError(what + (f": {trouble}" if trouble else ""))

@@ -18,7 +18,7 @@ from uuid import UUID
 from nadi.client.control.arguments import check_ack_timeout, checked
 from nadi.client.control.patience import TimeLimit
 from nadi.client.segments.stores import SegmentStores
-from nadi.client.writing.batch import Ack
+from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import Events, RoutingKeys
 from nadi.client.writing.event_time import check_time, leave
 from nadi.client.writing.sender import ACK_TIMEOUT_S, EventSender

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nadi.client.control.arguments import checked
-from nadi.client.writing.batch import Ack
+from nadi.client.writing.ack import Ack
 from nadi.client.writing.blocks import Events, RoutingKeys
 from nadi.client.writing.sender import EventSender
 

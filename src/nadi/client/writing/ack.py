@@ -1,0 +1,136 @@
+"""The acknowledgement that all events of a batch share, and that a call over several batches has.
+
+There is one for each batch, which on many segments is one for each event: so it is a few fields, and who waits makes
+what waiting needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable
+
+from nadi.client.control.arguments import check_timeout
+from nadi.errors import NadiError, RequestTimeoutError
+
+log = logging.getLogger("nadi.client")
+_SETTLING = threading.Lock()  # of all of them: held for some instructions
+
+
+class Ack:
+    """Whether events are stored: await it, or wait with `result` in a thread without an event loop.
+
+    A batch that is spread over successors of its segment, or a call that spans several batches,
+    has an Ack of several parts: done when all are, failed if one is.
+    """
+
+    __slots__ = ("_callbacks", "_error", "_parts")
+
+    def __init__(self, parts: int = 1) -> None:
+        self._callbacks: list[Callable[[Ack], object]] | None = []  # None once it is done
+        self._parts = parts
+        self._error: NadiError | None = None
+
+    @classmethod
+    def of_all(cls, acks: Iterable[Ack]) -> Ack:
+        """Combine several Acks into one; it is done at once if there are none."""
+        distinct = list(dict.fromkeys(acks))
+        if len(distinct) == 1:
+            return distinct[0]
+        whole = cls(len(distinct) or 1)
+        if not distinct:
+            whole.settle(None)
+        for ack in distinct:
+            ack.add_done_callback(lambda part: whole.settle(part._error))
+        return whole
+
+    def done(self) -> bool:
+        """Return whether the outcome is known: the events are stored, or have failed."""
+        return self._callbacks is None
+
+    def result(self, timeout: float | None = None) -> None:
+        """Return once the events are stored, or raise the error that prevented it.
+
+        RequestTimeoutError after `timeout` seconds; the events may still be stored later.
+        """
+        check_timeout(timeout)
+        if self._callbacks is not None and not self._wait(timeout):
+            raise RequestTimeoutError(f"not acknowledged within {timeout} s")
+        if self._error is not None:
+            raise self._error
+
+    def add_done_callback(self, function: Callable[[Ack], object]) -> None:
+        """Call `function` with this Ack once it is done, in whichever thread settles it."""
+        with _SETTLING:
+            if self._callbacks is not None:
+                self._callbacks.append(function)
+                return
+        self._call(function)
+
+    def __await__(self) -> Generator[object, None, None]:
+        if self._callbacks is not None:
+            loop, mine = asyncio.get_running_loop(), threading.get_ident()
+            waiter: asyncio.Future[None] = loop.create_future()
+
+            def wake() -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            def settled(_: Ack) -> None:
+                if threading.get_ident() == mine:
+                    wake()
+                else:
+                    loop.call_soon_threadsafe(wake)
+
+            self.add_done_callback(settled)
+            yield from waiter
+        if self._error is not None:
+            raise self._error
+
+    # --- for the writer ---------------------------------------------------------------------
+
+    def split(self, parts: int) -> None:
+        """Divide one of its parts into `parts` parts."""
+        self._parts += parts - 1
+
+    def settle(self, error: NadiError | None) -> None:
+        """Record that one part is stored, or has failed."""
+        with _SETTLING:  # parts of a call that spanned batches may be settled in two threads
+            self._parts -= 1
+            self._error = self._error or error
+            if self._parts:
+                return
+            callbacks, self._callbacks = self._callbacks, None
+        for function in callbacks or ():
+            self._call(function)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Whether it is done by then."""
+        waiting = threading.Lock()
+        waiting.acquire()
+
+        def settled(_: Ack) -> None:
+            waiting.release()
+
+        self.add_done_callback(settled)
+        if waiting.acquire(timeout=-1 if timeout is None else timeout):
+            return True
+        with _SETTLING:
+            if self._callbacks is None:
+                return True
+            self._callbacks.remove(settled)  # who asks again and again leaves nothing behind
+            return False
+
+    def _call(self, function: Callable[[Ack], object]) -> None:
+        try:
+            function(self)
+        except Exception:
+            log.exception("a callback of an acknowledgement failed")
+
+
+def is_stored(ack: Ack) -> bool:
+    """Whether it is known by now that the events are stored."""
+    return ack._callbacks is None and ack._error is None
