@@ -18,8 +18,8 @@ _PADDING, _PARTIAL_EVENT = -1, -2
 def append_frame(
     writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int, request_id: int
 ) -> list[Buffer]:
-    """The frame of an append whose `size` bytes are `parts`: what `codec` makes of the AppendBlockEnd, in a tenth of the
-    time, as there may be one for each event.
+    """The frame of an append whose `size` bytes are `parts`: what `codec` makes of the AppendBlockEnd, but
+    faster, as there may be one for each event.
 
     >>> len(b"".join(append_frame(bytes(16), [b"event"], 5, 1, 7, 3)))
     57

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_FRAME_SENT_BYTES
-from nadi.wire.commands import CODES, Command
+from nadi.wire.commands import CODES, AppendBlockEnd, Command
 from nadi.wire.fields import Buffer, Fixed, Variable
 
 _FRAME = struct.Struct(">ii")
@@ -94,14 +94,47 @@ def _compile(kind: type[Command]) -> tuple[Writer, Reader]:
     return write, read
 
 
+def _packed(kind: type[Command]) -> tuple[struct.Struct, Callable[[Command], tuple[Any, ...]]] | None:
+    """For commands of several fields, all of fixed size, such as acknowledgements: the whole frame in one step."""
+    fields = _fields(kind)
+    if len(fields) < 2 or not all(isinstance(field, Fixed) for _, field in fields):
+        return None
+    letters = "".join(field.letter for _, field in fields if isinstance(field, Fixed))
+    return struct.Struct(">ii" + letters), attrgetter(*(name for name, _ in fields))
+
+
+def _with_own_append(read: Reader) -> Reader:
+    """How an AppendBlockEnd is read: mostly it has all its fields, and there may be one for each event."""
+
+    def read_append(data: memoryview, position: int, end: int) -> Command:
+        place = position + _TO_DATA.size
+        if place <= end:
+            writer, whole, size = _TO_DATA.unpack_from(data, position)
+            if size >= 0 and place + size + _AFTER_DATA.size == end:
+                stop = place + size
+                return AppendBlockEnd(writer, whole, data[place:stop], *_AFTER_DATA.unpack_from(data, stop))
+        return read(data, position, end)
+
+    return read_append
+
+
+_TO_DATA, _AFTER_DATA = struct.Struct(">16sii"), struct.Struct(">iqq")
 _WRITERS: dict[type[Command], Writer] = {}
 _READERS: dict[int, Reader] = {}
+_PACKED: dict[type[Command], tuple[struct.Struct, Callable[[Command], tuple[Any, ...]]]] = {}
 for _code, _kind in CODES.items():
     _WRITERS[_kind], _READERS[_code] = _compile(_kind)
+    if (_one_step := _packed(_kind)) is not None:
+        _PACKED[_kind] = _one_step
+_READERS[AppendBlockEnd.code] = _with_own_append(_READERS[AppendBlockEnd.code])
 
 
 def encode_parts(command: Command) -> tuple[list[Buffer], int]:
     """The command's frame as buffers to be sent one after another, and its size; big data is not copied."""
+    packed = _PACKED.get(type(command))
+    if packed is not None:
+        form, values = packed
+        return [form.pack(command.code, form.size - _FRAME.size, *values(command))], form.size
     parts: list[Buffer] = [b""]
     _WRITERS[type(command)](parts, command)
     size = sum(map(len, parts))

@@ -255,9 +255,11 @@ class Container:
             self.checkpoints.logged_bytes += frame.size_bytes
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
-            for number, extent in enumerate(extents):
-                extent.checksums = checksums[number * CHECKSUM_BYTES :][:CHECKSUM_BYTES]
-                self.cache.put((f"{self.number}", sequence, extent.position), parts[number + 1])
+            log_name, place = f"{self.number}", 0
+            for extent, part in zip(extents, parts[1:], strict=True):
+                extent.checksums = checksums[place : place + CHECKSUM_BYTES]
+                place += CHECKSUM_BYTES
+                self.cache.put((log_name, sequence, extent.position), part)
             self.state.durable(frame.touched.values())
             self.load.count(frame.appended, ref.at)
         self._in_flight = []

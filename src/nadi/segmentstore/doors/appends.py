@@ -153,7 +153,7 @@ class Append:
         self.peer, self.session, self.writer, self.parts = peer, session, writer, parts
         self.events, self.last, self.request_id = events, last, request_id
         self.expected_offset, self.after = expected_offset, after
-        self.size_bytes = sum(map(len, parts))
+        self.size_bytes = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
     def prepare(self, frame: FrameBuilder) -> int:
         try:

@@ -267,10 +267,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def dispatch(self, command: wire.Command) -> None:
         kind = type(command)
-        if self._block is not None and kind is not wire.AppendBlockEnd:
-            raise ProtocolError(f"a {kind.__name__} between an AppendBlock and its AppendBlockEnd")
         if kind is wire.AppendBlockEnd:
             self._append(command)  # type: ignore[arg-type]
+        elif self._block is not None:
+            raise ProtocolError(f"a {kind.__name__} between an AppendBlock and its AppendBlockEnd")
         elif kind is wire.AppendBlock:
             self._block = command  # type: ignore[assignment]
         elif kind is wire.ReadSegment:
