@@ -118,7 +118,7 @@ class FakeConnection(Connection):
                     self.abort()
                 else:
                     if isinstance(command, wire.AppendBlockEnd):
-                        segment = self._sessions[command.writer_id].segment
+                        segment = self.writers.sessions[command.writer_id].segment
                         store.appends.setdefault(segment, []).append(len(command.data))
                     super().receive(command)
             case wire.MergeSegments() if chaos.random.random() < chaos.before:
@@ -130,7 +130,11 @@ class FakeConnection(Connection):
                 super().receive(command)
 
     def _is_transient(self, writer: bytes) -> bool:
-        return writer in self._sessions and "#transient." in self._sessions[writer].segment
+        return writer in self.writers.sessions and "#transient." in self.writers.sessions[writer].segment
+
+    def send_all(self, commands: list[wire.Command]) -> None:
+        for command in commands:
+            self.send(command)
 
     def send(self, command: wire.Command) -> None:
         store, chaos = self.store, self.store.chaos

@@ -288,8 +288,8 @@ def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, mon
         rude = Rude(store.address)
         await rude.send(HELLO + encode(wire.SetupAppend(1, WRITER, S, "")))
         data = frame_events([b"tiny"])
-        await until(lambda: any(WRITER in each._sessions for each in store._connections))
-        bad = next(each for each in store._connections if WRITER in each._sessions)
+        await until(lambda: any(WRITER in each.writers.sessions for each in store._connections))
+        bad = next(each for each in store._connections if WRITER in each.writers.sessions)
         left, number = b"", 1
 
         def send_on() -> bool:
@@ -306,7 +306,7 @@ def test_acknowledgements_that_nobody_takes_stop_the_appends(tmp_path: Path, mon
             send_on()
             await asyncio.sleep(0.002)
         await quiet(store)
-        assert bad._appends <= CONNECTION_APPENDS_WAITING
+        assert bad.writers.waiting <= CONNECTION_APPENDS_WAITING
         assert most < bad._unsent_bytes <= most + (CONNECTION_APPENDS_WAITING + COMMANDS_A_TURN) * 100
         rude.close()
 

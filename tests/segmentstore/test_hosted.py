@@ -187,7 +187,7 @@ def test_what_is_being_written_is_acknowledged_and_all_else_answered_at_once(
             writer.send(append_of(3), append_of(4))
             info = asyncio.create_task(one.exchange(wire.GetStreamSegmentInfo(3, THERE, "")))
             await writer.ask(wire.KeepAlive())
-            assert one.container_of(THERE)._queue
+            assert one.container_of(THERE).queue
 
             giving_up = asyncio.create_task(one.give_up(1))
             assert await reader.receive() == wire.WrongHost(1, THERE, OWNER)

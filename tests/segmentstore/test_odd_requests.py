@@ -106,7 +106,7 @@ async def test_appends_that_a_session_refuses_leave_nothing_in_memory(tmp_path: 
         for number in range(50):
             assert isinstance(await peer.append([b"12345678"], number), wire.SegmentIsSealed)
         (connection,) = store._connections
-        error = connection._sessions[WRITER].error
+        error = connection.writers.sessions[WRITER].error
         assert error is not None
         assert len(list(traceback.walk_tb(error.__traceback__))) < 10
 

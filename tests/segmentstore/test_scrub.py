@@ -248,13 +248,13 @@ async def test_it_keeps_its_pace_and_lets_appends_go_first(tmp_path: Path, monke
         monkeypatch.setattr(scrubs, "SCRUB_YIELD_BYTES", 1_000)
         monkeypatch.setattr(scrubs, "SCRUB_YIELD_S", 0.03)
         for container in store.containers:
-            container.queue_bytes += 1
+            container.queue.size_bytes += 1
         began = time.monotonic()
         store.scrub.begin()
         await ended(store, after=found)
         assert time.monotonic() - began > 0.03 * found.read_bytes // 1_008
         for container in store.containers:
-            container.queue_bytes -= 1
+            container.queue.size_bytes -= 1
 
 
 async def test_what_is_deleted_truncated_and_compacted_meanwhile_is_not_damage(tmp_path: Path) -> None:

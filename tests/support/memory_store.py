@@ -232,6 +232,7 @@ class _Now:
     """A request whose error is raised where it is made."""
 
     size_bytes = 0
+    count = 1
 
     def __init__(self, prepare: Any) -> None:
         self.prepare = prepare

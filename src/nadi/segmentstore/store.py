@@ -171,7 +171,7 @@ class SegmentStore:
         container.give_up(owner)
         steps = 0
         for connection in list(self._connections):
-            for _ in connection.tell_given_up(container, owner):
+            for _ in connection.writers.tell_given_up(container, owner):
                 steps += 1
                 if steps % _LOOKS_A_TURN == 0:
                     await asyncio.sleep(0)

@@ -75,7 +75,7 @@ def _container(container: Container) -> Component:
     snapshots = container.parts.snapshots
     details: dict[str, Any] = {
         "frame": container.state.sequence,
-        "queued_bytes": container.queue_bytes,
+        "queued_bytes": container.queue.size_bytes,
         "log_bytes": container.log.size_bytes,
         "waits_for_room": container.waits_for_room or container.checkpoints.waits_for_room,
         "snapshot": snapshots.sequence,

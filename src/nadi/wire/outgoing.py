@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from nadi.limits import KIB
-from nadi.wire.codec import encode_parts
+from nadi.wire.codec import encode_alike, encode_parts
 from nadi.wire.commands import Command
 from nadi.wire.fields import Buffer
 
@@ -35,6 +35,11 @@ class Outgoing:
     def send(self, command: Command) -> None:
         """Queue a command; none of it if this raises, such as ProtocolError for one that is too large."""
         self.send_parts(*encode_parts(command))
+
+    def send_all(self, commands: list[Command]) -> None:
+        """Queue commands of one kind that is of fixed size."""
+        frames = encode_alike(commands)
+        self.send_parts([frames], len(frames))
 
     def send_parts(self, parts: list[Buffer], size: int) -> None:
         """Queue a frame of so many bytes."""

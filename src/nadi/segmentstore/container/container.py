@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -20,12 +19,13 @@ import lmdb
 
 from nadi import limits
 from nadi.errors import ClosedError, DamagedStateError, NadiError, NotOwnerError, StorageFullError, UnavailableError
-from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES, QUEUE_MAX_BYTES
+from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.container.request_queue import RequestQueue
 from nadi.segmentstore.container.requests import Call, Request, again
 from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
@@ -61,12 +61,10 @@ class Container:
         self.damage = KnownDamage(parts.number)
         self.load = LoadMeter(runtime.monotonic)
         self._runtime = runtime
-        self.queue_bytes = 0
         self._told_full = False
         self.log_full = False  # at its limit, because tier 2 takes no data; checked for each frame
-        self._queue: deque[Request] = deque()
+        self.queue = RequestQueue()
         self._wake = asyncio.Event()
-        self._room: list[asyncio.Future[None]] = []
         self._failure: UnavailableError | None = None
         self._pending_failure: Exception | None = None
         self._in_flight: list[tuple[Request, Any, Exception | None]] = []
@@ -129,12 +127,11 @@ class Container:
     # --- requests --------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Queue the request; it is answered in its turn. Callers must respect `full`."""
+        """Queue the request; it is answered in its turn. Callers must respect `queue.is_full`."""
         if self._refuses or self._failure is not None:
             request.failed(self.refusal())
             return
-        self.queue_bytes += request.size_bytes
-        self._queue.append(request)
+        self.queue.add(request)
         self._wake.set()
 
     def refusal(self, segment: str = "") -> UnavailableError:
@@ -149,18 +146,6 @@ class Container:
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self.submit(Call(function, size_bytes, future))
         return await future
-
-    @property
-    def full(self) -> bool:
-        """Whether senders of appends must wait."""
-        return self.queue_bytes > QUEUE_MAX_BYTES
-
-    async def room(self) -> None:
-        """Wait until the queue has room again."""
-        while self.full:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(future)
-            await future
 
     def make_room(self) -> None:
         """Let records of idle segments leave memory; for callers that hold none."""
@@ -199,7 +184,7 @@ class Container:
 
     async def _run(self) -> None:
         while True:
-            if not self._queue and self._failure is None and self._pending_failure is None:
+            if not self.queue and self._failure is None and self._pending_failure is None:
                 if self._stopping:
                     break
                 self._wake.clear()
@@ -213,7 +198,7 @@ class Container:
                 await self._reopen()
                 continue
             try:
-                if self._queue:
+                if self.queue:
                     await self._write_frame()
                 self.state.make_room()
                 self.checkpoints.go_on()
@@ -231,7 +216,7 @@ class Container:
         self._wake.set()
 
     async def _write_frame(self) -> None:
-        most = min(self.queue_bytes + _REQUEST_BYTES * len(self._queue), _FRAME_MOST_BYTES)
+        most = min(self.queue.size_bytes + _REQUEST_BYTES * self.queue.count, _FRAME_MOST_BYTES)
         if not self.log.is_settled(most):
             await self.log.settle(most)
         is_full = self.log.is_full
@@ -272,8 +257,7 @@ class Container:
             record.waiters.wake()
             if record.deleted:
                 self.load.forget(record.name)
-        if self._room and not self.full:
-            self._told_room()
+        self.queue.tell_of_room()
 
     def _tell_of_room(self, *, full: bool) -> None:
         self._told_full = full
@@ -283,10 +267,10 @@ class Container:
             log.info("container %d: there is room for its log again", self.number)
 
     def _prepare(self, frame: FrameBuilder, answers: list[tuple[Request, Any, Exception | None]]) -> None:
-        queue = self._queue
-        while queue and frame.size_bytes < FRAME_MAX_BYTES and len(answers) < FRAME_MAX_REQUESTS:
-            request = queue.popleft()
-            self.queue_bytes -= request.size_bytes
+        queue, requests = self.queue, 0
+        while queue and frame.size_bytes < FRAME_MAX_BYTES and requests < FRAME_MAX_REQUESTS:
+            request = queue.take()
+            requests += request.count
             try:
                 answers.append((request, request.prepare(frame), None))
             except DamagedStateError:  # what was being applied may be half applied
@@ -298,7 +282,7 @@ class Container:
             except Exception:
                 answers.append((request, None, None))
                 raise
-            frame.size_bytes += 64
+            frame.size_bytes += 64 * request.count
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, DamagedStateError):
@@ -323,19 +307,13 @@ class Container:
 
     def _refuse_waiting(self) -> None:
         """Answer all queued requests with the reason; wake whoever waits for something to happen here."""
-        waiting, self._queue, self.queue_bytes = self._queue, deque(), 0
+        waiting = self.queue.take_all()
         for request in waiting:
             request.failed(self.refusal())
         for record in self.state.record_cache.all():
             record.waiters.wake()
-        self._told_room()
+        self.queue.tell_of_room()
         self._wake.set()
-
-    def _told_room(self) -> None:
-        waiting, self._room = self._room, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
 
     async def _reopen(self) -> None:
         if not self.parts.is_owned():  # opening it again would stop the other server

@@ -16,6 +16,10 @@ class Request(Protocol):
 
     size_bytes: int
 
+    @property
+    def count(self) -> int:
+        """How many it stands for."""
+
     def prepare(self, frame: FrameBuilder) -> Any:
         """Check against the state and add to the frame; return the result, or raise a NadiError."""
 
@@ -31,6 +35,7 @@ class Call:
     function: Callable[[FrameBuilder], Any]
     size_bytes: int
     future: asyncio.Future[Any]
+    count: int = 1
 
     def prepare(self, frame: FrameBuilder) -> Any:
         return self.function(frame)

@@ -1,7 +1,8 @@
 """Appends on a connection, as the container takes them: each writer's session, and its appends that wait their turn.
 
-They are checked against the state in the container's turn, when everything before them is settled, and are
-acknowledged in order. Once an append of a session has failed, nothing later in the session is stored.
+What came in one go is one request to the container: a writer of many segments has an append for each event. They are
+checked against the state in the container's turn, when everything before them is settled, and are acknowledged in
+order. Once an append of a session has failed, nothing later in the session is stored.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
-from nadi.errors import NadiError, StorageFullError, StreamSealedError, TokenExpiredError
+import msgspec
+
+from nadi.errors import DamagedStateError, NadiError, StorageFullError, StreamSealedError, TokenExpiredError
 from nadi.limits import APPEND_SESSION_GONE_S, APPEND_SESSION_IDLE_S
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
@@ -24,10 +27,12 @@ from nadi.wire.fields import NO_VERSION, Buffer
 class Peer(Protocol):
     """The connection, as its appends see it."""
 
-    def settled(self) -> None:
-        """One of its appends in a container's queue was answered."""
+    def settled(self, count: int) -> None:
+        """So many of its appends in a container's queue are answered now."""
 
     def send(self, command: wire.Command) -> None: ...
+
+    def send_all(self, commands: list[wire.Command]) -> None: ...
 
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None: ...
 
@@ -87,6 +92,7 @@ class Setup:
     session: Session
     command: wire.SetupAppend
     size_bytes: int = 64
+    count: int = 1
 
     def prepare(self, frame: FrameBuilder) -> int:
         state = self.session.container.state
@@ -96,11 +102,11 @@ class Setup:
 
     def done(self, result: int) -> None:
         command = self.command
-        self.peer.settled()
+        self.peer.settled(1)
         self.peer.send(wire.AppendSetup(command.request_id, command.segment, command.writer_id, result))
 
     def failed(self, error: Exception) -> None:
-        self.peer.settled()
+        self.peer.settled(1)
         self.session.error = error
         self.peer.fail(error, self.command.request_id, self.command.segment)
 
@@ -116,6 +122,7 @@ class Expired:
     session: Session
     request_id: int
     size_bytes: int = 64
+    count: int = 1
 
     def prepare(self, frame: FrameBuilder) -> int:
         self.session.error = self.session.error or TokenExpiredError("the session's delegation token has expired")
@@ -125,84 +132,113 @@ class Expired:
         raise AssertionError("it always fails")
 
     def failed(self, error: Exception) -> None:
-        self.peer.settled()
+        self.peer.settled(1)
         self.peer.fail(error, self.request_id, self.session.segment)
         self.peer.close()
 
 
-class Append:
-    """One append, atomic with its writer's event number."""
+class Append(msgspec.Struct, eq=False, gc=False):
+    """One append, atomic with its writer's event number; `parts` are its `size_bytes`."""
 
-    __slots__ = (
-        "after", "events", "expected_offset", "last", "parts", "peer", "request_id", "session", "size_bytes",
-        "writer",
-    )  # fmt: skip
+    session: Session
+    writer: bytes
+    parts: list[Buffer]
+    size_bytes: int
+    events: int
+    last: int
+    request_id: int
+    expected_offset: int | None = None
+    after: int = NO_VERSION
 
-    def __init__(
-        self,
-        peer: Peer,
-        session: Session,
-        writer: bytes,
-        parts: list[Buffer],
-        events: int,
-        last: int,
-        request_id: int,
-        expected_offset: int | None = None,
-        after: int = NO_VERSION,
-    ) -> None:
-        self.peer, self.session, self.writer, self.parts = peer, session, writer, parts
-        self.events, self.last, self.request_id = events, last, request_id
-        self.expected_offset, self.after = expected_offset, after
-        self.size_bytes = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
-    def prepare(self, frame: FrameBuilder) -> int:
-        try:
-            return self._add(frame)
-        except ConditionError:
-            raise
-        except NadiError as error:
-            self.session.error = error  # at once: nothing later of this writer may be stored without this append
-            raise
+class Appends:
+    """What a peer appended in one go, in order: one request, for there may be an append for each event."""
 
-    def _add(self, frame: FrameBuilder) -> int:
-        session = self.session
-        if session.error is not None:
-            raise session.error.with_traceback(None)  # else it would hold on to every append that met it
-        if session.container.log_full:
-            raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
-        state = session.container.state
-        record = find(state, session.segment, Kind.STREAM)
-        if record.sealed:
-            raise StreamSealedError(session.segment)
-        if session.parent is not None and find(state, session.parent).sealed:
-            # reported now: the Rust client looks for it here, and would repeat a refused merge forever
-            raise StreamSealedError(session.parent)
-        stored = state.attribute(record, self.writer)
-        if (NO_VERSION if stored is None else stored) != session.stored or self.last < session.stored:
-            raise WriterConflictError(f"another connection writes with the id {self.writer.hex()}")
-        if self.after not in (NO_VERSION, session.stored):
-            raise ConditionError(f"the append {self.after} before it was not stored")
-        if self.expected_offset is not None and self.expected_offset != record.length:
-            raise ConditionError(f"the segment has {record.length} bytes")
-        length = frame.append(record, self.parts, self.size_bytes, self.events, self.writer, self.last)
-        session.stored = self.last
-        return length
+    __slots__ = ("appends", "peer", "size_bytes")
 
-    def done(self, result: int) -> None:
-        session = self.session
-        self.peer.settled()
-        self.peer.send(wire.DataAppended(self.writer, self.last, session.acknowledged, self.request_id, result))
-        session.acknowledged = self.last
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.appends: list[Append] = []
+        self.size_bytes = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.appends)
+
+    def add(self, append: Append) -> None:
+        self.appends.append(append)
+        self.size_bytes += append.size_bytes
+
+    def prepare(self, frame: FrameBuilder) -> list[int | NadiError]:
+        """Of each append, the segment's length after it, or why it isn't stored."""
+        outcomes: list[int | NadiError] = []
+        for append in self.appends:
+            try:
+                outcomes.append(_store(append, frame))
+            except DamagedStateError:
+                raise
+            except NadiError as error:
+                # without its traceback: whoever keeps the error would keep all that was appended with it
+                outcomes.append(error.with_traceback(None))
+                if not isinstance(error, ConditionError):
+                    append.session.error = error  # at once: nothing later of this writer may be stored without it
+        return outcomes
+
+    def done(self, result: list[int | NadiError]) -> None:
+        peer = self.peer
+        peer.settled(len(self.appends))
+        acknowledged: list[wire.Command] = []
+        for append, outcome in zip(self.appends, result, strict=True):
+            if isinstance(outcome, int):
+                session, last = append.session, append.last
+                number, request_id = session.acknowledged, append.request_id
+                acknowledged.append(wire.DataAppended(append.writer, last, number, request_id, outcome))
+                session.acknowledged = last
+            else:
+                peer.send_all(acknowledged)
+                acknowledged = []
+                self._refuse(append, outcome)
+        peer.send_all(acknowledged)
 
     def failed(self, error: Exception) -> None:
+        self.peer.settled(len(self.appends))
+        for append in self.appends:
+            self._refuse(append, error)
+
+    def _refuse(self, append: Append, error: Exception) -> None:
         peer = self.peer
-        peer.settled()
         if isinstance(error, ConditionError):
-            peer.send(wire.ConditionalCheckFailed(self.writer, self.last, self.request_id))
+            peer.send(wire.ConditionalCheckFailed(append.writer, append.last, append.request_id))
         elif isinstance(error, WriterConflictError):
-            peer.send(wire.InvalidEventNumber(self.writer, self.request_id, "", self.last))
+            peer.send(wire.InvalidEventNumber(append.writer, append.request_id, "", append.last))
             peer.close()
         else:
-            self.session.error = error  # also where the container failed after `prepare`
-            offset = self.last if isinstance(error, StreamSealedError) else -1
-            peer.fail(error, self.request_id, self.session.segment, offset)
+            append.session.error = error  # also where the container failed after `prepare`
+            offset = append.last if isinstance(error, StreamSealedError) else -1
+            peer.fail(error, append.request_id, append.session.segment, offset)
+
+
+def _store(append: Append, frame: FrameBuilder) -> int:
+    """Check an append in its turn and add it to the frame; return the segment's length after it."""
+    session, writer = append.session, append.writer
+    if session.error is not None:
+        raise session.error.with_traceback(None)  # else it would hold on to every append that met it
+    if session.container.log_full:
+        raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
+    state = frame.state
+    record = find(state, session.segment, Kind.STREAM)
+    if record.sealed:
+        raise StreamSealedError(session.segment)
+    if session.parent is not None and find(state, session.parent).sealed:
+        # reported now: the Rust client looks for it here, and would repeat a refused merge forever
+        raise StreamSealedError(session.parent)
+    stored = state.attribute(record, writer)
+    if (NO_VERSION if stored is None else stored) != session.stored or append.last < session.stored:
+        raise WriterConflictError(f"another connection writes with the id {writer.hex()}")
+    if append.after not in (NO_VERSION, session.stored):
+        raise ConditionError(f"the append {append.after} before it was not stored")
+    if append.expected_offset is not None and append.expected_offset != record.length:
+        raise ConditionError(f"the segment has {record.length} bytes")
+    length = frame.append(record, append.parts, append.size_bytes, append.events, writer, append.last)
+    session.stored = append.last
+    return length

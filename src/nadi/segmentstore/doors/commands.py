@@ -81,6 +81,7 @@ class CommandQueue:
         try:
             if not self._service.handles(command):
                 connection.dispatch(command)
+                connection.taken()
                 return True
             reply = await self._service.handle(command)
             self._transients.note(command, reply)

@@ -1,8 +1,8 @@
 """One client's connection: commands in, replies out, each append acknowledged in order.
 
-`intake` decides what is taken from the peer, and when. Appends are put into the container's queue as they are
-decoded (`appends`), without a task or a future for each; reads go past it (`reads`), for they may wait at the
-tail; other commands are handled one after another (`commands`). No reply is built that can't be sent soon.
+`intake` decides what is taken from the peer, and when. Appends go to the containers' queues together with the others
+that came in one go (`writers`); reads go past these (`reads`), for they may wait at the tail; other commands are
+handled one after another (`commands`). No reply is built that can't be sent soon.
 A peer that breaks the protocol loses its connection, and nobody else notices.
 """
 
@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
-from cachetools import FIFOCache
-
 from nadi.access.budget import Budget
-from nadi.errors import NadiError, NotOwnerError, ProtocolError, StorageFullError, UnavailableError
+from nadi.errors import NadiError, ProtocolError, StorageFullError, UnavailableError
 from nadi.limits import (
-    APPEND_SESSIONS_KEPT,
-    CONNECTION_APPENDS_WAITING,
     CONNECTION_REPLIES_BYTES,
-    CONNECTION_SESSIONS,
     CONNECTION_UNSENT_BYTES,
     PEERS_LEAST_BYTES,
     SEND_HIGH_WATER_BYTES,
@@ -30,18 +24,15 @@ from nadi.limits import (
     SEND_TIMEOUT_S,
 )
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.appends import Append, Expired, Session, Setup
 from nadi.segmentstore.doors.commands import CommandQueue
 from nadi.segmentstore.doors.intake import Intake
 from nadi.segmentstore.doors.reads import ConnectionReads
 from nadi.segmentstore.doors.service import SegmentService
+from nadi.segmentstore.doors.writers import ConnectionWriters
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.rota import Rota
 from nadi.wire import commands as wire
-from nadi.wire.append import append_parts, event_parts
 from nadi.wire.errors import error_reply
-from nadi.wire.fields import NO_VERSION, Buffer
-from nadi.wire.loads import positions_of
 from nadi.wire.outgoing import Outgoing
 from nadi.wire.unsent import Unsent
 
@@ -83,15 +74,11 @@ class Connection(asyncio.BufferedProtocol):
         self._intake: Intake | None = None
         self._unsent: Unsent | None = None
         self._unsent_bytes = 0
-        self._appends = 0  # in containers' queues
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
-        self._moved: FIFOCache[bytes, NotOwnerError] = FIFOCache(CONNECTION_SESSIONS)  # by writer: the reply it gets
-        self._block: wire.AppendBlock | None = None
+        self.writers = ConnectionWriters(self, container_of, service.access)
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._reads = ConnectionReads(self, container_of, reader, service.access, rota)
         self._commands = CommandQueue(self, service)
-        self._throttle: asyncio.Task[None] | None = None
         self.writable = asyncio.Event()
         self.writable.set()
         self._is_taken = True  # the peer takes what is sent; as `writable` says
@@ -117,8 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_taken = True
         self.writable.set()
         self._reads.close()
-        if self._throttle is not None:
-            self._throttle.cancel()
+        self.writers.close()
         self._commands.close()
         self._left()
 
@@ -185,6 +171,10 @@ class Connection(asyncio.BufferedProtocol):
             self.flush()
             self._transport.close()
 
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
     def abort(self) -> None:
         """End it now, even if not everything has been sent."""
         if self._transport is not None:
@@ -196,6 +186,11 @@ class Connection(asyncio.BufferedProtocol):
         """Queue a reply, unless the connection is lost."""
         if self._outgoing is not None:
             self._outgoing.send(command)
+
+    def send_all(self, commands: list[wire.Command]) -> None:
+        """Queue replies of one kind that is of fixed size."""
+        if commands and self._outgoing is not None:
+            self._outgoing.send_all(commands)
 
     def flush(self) -> None:
         if self._outgoing is not None:
@@ -242,49 +237,50 @@ class Connection(asyncio.BufferedProtocol):
         if intake.held.held_bytes > PEERS_LEAST_BYTES and intake.is_over_share:
             intake.wait()
             return True
-        return (
-            self._throttle is not None
-            or self._appends >= CONNECTION_APPENDS_WAITING
-            or self._unsent_bytes > CONNECTION_UNSENT_BYTES
-            or self._commands.is_full
-        )
+        return self.writers.is_full or self._unsent_bytes > CONNECTION_UNSENT_BYTES or self._commands.is_full
 
     def go_on(self) -> None:
         if self._intake is not None:
             self._intake.go_on()
 
-    def settled(self) -> None:
-        """One of the appends in a container's queue was answered."""
-        self._appends -= 1
-        if self._appends == CONNECTION_APPENDS_WAITING // 2:
-            self.go_on()
+    def settled(self, count: int) -> None:
+        """So many of its appends in containers' queues are answered now."""
+        self.writers.settled(count)
 
     def receive(self, command: wire.Command) -> None:
+        """Take a command; `taken` must follow before this turn of the loop ends."""
         if self._commands.worker is None or isinstance(command, wire.KeepAlive):
             self.dispatch(command)
         else:
             self._enqueue_command(command)  # not before what came before it
 
+    def taken(self) -> None:
+        """No more comes for now: what was appended gets its place in the queues."""
+        self.writers.hand_over()
+
     def dispatch(self, command: wire.Command) -> None:
-        kind = type(command)
+        kind, writers = type(command), self.writers
         if kind is wire.AppendBlockEnd:
-            self._append(command)  # type: ignore[arg-type]
-        elif self._block is not None:
+            writers.append(command)  # type: ignore[arg-type]
+            return
+        if writers.in_block:
             raise ProtocolError(f"a {kind.__name__} between an AppendBlock and its AppendBlockEnd")
-        elif kind is wire.AppendBlock:
-            self._block = command  # type: ignore[assignment]
-        elif kind is wire.ReadSegment:
+        if kind is wire.AppendBlock:
+            writers.begin_block(command)  # type: ignore[arg-type]
+            return
+        writers.hand_over()  # it may ask for what was appended before it
+        if kind is wire.ReadSegment:
             self._reads.start(command)  # type: ignore[arg-type]
         elif kind is wire.SetupAppend:
-            self._setup(command)  # type: ignore[arg-type]
+            writers.set_up(command)  # type: ignore[arg-type]
         elif isinstance(command, wire.ConditionalAppend):
-            self._append_if(command, event_parts(command), NO_VERSION)
+            writers.append_event(command)
         elif isinstance(command, wire.ConditionalBlockEnd):
-            self._append_if(command, [command.data], command.after_event_number)
+            writers.append_block(command)
         elif isinstance(command, wire.KeepAlive):
             self.send(command)
         elif isinstance(command, wire.ReportKeys):
-            self._report_keys(command)
+            writers.report_keys(command)
         elif isinstance(command, wire.Hello):
             self._hello(command)
         elif self._service.handles(command):
@@ -296,96 +292,6 @@ class Connection(asyncio.BufferedProtocol):
         self.send(wire.OWN_HELLO if wire.takes_reports(command) else wire.HELLO)
         if command.low_version > wire.HELLO.high_version or command.high_version < wire.HELLO.low_version:
             self.refuse(f"its versions {command.low_version} to {command.high_version} are not ours")
-
-    def _setup(self, command: wire.SetupAppend) -> None:
-        try:
-            ends_at = self._access.check(command)
-            container = self._container_of(command.segment)
-        except NadiError as error:
-            self._sessions.pop(command.writer_id, None)
-            self.fail(error, command.request_id, command.segment)
-            return
-        session = Session(command.segment, container, ends_at, command.request_id)
-        self._sessions[command.writer_id] = session
-        if len(self._sessions) > CONNECTION_SESSIONS:
-            raise ProtocolError(f"more than {CONNECTION_SESSIONS:,} writers on one connection")
-        self._appends += 1
-        if len(self._sessions) > APPEND_SESSIONS_KEPT:
-            self._look_at_sessions()
-        container.submit(Setup(self, session, command))
-
-    def tell_given_up(self, container: Container, owner: str) -> Iterator[None]:
-        """Tell its writers there that the store at that address has it, one for each step, except those whose append
-        got that answer already; after this, nothing here keeps the container in memory."""
-        yield
-        for writer, session in list(self._sessions.items()):
-            if session.container is container and self._sessions.get(writer) is session:
-                del self._sessions[writer]
-                self._moved[writer] = error = NotOwnerError(session.segment, owner)
-                if session.error is None:
-                    self.fail(error, session.request_id, session.segment)
-            yield
-
-    def _look_at_sessions(self) -> None:
-        """Drop sessions that are over: four looks for each new one, which needs two, so that none pile up."""
-        for _ in range(4):
-            writer, session = self._sessions.popitem(last=False)
-            if not session.is_over():
-                self._sessions[writer] = session
-
-    def _append(self, end: wire.AppendBlockEnd) -> None:
-        block, self._block = self._block, None
-        if end.num_events <= 0:
-            raise ProtocolError(f"an append of {end.num_events} events")
-        parts = append_parts(block, end)
-        self._enqueue(end.writer_id, parts, end.num_events, end.last_event_number, end.request_id)
-
-    def _append_if(
-        self, command: wire.ConditionalAppend | wire.ConditionalBlockEnd, parts: list[Buffer], after: int
-    ) -> None:
-        number, expected = command.event_number, command.expected_offset
-        self._enqueue(command.writer_id, parts, 1, number, command.request_id, expected, after)
-
-    def _enqueue(
-        self,
-        writer: bytes,
-        parts: list[Buffer],
-        events: int,
-        last: int,
-        request_id: int,
-        expected: int | None = None,
-        after: int = NO_VERSION,
-    ) -> None:
-        session = self._sessions.get(writer)
-        if session is None:
-            moved = self._moved.get(writer)
-            if moved is None:
-                raise ProtocolError("an append without SetupAppend")
-            self.fail(moved, request_id, moved.segment)
-            return
-        session.is_used = True
-        container = session.container
-        self._appends += 1
-        if self._access.has_ended(session.ends_at):
-            container.submit(Expired(self, session, request_id))
-            return
-        container.submit(Append(self, session, writer, parts, events, last, request_id, expected, after))
-        if container.full and self._throttle is None and self._transport is not None:
-            self._throttle = asyncio.create_task(self._resume_when_room(container))
-
-    def _report_keys(self, command: wire.ReportKeys) -> None:
-        positions = positions_of(command)
-        session = self._sessions.get(command.writer_id)
-        if session is not None:
-            if session.error is None and not self._access.has_ended(session.ends_at):
-                session.container.load.report(session.segment, positions, command.events)
-        elif command.writer_id not in self._moved:
-            raise ProtocolError("a report of keys without SetupAppend")
-
-    async def _resume_when_room(self, container: Container) -> None:
-        await container.room()
-        self._throttle = None
-        self.go_on()
 
     def _enqueue_command(self, command: wire.Command) -> None:
         assert self._intake is not None

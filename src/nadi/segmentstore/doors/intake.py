@@ -140,8 +140,10 @@ class Intake:
                     if not self._is_known and not self._may_come():
                         break
         except Exception as error:
+            connection.taken()  # what came before it is complete
             connection.broken(error)
             return 1
+        connection.taken()
         if self._transport is None or self._transport.is_closing():
             return count
         has_rest = decoder.pending_bytes > 0

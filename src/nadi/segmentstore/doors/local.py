@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from nadi.errors import InvalidArgumentError, NadiError
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.doors.appends import Append, Session, Setup
+from nadi.segmentstore.doors.appends import Append, Appends, Session, Setup
 from nadi.segmentstore.doors.reads import reply_to
 from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.reading.reads import SegmentReader
@@ -65,9 +65,10 @@ class InnerDoor:
         if number <= session.stored:
             return wire.InvalidEventNumber(writer, command.request_id, "", number)
         caller, parts = _Caller(), event_parts(command)
-        session.container.submit(
-            Append(caller, session, writer, parts, 1, number, command.request_id, command.expected_offset)
-        )
+        appends = Appends(caller)
+        size, expected = sum(map(len, parts)), command.expected_offset
+        appends.add(Append(session, writer, parts, size, 1, number, command.request_id, expected))
+        session.container.submit(appends)
         return await caller.reply
 
     async def _read(self, command: wire.ReadSegment) -> wire.Command:
@@ -83,8 +84,12 @@ class _Caller:
     def __init__(self) -> None:
         self.reply: asyncio.Future[wire.Command] = asyncio.get_running_loop().create_future()
 
-    def settled(self) -> None:
+    def settled(self, count: int) -> None:
         """Nothing waits for that."""
+
+    def send_all(self, commands: list[wire.Command]) -> None:
+        for command in commands:
+            self.send(command)
 
     def send(self, command: wire.Command) -> None:
         if not self.reply.done():  # else its wait was cancelled

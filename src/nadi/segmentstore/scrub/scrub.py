@@ -368,7 +368,7 @@ class Scrub:
         self._unyielded += size_bytes
         if self._unyielded >= SCRUB_YIELD_BYTES:
             self._unyielded = 0
-            if any(container.queue_bytes for container in self._hosted.all()):
+            if any(container.queue.size_bytes for container in self._hosted.all()):
                 await asyncio.sleep(SCRUB_YIELD_S)
         if self._runtime.monotonic() - self._kept_at >= SCRUB_KEEP_S:
             data = encode(self._kept)

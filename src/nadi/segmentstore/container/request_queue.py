@@ -1,0 +1,62 @@
+"""The requests to a container that wait for their turn, and those who wait for room to add more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from nadi.limits import QUEUE_MAX_BYTES
+from nadi.segmentstore.container.requests import Request
+
+
+class RequestQueue:
+    """In order of arrival. size_bytes, count: of all in it; adding is never refused, so senders must respect `is_full`.
+
+    >>> queue = RequestQueue()
+    >>> len(queue), queue.size_bytes, queue.is_full
+    (0, 0, False)
+    """
+
+    def __init__(self) -> None:
+        self.size_bytes = self.count = 0
+        self._requests: deque[Request] = deque()
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes > QUEUE_MAX_BYTES
+
+    def add(self, request: Request) -> None:
+        self.size_bytes += request.size_bytes
+        self.count += request.count
+        self._requests.append(request)
+
+    def take(self) -> Request:
+        """Remove the first."""
+        request = self._requests.popleft()
+        self.size_bytes -= request.size_bytes
+        self.count -= request.count
+        return request
+
+    def take_all(self) -> deque[Request]:
+        taken, self._requests = self._requests, deque()
+        self.size_bytes = self.count = 0
+        return taken
+
+    async def room(self) -> None:
+        """Wait until there is room again."""
+        while self.is_full:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+
+    def tell_of_room(self) -> None:
+        """Some were taken: let those who wait look again."""
+        if self._waiting and not self.is_full:
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
