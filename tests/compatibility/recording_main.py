@@ -63,8 +63,13 @@ def _noting(connection: Connection, served: Served) -> Connection:
         served.sent.add(type(command).__name__)
         send(command)
 
+    def noting_send_all(commands: list[wire.Command]) -> None:
+        for command in commands:
+            noting_send(command)
+
     connection.receive = noting_receive  # type: ignore[method-assign]
     connection.send = noting_send  # type: ignore[method-assign]
+    connection.send_all = noting_send_all  # type: ignore[method-assign]
     return connection
 
 
