@@ -223,6 +223,51 @@ def test_a_query_whose_first_batch_is_run_again_is_no_other(home: Home, batch: l
     assert finish(home, batch, Query(home, **exact("first-again")), "first-again-out", "second") == numbers
 
 
+def test_a_first_batch_that_is_written_is_read_again_whole(home: Home, batch: list[tuple[str, int]]) -> None:
+    """The sink passes it over, and operators need its rows for their state."""
+    stream_of_numbers(home, "state")
+    batch.append(("first", 0))
+    first = Query(home, **exact("state"))
+    first.trigger()
+    copied(home, "state-out", first.batches[0], "first", 0)
+    again = Query(home, **exact("state"))
+    assert again.offsets == first.offsets[1:], "Spark asks for the start again"
+    assert again.read(again.offsets[0], first.offsets[1]) == first.batches[0]
+    other = Query(home, **exact("state"))
+    batch.append(("second", 0))
+    with pytest.raises(ConflictError, match="query first wrote to home/state-out while this one, second, was being"):
+        other.read(other.offsets[0], first.offsets[1])  # that it had planned from the same start
+
+
+def test_a_first_batch_that_another_query_has_passed_is_refused(home: Home, batch: list[tuple[str, int]]) -> None:
+    numbers = stream_of_numbers(home, "passed")
+    slow = Query(home, **exact("passed"))
+    end = slow.reader.latestOffset(slow.offsets[0], slow.reader.getDefaultReadLimit())  # then it was killed
+    fast = Query(home, **exact("passed"))
+    for number in range(2):
+        batch.append(("fast", number))
+        fast.trigger()
+        copied(home, "passed-out", fast.batches[-1], "fast", number)
+    again = Query(home, **exact("passed"))
+    with pytest.raises(ConflictError, match=r"another query has gone on to home/passed: 0=.* with a new checkpoint"):
+        again.read(again.offsets[0], end)
+    assert finish(home, batch, Query(home, **exact("passed")), "passed-out", "third") == numbers
+
+
+def test_a_first_batch_from_the_tail_releases_nothing_unread(home: Home) -> None:
+    make(home, "from-tail", 10, RetentionPolicy.by_size(1_000))
+    query = Query(home, "from-tail", groupId="from-tail", start="tail")
+    write(home, "from-tail", 10)
+    end = query.reader.latestOffset(query.offsets[0], query.reader.getDefaultReadLimit())
+    write(home, "from-tail", 50)  # while it was down
+    again = Query(home, "from-tail", groupId="from-tail", start="tail")
+    assert again.read(again.offsets[0], end) == [], "where it had started is not known"
+    again.offsets.append(end)
+    (lag,) = home.manager.reader_group_manager("home").lag("from-tail")
+    assert lag.bytes_behind == 5_000
+    assert len(again.run()) == 50
+
+
 def test_of_queries_that_start_at_once_none_writes_what_another_wrote(home: Home, batch: list[tuple[str, int]]) -> None:
     numbers = stream_of_numbers(home, "at-once")
     batch.append(("lost", 0))

@@ -79,9 +79,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         client, streams = self._begun()
-        planned = client.run(self._planned(streams, Offsets.from_json(start), Offsets.from_json(end)))
+        ending = Offsets.from_json(end)
+        begin = client.run(streams.begin_of(Offsets.from_json(start), ending))
+        planned = client.run(self._planned(streams, begin, ending))
         if self._options.output is not None:
-            planned[0].borders = (start, end)
+            planned[0].borders = (begin.to_json(is_one=self._options.several is None), end)
         if self._options.mirror is not None:
             self._mirror = self._mirror or CheckpointMirror(client.manager, self._options.scope, *self._options.mirror)
             client.run(self._mirror.keep())

@@ -67,10 +67,9 @@ class BatchNotes:
 
     async def last(self) -> dict[str, StreamCut]:
         """Where the output of the query that noted last ends, by stream; nothing if none did."""
-        held = await value_or_none(self._table, self._group.encode())
-        if held is None:
+        note = await self._read()
+        if note is None:
             return {}
-        note = msgspec.json.decode(held.value, type=Note)
         if note.output != self._output_text:
             raise InvalidArgumentError(
                 f"the option 'output' is {self._output_text}, and the query that had the group "
@@ -78,7 +77,18 @@ class BatchNotes:
             )
         return _end(note, await self._record(note.query).settle())
 
+    async def first(self, end: Offsets) -> Offsets | None:
+        """Where the first batch of the query that noted last began, if that ended there; None otherwise."""
+        note = await self._read()
+        if note is None or note.batch or note.output != self._output_text or Offsets.from_json(note.end) != end:
+            return None
+        return Offsets.from_json(note.start)
+
     # --- inside -----------------------------------------------------------------------------
+
+    async def _read(self) -> Note | None:
+        held = await value_or_none(self._table, self._group.encode())
+        return None if held is None else msgspec.json.decode(held.value, type=Note)
 
     @property
     def _output_text(self) -> str:

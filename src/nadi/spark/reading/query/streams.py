@@ -23,6 +23,7 @@ from nadi.spark.options.admission import NO_LIMITS, Admission
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading import plan
 from nadi.spark.reading.query.admission import Minimum, Room, dealt, shares
+from nadi.spark.reading.query.first import first_again
 from nadi.spark.reading.query.group import QueryGroup
 from nadi.spark.reading.query.lag import Lag
 from nadi.spark.reading.query.notes import BatchNotes
@@ -52,6 +53,7 @@ class QueryStreams:
         self._handover = _handover_of(manager, options)
         self._handed_over_to: StreamCut | None = None
         self._at: Offsets | None = None  # where the latest batch ends
+        self._began: Offsets | None = None  # what Spark was told as the start of a new query
         self._minimum = Minimum(options.admission)
         self._turn = 0
         self._is_closed = False  # streams that appear are none of this query's
@@ -67,7 +69,22 @@ class QueryStreams:
                 return Offset(committed[name])
             return Offset(await plan.start_of(self._manager, self._options.of_stream(name)))
 
-        return Offsets(await _each(self._names, start))
+        self._began = Offsets(await _each(self._names, start))
+        return self._began
+
+    async def begin_of(self, start: Offsets, end: Offsets) -> Offsets:
+        """Where the batch between two offsets begins: not at `start` if it is a query's first and is run again. Spark
+        asks for a start once more then, and it may be another by now.
+
+        ConflictError if another query has gone on with the group, past the end of this batch.
+        """
+        if self._at is not None or start != self._began:
+            return start
+        if self._options.output is not None:
+            noted = await BatchNotes(self._manager, self._options).first(end)
+            if noted is not None:
+                return noted
+        return await first_again(self._manager, self._options, start, end)
 
     async def next(self, start: Offsets, admission: Admission = NO_LIMITS) -> Offsets:
         """Where a batch that starts at `start` ends now; `start` itself if nothing can be read, or too little.

@@ -1,0 +1,41 @@
+"""A query's first batch, run again: its end is in the checkpoint, its start is not.
+
+So Spark asks for the start of a new query once more. By now the tail is another, a bookmark may be, and the group may
+have been another query's: then that start may lie behind the batch's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nadi.client.aio import StreamManager
+from nadi.errors import ConflictError, NotFoundError, TruncatedError
+from nadi.model.streamcut import StreamCut
+from nadi.spark.options.read import ReadOptions
+from nadi.spark.reading.query.offsets import Offset, Offsets
+
+
+async def first_again(manager: StreamManager, options: ReadOptions, start: Offsets, end: Offsets) -> Offsets:
+    """The start of the batch, not behind its end in any stream.
+
+    ConflictError if the start is behind it because another query went on there.
+    """
+    passed = {name: one for name, one in end.streams.items() if await _is_passed(manager, start.streams, name, one.cut)}
+    if passed and options.starts_at_group:
+        place = ", ".join(str(start.streams[name].cut) for name in passed)
+        raise ConflictError(
+            f"this query's first batch, which is run again, ends at {', '.join(str(one.cut) for one in passed.values())}"
+            f", and another query has gone on to {place} in its place, in group {options.scope}/{options.group_id}. "
+            "Start this one with a new checkpoint, if it is to go on instead"
+        )
+    return Offsets({**start.streams, **{name: Offset(one.cut) for name, one in passed.items()}})
+
+
+async def _is_passed(manager: StreamManager, starts: Mapping[str, Offset], name: str, end: StreamCut) -> bool:
+    start = starts[name].cut if name in starts else end
+    if start == end:
+        return False
+    try:
+        return not (await manager.cuts(end.scope, name).compare(start, end)).is_at_or_before
+    except (NotFoundError, TruncatedError):  # who reads the batch says so
+        return False
