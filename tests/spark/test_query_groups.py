@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 import nadi
 from nadi.client import RetentionPolicy
-from nadi.errors import ConflictError, InvalidArgumentError, ReaderGroupNotFoundError
+from nadi.errors import ConflictError, InvalidArgumentError, ReaderGroupNotFoundError, TransactionFailedError
 from nadi.spark.intents import TABLE
 from nadi.spark.options.table import Use
 from nadi.spark.options.write import WriteOptions
@@ -287,6 +287,32 @@ def test_of_queries_that_start_at_once_none_writes_what_another_wrote(home: Home
     with pytest.raises(ConflictError, match="query second wrote to home/at-once-out while this one, third, was being"):
         third.read(third.offsets[0], end)
     assert finish(home, batch, Query(home, **exact("at-once")), "at-once-out", "fourth") == numbers
+
+
+def test_a_commit_that_nobody_remembers_is_told(home: Home, batch: list[tuple[str, int]]) -> None:
+    """Its transactions may be in the output or not: so the batch is neither read again nor passed over."""
+    stream_of_numbers(home, "forgotten")
+    batch.append(("first", 0))
+    first = Query(home, **exact("forgotten"))
+    first.trigger()
+    home.manager.table("home", TABLE).create()
+    intent = f'{{"batch":0,"transactions":["{UUID(int=99)}"],"done":false}}'
+    home.manager.table("home", TABLE).put(b"first/forgotten-out", intent.encode())
+    with pytest.raises(TransactionFailedError, match="batch 0 of query first may be in home/forgotten-out or not"):
+        Query(home, **exact("forgotten"))
+    with pytest.raises(TransactionFailedError, match="may be in home/forgotten-out or not"):
+        copied(home, "forgotten-out", first.batches[0], "first", 0)
+    assert home.events("forgotten-out") == []
+
+
+def test_whose_group_was_deleted_starts_anew(home: Home, batch: list[tuple[str, int]]) -> None:
+    numbers = stream_of_numbers(home, "deleted")
+    batch.append(("first", 0))
+    first = Query(home, **exact("deleted"))
+    first.trigger()
+    copied(home, "deleted-out", first.batches[0], "first", 0)
+    home.manager.reader_group_manager("home").delete_reader_group("deleted")
+    assert finish(home, batch, Query(home, **exact("deleted")), "deleted-out", "second") == numbers[:10] + numbers
 
 
 def test_a_note_is_of_one_output(home: Home, batch: list[tuple[str, int]]) -> None:

@@ -14,7 +14,7 @@ from nadi.client.manager.streams import stores_of
 from nadi.errors import InvalidArgumentError, NotEmptyError, TransactionFailedError
 from nadi.spark.connections import Connection, client_of
 from nadi.spark.formats import Source
-from nadi.spark.intents import SinkRecord, application
+from nadi.spark.intents import TABLE, SinkRecord, application
 from nadi.spark.options.table import Format
 from nadi.spark.options.write import WriteOptions
 from nadi.spark.writing.sink import BatchWriter, Written
@@ -149,6 +149,35 @@ def test_overwriting_drops_what_was_there_once_the_new_is(home: Home) -> None:
     assert home.events(stream) == "def"
     with pytest.raises(InvalidArgumentError, match=r'say .option\("truncate", "true"\) too'):
         home.writer(stream, overwrite=True)
+
+
+def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> None:
+    stream = home.stream("lost")
+    once = {"txnAppId": "job", "txnVersion": "0"}
+    writer = home.writer(stream, **once)
+    written = writer.write(iter([rows("a")]))
+    intent = f'{{"batch":0,"transactions":["{written.transaction}"],"done":false}}'
+    home.manager.table("home", TABLE).create()
+    home.manager.table("home", TABLE).put(f"application job/{stream}".encode(), intent.encode())
+    with home.manager.create_transaction_writer("home", stream) as transactions:
+        transactions.get_txn(written.transaction).abort(wait=True)  # as if it had timed out
+    with pytest.raises(TransactionFailedError, match="can't be committed to home/lost: .* written again"):
+        writer.commit([written])
+    for _ in range(2):
+        home.write(stream, "a", **once)
+    assert home.events(stream) == "a"
+
+
+def test_an_application_writes_to_a_stream_that_was_made_anew(home: Home) -> None:
+    stream = home.stream("anew", 1)
+    for version in range(3):
+        home.write(stream, "old", txnAppId="job", txnVersion=version)
+    home.manager.seal_stream("home", stream)
+    home.manager.delete_stream("home", stream)
+    home.stream("anew", 1)
+    for version in (0, 0, 1):
+        home.write(stream, str(version), txnAppId="job", txnVersion=version)
+    assert home.events(stream) == "01"
 
 
 @pytest.mark.parametrize(

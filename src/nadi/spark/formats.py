@@ -88,7 +88,7 @@ class Source:
     def stream_writer(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         if overwrite:
             raise InvalidArgumentError(
-                'outputMode("complete") writes all results again with each batch: use .outputMode("append") or "update"'
+                'outputMode("complete") writes all results again with each batch: use .outputMode("append")'
             )
         return StreamWriter(self._writable(Use.WRITE_STREAM, schema), schema)
 

@@ -24,13 +24,16 @@ from nadi.backoff import Tries
 from nadi.client.aio import ABSENT, StreamManager, Table
 from nadi.client.control.patience import TimeLimit
 from nadi.client.manager.streams import stores_of
+from nadi.client.reading.boundary import segment_ranges
 from nadi.client.tables.table import value_or_none
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     ConflictError,
+    InvalidStreamCutError,
     TransactionFailedError,
     TransactionNotFoundError,
+    TruncatedError,
     UnavailableError,
 )
 from nadi.limits import TXN_TOGETHER_MAX
@@ -80,9 +83,13 @@ class SinkRecord:
                     return
                 raise self._passed(batch, intent)
             if intent is not None and not intent.done:
-                what = f"batch {intent.batch} of {self._name}"
-                cut = await commit_all(self._manager, self._options, intent.transactions, what)
-                intent = replace(intent, done=True, cut=_text(cut))
+                ended = await self._finished(intent)
+                if ended.done:
+                    intent = ended
+                elif intent.batch == batch and not set(transactions) & set(intent.transactions):
+                    intent = replace(intent, transactions=list(transactions))  # the same rows, written again
+                else:
+                    raise self._lost(intent)
             elif intent is not None and intent.batch == batch:
                 await abort_all(self._manager, self._options, set(transactions) - set(intent.transactions))
                 return
@@ -100,7 +107,7 @@ class SinkRecord:
         found, _ = await self._read()
         if found is None:
             return -1
-        return (found if found.done else await self._finished(found)).batch
+        return _last(found if found.done else await self._finished(found))
 
     async def close(self) -> int:
         """End the writer: what it was committing is in the stream, and no batch of it comes any more. Return its last
@@ -113,6 +120,7 @@ class SinkRecord:
                 return last.batch
             if not last.done:
                 last = await self._finished(last)
+                last = replace(last, batch=_last(last), done=True)
             if await self._put(replace(last, is_closed=True), version) is not None:
                 return last.batch
             await tries.lost()
@@ -139,20 +147,59 @@ class SinkRecord:
         )
 
     async def _read(self) -> tuple[Intent | None, int]:
-        """The record and its version."""
+        """The record and its version; without what an application wrote to a stream that was deleted since."""
         held = await value_or_none(self._table, self._key)
-        return (None, ABSENT) if held is None else (msgspec.json.decode(held.value, type=Intent), held.version)
+        if held is None:
+            return None, ABSENT
+        intent = msgspec.json.decode(held.value, type=Intent)
+        if self._skips and intent.cut is not None and not await self._is_of_stream(StreamCut.from_text(intent.cut)):
+            return None, held.version
+        return intent, held.version
+
+    async def _is_of_stream(self, cut: StreamCut) -> bool:
+        """Not of one that was deleted and created again."""
+        try:
+            await segment_ranges(stores_of(self._manager), cut.scope, cut.stream, cut)
+        except TruncatedError:
+            return True
+        except InvalidStreamCutError:
+            return False
+        return True
 
     async def _finished(self, intent: Intent) -> Intent:
-        """The intent once its batch is in the stream; that of the batch before if it never can be."""
+        """The intent once its batch is in the stream; itself, not done, if it never can be, for all its transactions
+        are lost. TransactionFailedError if some of it may be there, or nobody knows."""
         what = f"batch {intent.batch} of {self._name}"
         try:
             cut = await commit_all(self._manager, self._options, intent.transactions, what)
         except TransactionFailedError:
             if len(intent.transactions) > TXN_TOGETHER_MAX:
                 raise  # some of it may be there
-            return Intent(intent.batch - 1, [], True)
+            await self._check_aborted(intent, what)
+            return intent
         return replace(intent, done=True, cut=_text(cut))
+
+    async def _check_aborted(self, intent: Intent, what: str) -> None:
+        """TransactionFailedError unless it is known that one of them was aborted, and so all were."""
+        controller, scope, stream = stores_of(self._manager).controller, self._options.scope, self._options.stream
+        for txn_id in intent.transactions:
+            try:
+                if await controller.transaction_state(scope, stream, txn_id) in ("ABORTING", "ABORTED"):
+                    return
+            except TransactionNotFoundError:
+                continue
+        raise TransactionFailedError(
+            f"{what} may be in {scope}/{stream} or not: it was being committed so long ago that its transactions are "
+            "forgotten. Look whether its rows are there, and start behind or before them with a new checkpoint and "
+            "another 'groupId' (or 'txnAppId')"
+        )
+
+    def _lost(self, intent: Intent) -> TransactionFailedError:
+        what, stream = f"batch {intent.batch} of {self._name}", f"{self._options.scope}/{self._options.stream}"
+        return TransactionFailedError(
+            f"{what} can't be committed to {stream}: its transactions were aborted or have timed out. Raise "
+            "transaction_timeout_ms above the longest time that a query may be down, and have that batch written again"
+        )
 
     async def _put(self, intent: Intent, version: int) -> int | None:
         """The new version; None if the record has to be read again: another driver changed it, or the reply was
@@ -216,6 +263,11 @@ def _lost(what: str, scope: str, stream: str, error: TransactionFailedError) -> 
 def application(name: str) -> str:
     """The writer that an application's writes are recorded for."""
     return f"application {name}"
+
+
+def _last(ended: Intent) -> int:
+    """The last batch that is in the stream."""
+    return ended.batch if ended.done else ended.batch - 1
 
 
 def _text(cut: StreamCut | None) -> str | None:

@@ -42,7 +42,7 @@ async def plan_of(manager: StreamManager, options: WriteOptions) -> BatchPlan:
     """NotEmptyError if there are events that the options don't allow for."""
     if options.application is not None:
         name, version = options.application
-        last = await SinkRecord(manager, options, application(name)).last()
+        last = await SinkRecord(manager, options, application(name), skips=True).last()
         if last is not None and last.batch >= version:
             former = StreamCut.from_text(last.former) if last.batch == version and last.former else None
             return BatchPlan(last.batch > version or last.done, former)

@@ -22,11 +22,11 @@ async def first_again(manager: StreamManager, options: ReadOptions, start: Offse
     """
     passed = {name: one for name, one in end.streams.items() if await _is_passed(manager, start.streams, name, one.cut)}
     if passed and options.starts_at_group:
-        place = ", ".join(str(start.streams[name].cut) for name in passed)
+        ends, places = (", ".join(str(of[name].cut) for name in passed) for of in (end.streams, start.streams))
         raise ConflictError(
-            f"this query's first batch, which is run again, ends at {', '.join(str(one.cut) for one in passed.values())}"
-            f", and another query has gone on to {place} in its place, in group {options.scope}/{options.group_id}. "
-            "Start this one with a new checkpoint, if it is to go on instead"
+            f"this query's first batch, which is run again, ends at {ends}, and another query has gone on to {places} in "
+            f"its place, in group {options.scope}/{options.group_id}. Start this one with a new checkpoint, if it is to "
+            "go on instead"
         )
     return Offsets({**start.streams, **{name: Offset(one.cut) for name, one in passed.items()}})
 

@@ -17,7 +17,7 @@ import msgspec
 from nadi.client.aio import StreamManager, Table
 from nadi.client.tables.change import change_value
 from nadi.client.tables.table import value_or_none
-from nadi.errors import ConflictError, InvalidArgumentError
+from nadi.errors import ConditionFailedError, ConflictError, InvalidArgumentError
 from nadi.model.streamcut import StreamCut
 from nadi.spark.intents import SinkRecord
 from nadi.spark.options.read import ReadOptions
@@ -83,6 +83,18 @@ class BatchNotes:
         if note is None or note.batch or note.output != self._output_text or Offsets.from_json(note.end) != end:
             return None
         return Offsets.from_json(note.start)
+
+    async def forget(self, version: int) -> None:
+        """Remove the note of that version, unless there is another by now: its group was deleted."""
+        try:
+            await self._table.remove(self._group.encode(), version)
+        except ConditionFailedError:
+            return
+
+    async def version(self) -> int | None:
+        """Of the note; None if there is none."""
+        held = await value_or_none(self._table, self._group.encode())
+        return None if held is None else held.version
 
     # --- inside -----------------------------------------------------------------------------
 

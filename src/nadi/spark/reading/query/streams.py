@@ -178,8 +178,16 @@ class QueryStreams:
     async def _committed(self) -> Mapping[str, StreamCut]:
         """Where the query before this one ended, by stream."""
         assert self._group is not None, "startAt needs it"
-        noted = await BatchNotes(self._manager, self._options).last() if self._options.output is not None else {}
-        return noted or await self._group.position()
+        if self._options.output is None:
+            return await self._group.position()
+        notes = BatchNotes(self._manager, self._options)
+        version = await notes.version()
+        position = await self._group.position()
+        if position:
+            return await notes.last() or position
+        if version is not None:  # whoever deletes the group wants to start anew
+            await notes.forget(version)
+        return {}
 
     async def _look(self) -> None:
         """Find the streams, if it is time to."""
