@@ -161,7 +161,7 @@ def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> N
     home.manager.table("home", TABLE).put(f"application job/{stream}".encode(), intent.encode())
     with home.manager.create_transaction_writer("home", stream) as transactions:
         transactions.get_txn(written.transaction).abort(wait=True)  # as if it had timed out
-    with pytest.raises(TransactionFailedError, match="can't be committed to home/lost: .* written again"):
+    with pytest.raises(TransactionFailedError, match=r"can't be committed to home/lost: .* written again"):
         writer.commit([written])
     for _ in range(2):
         home.write(stream, "a", **once)

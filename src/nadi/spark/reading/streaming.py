@@ -42,6 +42,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._streams: QueryStreams | None = None  # beside the driver only
         self._mirror: CheckpointMirror | None = None
+        self._committed: Offsets | None = None  # by Spark, and not yet in the mirror
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
         return StreamReader, (self._options,)
@@ -87,6 +88,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.mirror is not None:
             self._mirror = self._mirror or CheckpointMirror(client.manager, self._options.scope, *self._options.mirror)
             client.run(self._mirror.keep())
+            if self._committed is not None:
+                client.run(streams.commit(self._committed))
+                self._committed = None
         return planned
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -109,9 +113,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise QueryTruncatedError(f"{scope}/{stream}", gap, skips=options.skip_truncated) from error
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Move the query's group, if it has one. Spark keeps the offsets."""
+        """Move the query's group, if it has one. Spark keeps the offsets. With a mirror, only once that has them, too:
+        a query that is restored may run the batch before them again."""
         client, streams = self._begun()
-        client.run(streams.commit(Offsets.from_json(end)))
+        if self._options.mirror is not None:
+            self._committed = Offsets.from_json(end)
+        else:
+            client.run(streams.commit(Offsets.from_json(end)))
 
     async def _planned(self, streams: QueryStreams, start: Offsets, end: Offsets) -> list[PiecesPartition]:
         manager, options = client_of(self._options.controller).manager, self._options

@@ -24,9 +24,9 @@ async def first_again(manager: StreamManager, options: ReadOptions, start: Offse
     if passed and options.starts_at_group:
         ends, places = (", ".join(str(of[name].cut) for name in passed) for of in (end.streams, start.streams))
         raise ConflictError(
-            f"this query's first batch, which is run again, ends at {ends}, and another query has gone on to {places} in "
-            f"its place, in group {options.scope}/{options.group_id}. Start this one with a new checkpoint, if it is to "
-            "go on instead"
+            f"this query's first batch, which is run again, ends at {ends}, and another query has gone on to {places} "
+            f"in its place, in group {options.scope}/{options.group_id}. Start this one with a new checkpoint, if it "
+            "is to go on instead"
         )
     return Offsets({**start.streams, **{name: Offset(one.cut) for name, one in passed.items()}})
 

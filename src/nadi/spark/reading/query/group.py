@@ -16,12 +16,14 @@ from nadi.client.readergroup.state import GroupState, cuts_of, segments_of
 from nadi.client.readergroup.updates import Reset
 from nadi.errors import (
     ConflictError,
+    EpochGoneError,
     InvalidArgumentError,
     InvalidStreamCutError,
     ReaderGroupNotFoundError,
     StreamNotFoundError,
+    SubscriberNotFoundError,
 )
-from nadi.model.readergroup import StreamDataRetention
+from nadi.model.readergroup import NamedRange, StreamDataRetention
 from nadi.model.streamcut import StreamCut
 from nadi.spark.reading.query.offsets import Offsets
 
@@ -44,41 +46,45 @@ class QueryGroup:
         except ReaderGroupNotFoundError:
             return {}
         state = await shared_state_of(group).read()
-        return {cut.stream: cut for cut in cuts_of(state.positions()).values()}
+        found = {cut.stream: cut for cut in cuts_of(state.positions()).values()}
+        for cut in found.values():
+            try:
+                await pieces_of(stores_of(self._manager), cut)
+            except (EpochGoneError, StreamNotFoundError):  # who plans the first batch says so
+                continue
+            except InvalidStreamCutError:
+                raise self._remade(cut.stream) from None
+        return found
 
     async def take(self, start: Offsets) -> None:
         """Make the group this query's, once, and put it where the query is."""
         if self._generation is not None:
             return
         groups = self._manager.reader_group_manager(self._scope)
-        cuts = [offset.cut for offset in start.streams.values()]
-        names = [cut.stream for cut in cuts]
-        await groups.create_reader_group(self._name, names, starts=cuts, retention=_BY_HAND)
-        await self._move(start)
+        cuts = [cut for cut, _ in (await self._there(start)).values()]
+        if cuts:
+            names = [cut.stream for cut in cuts]
+            await groups.create_reader_group(self._name, names, starts=cuts, retention=_BY_HAND)
+            await self._move(start)
 
     async def commit(self, end: Offsets) -> None:
         """Release what lies before an offset; ConflictError if another query has taken the group."""
         if {name: one.cut for name, one in end.streams.items()} != self._at or self._generation is None:
             await self.take(end)
-            await self._move(end)
+            if self._generation is not None:
+                await self._move(end)
 
     # --- inside -----------------------------------------------------------------------------
 
     async def _move(self, to: Offsets) -> None:
         stores = stores_of(self._manager)
         group = await self._manager.reader_group_manager(self._scope).get_reader_group(self._name)
-        cuts = {name: one.cut for name, one in to.streams.items()}
-        pieces = []
-        for name, cut in list(cuts.items()):
-            try:
-                pieces += await pieces_of(stores, cut)
-            except StreamNotFoundError:  # deleted since; the next batch says so
-                del cuts[name]
-        segments = segments_of(pieces)
+        there = await self._there(to)
+        segments = segments_of([piece for _, pieces in there.values() for piece in pieces])
         expected = self._generation
 
         def moved(state: GroupState) -> GroupState:
-            self._check(state, set(to.streams))
+            self._check(state, set(there))
             found = state.apply(Reset(segments))
             if expected is not None and state.generation != expected:
                 if state.generation == expected + 1 and state.positions() == found.positions():
@@ -91,11 +97,36 @@ class QueryGroup:
 
         state = await shared_state_of(group).change(moved)
         self._generation, self._at = state.generation, {name: one.cut for name, one in to.streams.items()}
-        for cut in cuts.values():
+        for cut, _ in there.values():
             try:
                 await release(stores, self._scope, self._name, state.group_id, [cut])
+            except SubscriberNotFoundError:
+                raise self._remade(cut.stream) from None
             except (InvalidStreamCutError, StreamNotFoundError) as error:  # more was released: that stays so
                 _logger.info("a query's group %s/%s releases nothing: %s", self._scope, self._name, error)
+
+    async def _there(self, at: Offsets) -> dict[str, tuple[StreamCut, list[tuple[NamedRange, int]]]]:
+        """The cuts and their segments; the head's where a cut is forgotten. Of streams that are gone, or other ones by
+        now, there is nothing: who plans the next batch says so."""
+        stores, found = stores_of(self._manager), {}
+        for name, one in at.streams.items():
+            cut = one.cut
+            try:
+                try:
+                    pieces = await pieces_of(stores, cut)
+                except EpochGoneError:
+                    cut = await stores.controller.head(cut.scope, cut.stream)
+                    pieces = await pieces_of(stores, cut)
+            except (InvalidStreamCutError, StreamNotFoundError):
+                continue
+            found[name] = cut, pieces
+        return found
+
+    def _remade(self, stream: str) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"the option 'groupId' names reader group {self._scope}/{self._name}, which is of a stream {stream} that "
+            "was deleted and created again since: delete the group (nadi group delete), or name another"
+        )
 
     def _check(self, state: GroupState, streams: set[str]) -> None:
         what = f"reader group {self._scope}/{self._name}"
