@@ -20,7 +20,7 @@ from nadi.spark.connections import Connection, client_of
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.options.table import Use
 from tests.spark.conftest import World
-from tests.spark.queries import Home
+from tests.spark.queries import Home, Query
 
 pytestmark = pytest.mark.spark
 
@@ -85,6 +85,33 @@ def test_two_queries_and_older_checkpoints_are_refused(home: Home, tmp_path: Pat
         client.run(restore(client.manager, "home", "both", str(folder)))
     with pytest.raises(NotFoundError, match="'nothing'"):
         client.run(restore(client.manager, "home", "nothing", str(tmp_path / "x")))
+
+
+def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_path: Path) -> None:
+    """A query that is restored runs the batch again that its mirror has last."""
+    home.manager.create_stream("home", "grouped", 1)
+    with home.manager.create_writer("home", "grouped") as writer:
+        for _ in range(30):
+            writer.write_event(bytes(92), "k")
+    folder = checkpoint(tmp_path / "grouped")
+    options = {"groupId": "grouped", "mirror_checkpoint": str(folder), "mirror_name": "grouped"}
+    query = Query(home, "grouped", maxOffsetsPerTrigger="10", **options)
+    for batch in range(3):
+        start = query.offsets[-1]
+        end = query.reader.latestOffset(start, query.reader.getDefaultReadLimit())
+        (folder / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(end)}")
+        if batch:
+            query.reader.commit(start)
+        (lag,) = home.manager.reader_group_manager("home").lag("grouped")
+        assert lag.bytes_behind == 3_000 - 1_000 * max(batch - 1, 0), "the mirror is before the batch that ended here"
+        query.read(start, end)
+        query.offsets.append(end)
+    (lag,) = home.manager.reader_group_manager("home").lag("grouped")
+    assert lag.bytes_behind == 1_000
+    home.manager.create_stream("home", "copied", 1)
+    other = Query(home, "copied", mirror_checkpoint=str(folder), mirror_name="copied")
+    with pytest.raises(InvalidArgumentError, match="is another query's checkpoint: its batch 2 ends elsewhere"):
+        other.read(other.offsets[0], other.offsets[0])
 
 
 def test_damage_is_told() -> None:

@@ -16,6 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -58,10 +59,12 @@ class CheckpointMirror:
         self._start = 0
         self._version = ABSENT
 
-    async def keep(self) -> None:
+    async def keep(self, end: Mapping[str, Any] | None = None) -> None:
         """Mirror what has changed; ConflictError if another query has the name, or the folder is older than its
-        mirror."""
+        mirror. end: where the latest batch ends, InvalidArgumentError if the folder has another one."""
         query_id, batch = self._query_id(), self._last_batch()
+        if self._writer is None and end is not None:
+            self._check_own(batch, end)
         writer = self._writer or await self._open(query_id, batch)
         now = self._files()
         size = sum(one for one, _ in now.values())
@@ -117,6 +120,15 @@ class CheckpointMirror:
                 f"the option 'mirror_checkpoint' is {str(self._folder)!r}, where the query has no checkpoint "
                 f"({error}): it must be its checkpointLocation, as a path on the driver's machine"
             ) from error
+
+    def _check_own(self, batch: int, end: Mapping[str, Any]) -> None:
+        """Spark has written the batch's offsets, one source's to a line."""
+        text = (self._folder / "offsets" / str(batch)).read_text() if batch >= 0 else ""
+        if not any(json.loads(line) == end for line in text.splitlines() if line.startswith("{")):
+            raise InvalidArgumentError(
+                f"the option 'mirror_checkpoint' is {str(self._folder)!r}, which is another query's checkpoint: its "
+                f"batch {batch} ends elsewhere than this query's latest one. Give it this query's checkpointLocation"
+            )
 
     def _last_batch(self) -> int:
         return max(

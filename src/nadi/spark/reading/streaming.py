@@ -87,7 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planned[0].borders = (begin.to_json(is_one=self._options.several is None), end)
         if self._options.mirror is not None:
             self._mirror = self._mirror or CheckpointMirror(client.manager, self._options.scope, *self._options.mirror)
-            client.run(self._mirror.keep())
+            client.run(self._mirror.keep(end))
             if self._committed is not None:
                 client.run(streams.commit(self._committed))
                 self._committed = None
