@@ -170,8 +170,8 @@ def test_an_applications_version_that_was_lost_is_written_again(home: Home) -> N
 
 def test_an_application_writes_to_a_stream_that_was_made_anew(home: Home) -> None:
     stream = home.stream("anew", 1)
-    for version in range(3):
-        home.write(stream, "old", txnAppId="job", txnVersion=version)
+    for version, task in enumerate(("old", "old", "")):
+        home.write(stream, task, txnAppId="job", txnVersion=version)
     home.manager.seal_stream("home", stream)
     home.manager.delete_stream("home", stream)
     home.stream("anew", 1)

@@ -94,7 +94,8 @@ class SinkRecord:
                 await abort_all(self._manager, self._options, set(transactions) - set(intent.transactions))
                 return
             else:
-                intent = Intent(batch, list(transactions), False, former=_text(former))
+                behind = intent.cut if intent is not None and not transactions else None
+                intent = Intent(batch, list(transactions), False, behind, _text(former))
             stored = await self._put(intent, version)
             if stored is None:
                 await tries.lost()
@@ -177,7 +178,7 @@ class SinkRecord:
                 raise  # some of it may be there
             await self._check_aborted(intent, what)
             return intent
-        return replace(intent, done=True, cut=_text(cut))
+        return replace(intent, done=True, cut=_text(cut) or intent.cut)
 
     async def _check_aborted(self, intent: Intent, what: str) -> None:
         """TransactionFailedError unless it is known that one of them was aborted, and so all were."""

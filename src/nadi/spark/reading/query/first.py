@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nadi.client.aio import StreamManager
-from nadi.errors import ConflictError, NotFoundError, TruncatedError
+from nadi.client.manager.streams import stores_of
+from nadi.client.reading.boundary import segment_ranges
+from nadi.errors import ConflictError, InvalidStreamCutError, NotFoundError, TruncatedError
+from nadi.model.cutorder import compare
 from nadi.model.streamcut import StreamCut
 from nadi.spark.options.read import ReadOptions
 from nadi.spark.reading.query.offsets import Offset, Offsets
@@ -32,10 +35,14 @@ async def first_again(manager: StreamManager, options: ReadOptions, start: Offse
 
 
 async def _is_passed(manager: StreamManager, starts: Mapping[str, Offset], name: str, end: StreamCut) -> bool:
+    """Whether the start lies behind the end on any key, if only in the successors of the end's segments: a batch that
+    was planned from there never ends so."""
     start = starts[name].cut if name in starts else end
     if start == end:
         return False
+    stores = stores_of(manager)
     try:
-        return not (await manager.cuts(end.scope, name).compare(start, end)).is_at_or_before
-    except (NotFoundError, TruncatedError):  # who reads the batch says so
+        found = [one for cut in (start, end) for one in await segment_ranges(stores, cut.scope, name, cut)]
+    except (InvalidStreamCutError, NotFoundError, TruncatedError):  # who reads the batch says so
         return False
+    return not compare(start, end, {one.segment_id: (one.low, one.high) for one in found}).is_at_or_before
