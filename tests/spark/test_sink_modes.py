@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -40,6 +41,11 @@ class Home:
         """What Spark does with `df.write`: each text is a task's rows."""
         writer = self.writer(stream, overwrite=overwrite, **options)
         writer.commit([writer.write(iter([rows(task)])) for task in tasks])
+
+    def written(self, stream: str, count: int) -> str:
+        """The events, once there are so many."""
+        found = self.manager.read_events("home", stream)
+        return "".join(sorted(event.data.decode() for event in islice(found, count)))
 
     def events(self, stream: str) -> str:
         end = self.manager.stream_info("home", stream).tail
@@ -121,6 +127,33 @@ def test_an_applications_version_that_was_cut_off_is_finished(home: Home) -> Non
     assert last.cut == home.manager.stream_info("home", stream).tail.as_text()
     home.write(stream, "ab", overwrite=True, truncate="true", **once)
     assert home.events(stream) == "ab"
+
+
+def test_an_applications_version_is_written_again_into_a_stream_that_is_made_anew(home: Home) -> None:
+    stream, once = "anew", {"txnAppId": "job", "txnVersion": 7}
+    for waits in ("true", "false"):  # with false, nothing is noted of where the batch lies
+        home.stream(stream)
+        for _ in range(2):
+            home.write(stream, "ab", **once, read_after_write_consistency=waits)
+            home.write(stream, "x", txnAppId="job", txnVersion=6)
+        assert home.written(stream, 2) == "ab"
+        home.manager.seal_stream("home", stream)
+        home.manager.delete_stream("home", stream)
+
+
+def test_a_version_is_passed_over_where_more_was_dropped_since(home: Home) -> None:
+    stream, once = home.stream("dropped", 1), {"txnAppId": "job", "txnVersion": 1}
+    overwrite: dict[str, Any] = {"overwrite": True, "truncate": "true"}
+    home.write(stream, "ab", **overwrite, **once)
+    home.write(stream, "cd", **overwrite)
+    home.write(stream, "ab", **overwrite, **once)
+    assert home.events(stream) == "cd"
+    writer = home.writer(stream, **overwrite)
+    messages = [writer.write(iter([rows("ef")]))]
+    home.manager.scale_stream("home", stream, [0], [(0.0, 0.5), (0.5, 1.0)])
+    home.write(stream, "gh", **overwrite)
+    writer.commit(messages)
+    assert home.events(stream) == "efgh", "what came before both is gone"
 
 
 def test_modes(home: Home) -> None:

@@ -24,16 +24,16 @@ from nadi.backoff import Tries
 from nadi.client.aio import ABSENT, StreamManager, Table
 from nadi.client.control.patience import TimeLimit
 from nadi.client.manager.streams import stores_of
-from nadi.client.reading.boundary import segment_ranges
+from nadi.client.reading.read_ahead import following
 from nadi.client.tables.table import value_or_none
 from nadi.errors import (
     ClosedError,
     ConditionFailedError,
     ConflictError,
-    InvalidStreamCutError,
+    EpochGoneError,
+    StreamRemadeError,
     TransactionFailedError,
     TransactionNotFoundError,
-    TruncatedError,
     UnavailableError,
 )
 from nadi.limits import TXN_TOGETHER_MAX
@@ -54,12 +54,14 @@ class Intent(msgspec.Struct, frozen=True):
     cut: str | None = None  # of the stream, behind all of the batch's events, once that is known
     former: str | None = None  # another, before which everything is dropped after the commit
     is_closed: bool = False  # another query goes on behind this batch
+    segment: int | None = None  # one that the stream had: none of another stream that is made under its name later
 
 
 class SinkRecord:
     """The record of one writer and one stream. writer: a query's id, or `application` of a name.
 
-    skips: a batch before the last one was written long ago, so it is passed over instead of being refused.
+    skips: a batch before the last one was written long ago, so it is passed over instead of being refused. What was
+    written to a stream that was deleted since counts for nothing in one that is made anew under its name.
     """
 
     def __init__(self, manager: StreamManager, options: WriteOptions, writer: str, *, skips: bool = False) -> None:
@@ -95,7 +97,8 @@ class SinkRecord:
                 return
             else:
                 behind = intent.cut if intent is not None and not transactions else None
-                intent = Intent(batch, list(transactions), False, behind, _text(former))
+                segment = await self._a_segment() if self._skips else None
+                intent = Intent(batch, list(transactions), False, behind, _text(former), segment=segment)
             stored = await self._put(intent, version)
             if stored is None:
                 await tries.lost()
@@ -153,19 +156,27 @@ class SinkRecord:
         if held is None:
             return None, ABSENT
         intent = msgspec.json.decode(held.value, type=Intent)
-        if self._skips and intent.cut is not None and not await self._is_of_stream(StreamCut.from_text(intent.cut)):
-            return None, held.version
-        return intent, held.version
+        return (None if self._skips and await self._is_of_another(intent) else intent), held.version
 
-    async def _is_of_stream(self, cut: StreamCut) -> bool:
-        """Not of one that was deleted and created again."""
-        try:
-            await segment_ranges(stores_of(self._manager), cut.scope, cut.stream, cut)
-        except TruncatedError:
-            return True
-        except InvalidStreamCutError:
+    async def _a_segment(self) -> int | None:
+        """One of the stream's; none if it is sealed, and takes no batch."""
+        current = await stores_of(self._manager).controller.current_segments(self._options.scope, self._options.stream)
+        return current[0].segment_id if current else None
+
+    async def _is_of_another(self, intent: Intent) -> bool:
+        """Whether the stream was made anew since."""
+        segment = intent.segment
+        if segment is None and intent.cut is not None:  # of an earlier version
+            segment = min(StreamCut.from_text(intent.cut).positions)
+        if segment is None:
             return False
-        return True
+        try:
+            await following(stores_of(self._manager), self._options.scope, self._options.stream, segment)
+        except StreamRemadeError:
+            return True
+        except EpochGoneError:  # it had so many scalings since that the segment is forgotten
+            return False
+        return False
 
     async def _finished(self, intent: Intent) -> Intent:
         """The intent once its batch is in the stream; itself, not done, if it never can be, for all its transactions

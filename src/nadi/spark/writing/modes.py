@@ -6,11 +6,12 @@ is told, and the option `save_mode` says what is meant.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nadi.client.aio import StreamManager
 from nadi.client.places.moments import HEAD, TAIL
-from nadi.errors import InvalidArgumentError, NotEmptyError
+from nadi.errors import InvalidArgumentError, NotEmptyError, SegmentGoneError
 from nadi.model.streamcut import StreamCut
 from nadi.spark.intents import SinkRecord, application
 from nadi.spark.options.write import WriteOptions
@@ -63,6 +64,15 @@ async def plan_of(manager: StreamManager, options: WriteOptions) -> BatchPlan:
 
 
 async def drop_former(manager: StreamManager, options: WriteOptions, plan: BatchPlan) -> None:
-    """Drop what the plan says, after the new events are in the stream: a failure before leaves both."""
-    if plan.former is not None:
+    """Drop what the plan says, after the new events are in the stream: a failure before leaves both. What others
+    have dropped since, of it or more, is gone."""
+    if plan.former is None:
+        return
+    try:
         await manager.truncate_stream(plan.former)
+    except InvalidArgumentError:  # the stream begins behind it, in some segment at least
+        cuts = manager.cuts(options.scope, options.stream)
+        head = await cuts.named(HEAD)
+        with suppress(SegmentGoneError):
+            if not (await cuts.compare(plan.former, head)).is_at_or_before:
+                await manager.truncate_stream(await cuts.latest(plan.former, head))
