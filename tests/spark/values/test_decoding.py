@@ -14,7 +14,8 @@ from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2,
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from nadi.client.serializers import Arrow, Avro, Protobuf
+from nadi.client.serializers import Arrow, Avro, Protobuf, avro_limits
+from nadi.errors import SerializationError
 from nadi.spark.values import arrow, avro, documents, protobuf
 from nadi.spark.values.columns import Decoded
 from nadi.spark.values.ddl import of_ddl
@@ -179,6 +180,13 @@ def test_avro_of_random_schemas(data: st.DataObject) -> None:
     events = [*map(serializer.serialize, some)]
     found = avro.decoder(kind, serializer.definition, serializer.definition)(events)
     assert not found.wrong
+    named: dict[str, Any] = {}
+    parsed = avro._schema(serializer.definition)
+    avro_limits._needs_limits(parsed, named, ())
+    for event in events:
+        walk = avro_limits._Walk(named)
+        walk.check(parsed)(event)
+        assert walk._at == len(event)
     assert found.values.to_pylist() == [as_column(kind, serializer.deserialize(event)) for event in events]
 
 
@@ -197,6 +205,24 @@ def test_avro_that_is_wrong() -> None:
     assert list(found.wrong) == [1, 2, 3]
     assert "1 bytes more" in found.wrong[2]
     assert found.values.to_pylist() == [{"s": "text"}, None, None, None, {"s": "text"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "event", "why"),
+    [
+        (["null", "R"], b"\x02" * 100_000 + b"\0", "more than 2,000 deep"),  # which would end the process
+        ({"type": "array", "items": "R"}, b"\x02" * 100_000 + b"\0" * 100_000, "more than 2,000 deep"),
+        ({"type": "array", "items": "null"}, b"\xfe" * 7 + b"\x01\0", "more than 1,000 values without bytes"),
+        ({"type": "array", "items": {"type": "record", "name": "I", "fields": []}}, b"\xfe\xff\xff\x0f\0", "1,000"),
+    ],
+)
+def test_avro_that_is_beyond_all_limits(kind: Any, event: bytes, why: str) -> None:
+    definition = Avro({"type": "record", "name": "R", "fields": [{"name": "it", "type": kind}]}).definition
+    found = avro.decoder(avro.type_of(definition), definition, definition)([b"\0", event, b"\0"])
+    assert list(found.wrong) == [1]
+    assert why in found.wrong[1]
+    with pytest.raises(SerializationError, match=why):
+        Avro(definition.decode()).deserialize(event)
 
 
 # --- Protobuf -----------------------------------------------------------------------------------------

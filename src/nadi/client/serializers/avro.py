@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nadi.client.serializers.avro_limits import limits
 from nadi.errors import InvalidArgumentError, SerializationError
 
 try:
@@ -37,6 +38,7 @@ class Avro:
             avro.schema.parse(self.definition.decode())
         except (ValueError, TypeError, KeyError, AvroException, fastavro.schema.SchemaParseException) as error:
             raise InvalidArgumentError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
+        self._limits = limits(self._schema)
 
     def serialize(self, value: Any) -> bytes:
         data = io.BytesIO()
@@ -47,13 +49,14 @@ class Avro:
         return data.getvalue()
 
     def deserialize(self, data: bytes) -> Any:
-        return _read(data, self._schema, None)
+        return _read(data, self._schema, None, self._limits)
 
     def decoder(self, written: bytes) -> Callable[[bytes], Any]:
         if written == self.definition:
             return self.deserialize
         writer, reader = fastavro.parse_schema(json.loads(written)), self._schema
-        return lambda data: _read(data, writer, reader)
+        most = limits(writer)
+        return lambda data: _read(data, writer, reader, most)
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
         result = _Checker().get_compatibility(avro.schema.parse(reader.decode()), avro.schema.parse(writer.decode()))
@@ -107,9 +110,11 @@ def _meaning(schema: avro.schema.Schema) -> tuple[Any, ...] | None:
     return None if kind is None else (kind, schema.props.get("precision"), schema.props.get("scale", 0))
 
 
-def _read(data: bytes, writer: Any, reader: Any) -> Any:
+def _read(data: bytes, writer: Any, reader: Any, most: Callable[[bytes], None] | None) -> Any:
     source = io.BytesIO(data)
     try:
+        if most is not None:
+            most(data)
         value = fastavro.schemaless_reader(source, writer, reader)
     except Exception as error:  # fastavro raises whatever bytes that aren't Avro lead to
         raise SerializationError(f"the event can't be read by its Avro schema: {_told(error)}") from error

@@ -15,6 +15,7 @@ import fastavro
 import pyarrow as pa
 
 from nadi.client.serializers.avro import Avro
+from nadi.client.serializers.avro_limits import limits
 from nadi.spark.values.avro_blocks import block_reader
 from nadi.spark.values.columns import Decoded, decoded, native
 from nadi.spark.values.types import of_avro
@@ -34,8 +35,11 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
     """What reads events of the writer's definition into the reader's."""
     written = _schema(writer)
     wanted = None if reader == writer else _schema(reader)
+    most = limits(written)
 
     def read(event: bytes) -> Any:
+        if most is not None:
+            most(event)
         source = io.BytesIO(event)
         try:
             value = fastavro.schemaless_reader(source, written, wanted)
