@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -182,6 +184,58 @@ def test_rows_that_cant_be_written(home: Home) -> None:
     with pytest.raises(SerializationError, match="'is_extension' is null"):
         written(home, "required", required, kind, row, value_format="protobuf")
     assert not home.events("rows"), "a task writes all of its rows or none"
+
+
+class Checked(msgspec.Struct):
+    wh: float
+    id: UUID
+    room: Literal["A", "B"]
+    price: Decimal
+    more: Checked | None = None
+    tags: list[int] = []
+    by: dict[str, float] = {}
+    name: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+
+
+CHECKED = {
+    "wh": 1.5,
+    "id": f"{UUID(int=1)}",
+    "room": "A",
+    "price": "1.50",
+    "tags": [1],
+    "by": [("a", 1.0)],
+    "name": "n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+def test_a_row_that_no_reader_could_read_is_not_written(home: Home, encoding: Any) -> None:
+    serializer, stream = Struct(Checked, encoding), f"checked-{encoding}"
+    fields = {"wh": pa.float64(), "tags": pa.list_(pa.int64()), "by": pa.map_(pa.string(), pa.float64())}
+    kind = pa.struct([(name, fields.get(name, pa.string())) for name in CHECKED])
+    found = written(home, stream, serializer, kind, CHECKED, CHECKED | {"name": None}, value_format=encoding)
+    good = Checked(1.5, UUID(int=1), "A", Decimal("1.50"), None, [1], {"a": 1.0}, "n")
+    assert found == [good, msgspec.structs.replace(good, name=None)]
+    wrong: list[dict[str, Any]]
+    wrong = [{"id": "x"}, {"room": "C"}, {"price": "?"}, {"tags": [1, None]}, {"by": [("a", None)]}, {"name": ""}]
+    for change in wrong if encoding == "msgpack" else [*wrong, {"wh": math.nan}]:
+        why = rf"a row can't be written as {encoding}: .*\$\.{next(iter(change))}"
+        with pytest.raises(SerializationError, match=why):
+            write(home, stream, kind, CHECKED, CHECKED | change, value_format=encoding)
+    assert len(home.events(stream)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:Unknown timestamp-nanos")  # Apache's package takes them for plain numbers
+def test_avro_of_nanoseconds_and_of_what_is_no_uuid(home: Home) -> None:
+    times = {"type": "long", "logicalType": "timestamp-nanos"}
+    fields = [{"name": "at", "type": times}, {"name": "id", "type": {"type": "string", "logicalType": "uuid"}}]
+    serializer = Avro({"type": "record", "name": "R", "fields": fields})
+    kind = pa.struct([("at", pa.timestamp("us", "UTC")), ("id", pa.string())])
+    row: dict[str, Any] = {"at": NOON, "id": f"{UUID(int=1)}"}
+    found = written(home, "nanos", serializer, kind, row, value_format="avro")
+    assert found == [{"at": int(NOON.timestamp()) * 10**9, "id": UUID(int=1)}]
+    with pytest.raises(SerializationError, match="a row can't be written as avro: badly formed"):
+        write(home, "nanos", kind, row | {"id": "x"}, value_format="avro")
 
 
 def test_options_of_a_write(home: Home) -> None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from itertools import accumulate
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
-from nadi.spark.values.types import ABSENT, is_json, plain
+from nadi.spark.values.types import ABSENT, is_json, is_uuid, plain
 
 # (structs, some of them None; their type; a field's number) -> that field's values
 Fields = Callable[[Sequence[Any], pa.DataType, int], list[Any]]
@@ -161,4 +162,8 @@ def native(value: Any, kind: pa.DataType) -> Any:
         return [native(one, kind.value_type) for one in value]
     if is_json(kind):
         return msgspec.json.decode(value)
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        return _micros(value, kind) * 1000  # Avro's library knows no others than milliseconds and microseconds
+    if is_uuid(kind):
+        return UUID(value)
     return time.fromisoformat(value) if types.is_time(kind) else value

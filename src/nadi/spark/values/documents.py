@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from nadi.client.serializers.json_schema import differences
 from nadi.spark.values.columns import Decoded, decoded, native
+from nadi.spark.values.document_types import type_of_schema
 from nadi.spark.values.types import DEFAULT, is_json, of_json_schema
 
 Encoding = Literal["json", "msgpack"]
@@ -105,6 +106,16 @@ def _field(field: pa.Field, encoding: Encoding) -> tuple[Any, ...]:
 
 
 def encoder(kind: pa.DataType, definition: bytes) -> Callable[[pa.Array], list[bytes]]:
-    """What makes an event of each row."""
-    encode = (msgspec.json if parsed(definition).encoding == "json" else msgspec.msgpack).encode
-    return lambda values: [encode(native(value, kind)) for value in values.to_pylist()]
+    """What makes an event of each row, one that is read with the schema."""
+    stored = parsed(definition)
+    is_json_text = stored.encoding == "json"
+    encode = (msgspec.json if is_json_text else msgspec.msgpack).encode
+    check = (msgspec.json.Decoder if is_json_text else msgspec.msgpack.Decoder)(type_of_schema(stored.schema)).decode
+
+    def encoded(values: pa.Array) -> list[bytes]:
+        events = [encode(native(value, kind)) for value in values.to_pylist()]
+        for event in events:
+            check(event)
+        return events
+
+    return encoded

@@ -28,7 +28,7 @@ ABSENT = b"absent"  # in the metadata of a field that is left out where it would
 SECONDS = pa.timestamp("s", "UTC")  # of documents: ISO 8601, or a number of seconds since 1970
 LOCAL_SECONDS = pa.timestamp("s")
 _JSON = pa.opaque(pa.string(), "json", "nadi")
-_TEXT = pa.opaque(pa.string(), "text", "nadi")  # what `str` makes of a value
+_UUID = pa.opaque(pa.string(), "text", "nadi")  # of Avro: what `str` makes of one
 _TIMES = {"date-time": SECONDS, "any-date-time": SECONDS, "local-date-time": LOCAL_SECONDS, "date": pa.date32()}
 _JSON_TYPES = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
@@ -37,6 +37,11 @@ _KEYS = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 def is_json(kind: pa.DataType) -> bool:
     """Whether values of that type come as the text of their JSON."""
     return bool(kind == _JSON)
+
+
+def is_uuid(kind: pa.DataType) -> bool:
+    """Whether values of that type are the texts of Avro's UUIDs."""
+    return bool(kind == _UUID)
 
 
 def plain(kind: pa.DataType, path: str = "value") -> pa.DataType:
@@ -195,7 +200,7 @@ _AVRO_LOGICAL = {
     ("long", "local-timestamp-millis"): pa.timestamp("ms"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
-    ("string", "uuid"): _TEXT,
+    ("string", "uuid"): _UUID,
 }
 
 
