@@ -89,6 +89,7 @@ def test_a_batch_of_several_streams_says_where_each_row_is_from(home: Home) -> N
         ({"stream": "a", "streams": "b"}, "'stream' and 'streams' exclude each other"),
         ({"stream_pattern": "a", "stream_tag": "b"}, "'stream_pattern' and 'stream_tag' exclude"),
         ({"stream_pattern": "["}, "no regular expression"),
+        ({"stream_pattern": "a{99999999999}"}, "no regular expression"),
         ({"streams": " "}, "'streams' is empty"),
         ({"streams": "a,a"}, "each once"),
         ({"streams": "[1]"}, "JSON list"),

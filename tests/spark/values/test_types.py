@@ -179,6 +179,9 @@ def test_of_ddl(text: str, expected: str) -> None:
         ("a.b int", "neither a name nor a type"),
         (", int", "',' comes where a field's name"),
         ("a " + "array<" * 100, "more than 60 deep"),
+        (f"a decimal({'9' * 5000})", "comes where a number should"),
+        ('a int, `b"c` int', "can't be read: names have no quotes"),
+        ("a struct<`b\\\\c`: int>", "can't be read: names have no quotes"),
     ],
 )
 def test_what_is_no_ddl(text: str, why: str) -> None:

@@ -4,7 +4,7 @@ the events in them are."""
 from __future__ import annotations
 
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import UnavailableError
+from nadi.errors import TruncatedError, UnavailableError
 from nadi.limits import EVENT_SIZES_LISTED
 from nadi.model.chunks import Located
 from nadi.wire import commands as wire
@@ -23,7 +23,10 @@ async def locate_chunks(stores: SegmentStores, segment: str, start: int, end: in
     else:
         if not connection.locates_chunks:
             return Located()
-    return located_in(await stores.ask(wire.LocateChunks(0, segment, start, end, ""), wire.ChunksLocated))
+    try:
+        return located_in(await stores.ask(wire.LocateChunks(0, segment, start, end, ""), wire.ChunksLocated))
+    except TruncatedError as error:  # the reply doesn't say what was asked for
+        raise TruncatedError(segment, start, error.start_offset) from error
 
 
 async def list_moments(stores: SegmentStores, segment: str, start: int, end: int) -> Moments | None:

@@ -20,12 +20,16 @@ from nadi.spark.options.names import checked
 from nadi.spark.options.several import Several, several_of
 from nadi.spark.options.table import Format, Use
 from nadi.spark.options.value_format import Target, ValueOptions, value_options_of
-from nadi.spark.options.values import flag, needed, number
+from nadi.spark.options.values import flag, is_number, needed, number
 from nadi.spark.options.where import Where, connection_of
 
 _PLACES = {"earliest": HEAD, "unbounded": None, "latest": TAIL, HEAD: HEAD, TAIL: TAIL}  # of cuts that have names
 AUTO, ALWAYS, NEVER = "auto", "always", "never"  # of the option `direct`
 Place = StreamCut | str | int
+_OF_EVENTS = (  # which a read of metadata has none of
+    *("start", "end", "start_stream_cut", "end_stream_cut", "slice", "routing_keys", "direct", "on_damage", "ordered"),
+    *("max_partitions", "min_partition_bytes"),
+)
 _TIMESTAMPS = {"start": "startingTimestamp", "end": "endingTimestamp"}  # as Spark's source for Kafka calls them
 
 
@@ -173,8 +177,8 @@ def _metadata(options: Mapping[str, str], format_: Format) -> str | None:
         return None
     if text not in METADATA_SCHEMAS:
         raise InvalidArgumentError(f"the option 'metadata' is {text[:40]!r}: it must be {', '.join(METADATA_SCHEMAS)}")
-    for other in ("start", "end", "start_stream_cut", "end_stream_cut", "slice", "routing_keys"):
-        if other in options and format_ is Format.NADI:
+    for other in (*_OF_EVENTS, *_TIMESTAMPS.values()):
+        if other.lower() in options and format_ is Format.NADI:
             raise InvalidArgumentError(f"the options 'metadata' and {other!r} exclude each other")
     return text
 
@@ -315,7 +319,7 @@ def _border(options: Mapping[str, str], name: str, scope: str, stream: str) -> P
 def _moment(name: str, text: str) -> int:
     """A time in ms since 1970, given as such or as ISO 8601."""
     try:
-        return moment_ms(int(text) if text.isdecimal() else moment_of(text))
+        return moment_ms(int(text) if is_number(text) else moment_of(text[:100]))
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"the option {name!r}: {error}; or give milliseconds since 1970") from None
 

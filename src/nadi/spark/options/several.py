@@ -59,7 +59,7 @@ def several_of(options: Mapping[str, str]) -> Several | None:
         return Several(tag=text)
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(
             f"the option 'stream_pattern' is {text[:60]!r}, which is no regular expression: {error}"
         ) from None

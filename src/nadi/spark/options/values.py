@@ -23,10 +23,20 @@ def needed(options: Mapping[str, str], name: str, shown: str = "") -> str:
     return value
 
 
+_MOST_DIGITS = 30  # Python refuses to look at thousands
+
+
+def is_number(text: str) -> bool:
+    """Whether it is a whole number that can be looked at."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
 def number(options: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
     text = options.get(name.lower())
     if text is None:
         return default
-    if not text.isdecimal() or not low <= int(text) <= high:
-        raise InvalidArgumentError(f"the option {name!r} is {text!r}: it must be a number from {low:,} to {high:,}")
+    if not is_number(text) or not low <= int(text) <= high:
+        raise InvalidArgumentError(
+            f"the option {name!r} is {text[:40]!r}: it must be a number from {low:,} to {high:,}"
+        )
     return int(text)

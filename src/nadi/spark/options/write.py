@@ -81,7 +81,7 @@ def _application(options: Mapping[str, str], *, exactly_once: bool) -> tuple[str
     if "txnappid" not in options and "txnversion" not in options:
         return None
     name = needed(options, "txnappid", "txnAppId")
-    version = number(options, "txnversion", -1, 0, (1 << 63) - 1)
+    version = number(options, "txnVersion", -1, 0, (1 << 63) - 1)
     if version < 0:
         raise InvalidArgumentError("the option 'txnVersion' is missing: 'txnAppId' needs it beside it")
     if len(name.encode()) > _APP_ID_MAX_BYTES:

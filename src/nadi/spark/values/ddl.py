@@ -11,6 +11,7 @@ import re
 import pyarrow as pa
 
 from nadi.errors import InvalidArgumentError
+from nadi.spark.options.values import is_number
 from nadi.spark.values.types import LOCAL_SECONDS, SECONDS
 
 _TYPES = {
@@ -35,6 +36,7 @@ _TYPES = {
 }
 _DECIMALS = ("decimal", "dec", "numeric")
 _TOKENS = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([^\W]+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
+_UNREADABLE = re.compile(r'["\\\x00-\x1f]')  # by msgspec
 _MAX_DEPTH = 60  # Arrow has at most 64 levels
 
 
@@ -116,6 +118,10 @@ class _Reader:
         name = name[1:-1].replace("``", "`") if name.startswith("`") else name
         if not (name.isidentifier() or name.isalnum() or self._tokens[self._at - 1].startswith("`")):
             raise self.wrong(f"{name!r} comes where a field's name should")
+        if _UNREADABLE.search(name):
+            raise self.wrong(
+                f"the field {name[:30]!r} can't be read: names have no quotes, backslashes or control characters"
+            )
         if self.ahead() == [":"]:
             self._at += 1
         kind, is_nullable = self.kind(depth), True
@@ -140,8 +146,8 @@ class _Reader:
 
     def _number(self) -> int:
         token = self._next("a number")
-        if not token.isdecimal():
-            raise self.wrong(f"{token!r} comes where a number should")
+        if not is_number(token):
+            raise self.wrong(f"{token[:30]!r} comes where a number should")
         return int(token)
 
     def _closed(self, kind: pa.DataType) -> pa.DataType:
