@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from nadi.limits import EVENT_SIZES_A_TURN
 from nadi.model.event import whole_events
 from nadi.model.framing import event_starts, frame_events
+from nadi.segmentstore.reading import reads as reads_module
 from nadi.segmentstore.reading import sizes as sizes_module
 from nadi.segmentstore.reading.sizes import SizesOfEvents
 from nadi.segmentstore.rota import Rota
@@ -100,6 +101,19 @@ async def test_sizes_are_those_that_a_read_finds(tmp_path: Path, monkeypatch: py
         assert reply == wire.SegmentIsTruncated(1, S, cut, "", -1)
         await peer.ask(wire.SealSegment(3, S, ""))
         assert (await listed(peer.ask, cut, END))[0] == read(stored, cut)
+
+
+async def test_a_turn_puts_few_small_appends_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reads_module, "_EXTENTS_A_TURN", 5)
+    async with open_store(tmp_path, 1) as (_, peer):
+        await peer.create(S)
+        await peer.setup(S)
+        for number in range(1, 24):
+            await peer.append([b"%d" % number], number)
+        stored = await peer.read_all(S)
+        reply = await peer.ask(wire.ReadSegment(S, 0, 1 << 20, "", 7))
+        assert bytes(reply.data) == stored[: 5 * 9]
+        assert (await listed(peer.ask, 0, len(stored)))[0] == read(stored)
 
 
 async def test_what_is_no_event_ends_the_answer(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from nadi.wire.fields import Buffer
 
 CHUNK_BLOCK_BYTES = 4 * MIB  # fetched at once: whole blocks of checksums
 READ_AHEAD_BLOCKS = 3
-_EXTENTS_A_TURN = 500  # put together from the cache: about 1 us each
+_EXTENTS_A_TURN = 500  # put together from the cache, for a reply or else: about 1 us each
 _DAMAGED_PLACES = 10_000  # remembered
 
 
@@ -125,7 +125,7 @@ class SegmentReader:
         index = record.extent_index(offset)
         if record.extents[index].chunk:
             self._read_ahead(record, index, offset, owner)
-        while offset < end and index < len(record.extents):
+        while offset < end and index < len(record.extents) and len(parts) < _EXTENTS_A_TURN:
             extent = record.extents[index]
             within = offset - extent.offset
             block = self._cached(container, extent, within, min(extent.length - within, end - offset))
