@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, struct_pb2, timestamp_pb2, type_pb2, wrappers_pb2
@@ -352,6 +353,41 @@ def test_arrow_that_is_wrong() -> None:
         "two",
     ]
     assert decode([b""]).values.to_pylist() == [None]
+
+
+def compressed(batch: pa.RecordBatch, codec: str) -> bytes:
+    """As an event, of a writer that may compress."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=codec or None)) as writer:
+        writer.write_batch(batch)
+    source = pa.BufferReader(sink.getvalue())
+    pa.ipc.read_message(source)
+    data: bytes = pa.ipc.read_message(source).serialize().to_pybytes()
+    return data
+
+
+@pytest.mark.parametrize(
+    ("column", "codec", "why"),
+    [
+        (pa.array(np.zeros(2_000_000, np.int64)), "zstd", "were compressed, and become 16,0"),
+        (pa.nulls(1_000_000), "", "more rows than"),
+        (pa.ListArray.from_arrays(pa.array([0, 1_000_000]), pa.nulls(1_000_000)), "", "more rows than"),
+        (pa.ListArray.from_arrays(pa.array([0, 1_000_000]), pa.nulls(1_000_000)), "zstd", "more rows than"),
+    ],
+)
+def test_arrow_that_becomes_too_much(column: pa.Array, codec: str, why: str) -> None:
+    batch = pa.RecordBatch.from_arrays([column], ["a"])
+    serializer = Arrow(batch.schema)
+    decode = arrow.decoder(arrow.type_of(serializer.definition), serializer.definition, serializer.definition)
+    good = compressed(pa.RecordBatch.from_arrays([pa.nulls(3, column.type)], ["a"]), codec)
+    event = compressed(batch, codec)
+    assert len(event) < 5_000
+    found = decode([good, event])
+    assert len(found.values) == 3 + 1
+    assert list(found.wrong) == [1]
+    assert why in found.wrong[1]
+    with pytest.raises(SerializationError, match=why):
+        serializer.deserialize(event)
 
 
 def test_protobuf_that_lacks_what_it_must_have() -> None:

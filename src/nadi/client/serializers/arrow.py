@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from nadi.client.serializers.arrow_limits import check_batch, has_free_values
 from nadi.errors import InvalidArgumentError, SerializationError
 
 
@@ -32,6 +33,7 @@ class Arrow:
                 )
         self.schema = schema
         self.definition: bytes = schema.serialize().to_pybytes()
+        self._has_free = has_free_values(pa.struct(list(schema)))
 
     def serialize(self, value: pa.RecordBatch) -> bytes:
         if not isinstance(value, pa.RecordBatch):
@@ -48,13 +50,14 @@ class Arrow:
         return data
 
     def deserialize(self, data: bytes) -> pa.RecordBatch:
-        return _read(data, self.schema)
+        return _read(data, self.schema, has_free=self._has_free)
 
     def decoder(self, written: bytes) -> Callable[[bytes], pa.RecordBatch]:
         if written == self.definition:
             return self.deserialize
         writer, own = schema_of(written), self.schema
-        return lambda data: resolved(_read(data, writer), own)
+        has_free = has_free_values(pa.struct(list(writer)))
+        return lambda data: resolved(_read(data, writer, has_free=has_free), own)
 
     def incompatibilities(self, reader: bytes, writer: bytes) -> list[str]:
         return _differences(schema_of(reader), schema_of(writer), "")
@@ -64,11 +67,12 @@ def schema_of(definition: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(definition))
 
 
-def _read(data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+def _read(data: bytes, schema: pa.Schema, *, has_free: bool) -> pa.RecordBatch:
     try:
+        check_batch(data, has_free=has_free)
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
         batch.validate()
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, ValueError, OSError, EOFError) as error:
         raise SerializationError(f"the event is no Arrow record batch: {error}") from error
     return batch
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from nadi.client.serializers.arrow import Arrow, resolved, schema_of
+from nadi.client.serializers.arrow_limits import check_batch, has_free_values
 from nadi.spark.values.columns import MISFITS, Decoded, cast, told
 from nadi.spark.values.types import plain
 
@@ -25,6 +26,7 @@ def incompatibilities(reader: bytes, writer: bytes) -> list[str]:
 def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequence[bytes]], Decoded]:
     """What reads events of the writer's definition into the reader's."""
     written, wanted, made = schema_of(writer), schema_of(reader), plain(kind)
+    has_free = has_free_values(pa.struct(list(written)))
 
     def rows(batches: Sequence[pa.RecordBatch]) -> pa.Array:
         """All rows; what lies within the batches is looked at, for a wrong offset would be followed."""
@@ -38,6 +40,7 @@ def decoder(kind: pa.DataType, reader: bytes, writer: bytes) -> Callable[[Sequen
         wrong: dict[int, str] = {}
         for number, event in enumerate(events):
             try:
+                check_batch(event, has_free=has_free)
                 batch = pa.ipc.read_record_batch(pa.py_buffer(event), written)
                 batch.validate()
             except (*MISFITS, OSError, EOFError) as error:
