@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -126,3 +127,13 @@ def test_moments_are_whole_milliseconds() -> None:
     assert moment_ms(-5) == moment_ms(datetime(1960, 1, 1, tzinfo=UTC)) == 0
     assert moment_ms(datetime(1970, 1, 1, 0, 0, 0, 999, tzinfo=UTC)) == 0
     assert moment_ms((1 << 63) - 1) == (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    "text", ["2026-01-01", "2026-01-01T10", "2026-01-01T10:00", "20260101", "2026-01-01 10:00:01.5"]
+)
+def test_what_is_suggested_for_a_time_without_a_zone_is_a_time(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="no time zone") as caught:
+        moment_of(text)
+    first, second = re.findall(r"say (\S.*), or with an offset as (\S.*)", str(caught.value))[0]
+    assert moment_of(first) - moment_of(second) == timedelta(hours=1)

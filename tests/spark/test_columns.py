@@ -15,7 +15,7 @@ from pyspark.sql import datasource as spark_source
 
 import nadi
 from nadi.client.manager.streams import stores_of
-from nadi.errors import InvalidArgumentError
+from nadi.errors import InvalidArgumentError, ProtocolError
 from nadi.limits import TIME_INDEX_MOST_MS
 from nadi.model.segments import SegmentRange
 from nadi.model.streamcut import StreamCut
@@ -28,6 +28,8 @@ from nadi.spark.reading.divided import together
 from nadi.spark.reading.positions import PositionTexts
 from nadi.spark.reading.streaming import StreamReader
 from nadi.spark.reading.tasks import Piece, PiecesPartition, deal
+from nadi.wire import commands as wire
+from nadi.wire.moments import packed_moments
 from pyspark_nadi import DefaultSource
 
 from .queries import Home
@@ -294,6 +296,23 @@ def test_append_times_are_those_of_the_appends(exact_home: Home) -> None:
     assert AppendTimes(client, "home", Piece("timed", 0, 0, 1 << 40)).of(offsets).null_count == 7, (
         "of what is truncated nothing is known"
     )
+
+
+def test_moments_that_lead_nowhere_are_an_error(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.manager.create_stream("home", "nowhere")
+    with home.manager.create_writer("home", "nowhere") as writer:
+        writer.write_event(bytes(100), "key")
+
+    async def told(*_: Any) -> wire.MomentsListed:
+        return wire.MomentsListed(1, "home/nowhere/0.#epoch.0", packed_moments([(1000, 8)]), False, 2000, 0)
+
+    client = client_of(
+        ReadOptions.from_spark({"controller": home.uri, "scope": "home", "stream": "nowhere"}).controller
+    )
+    monkeypatch.setattr(stores_of(client.manager), "ask", told)
+    times = AppendTimes(client, "home", Piece("nowhere", 0, 0, 108))
+    with pytest.raises(ProtocolError, match="behind 50 were asked for, and others told"):
+        times.of(np.array([0, 50]))
 
 
 @pytest.mark.parametrize("direct", ["auto", "never"])

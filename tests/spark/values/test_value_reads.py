@@ -295,6 +295,11 @@ def test_options(home: Home, given: dict[str, str], why: str) -> None:
         planned()
 
 
+def test_a_pattern_that_no_stream_has_gives_no_schema(home: Home) -> None:
+    with pytest.raises(InvalidArgumentError, match="scope home has no stream yet whose schema says what to read"):
+        source(home, "", stream_pattern="none-.*", value_format="json").schema()
+
+
 def test_a_stream_that_isnt_there_has_no_schema_either(home: Home) -> None:
     with pytest.raises(StreamNotFoundError, match="home/nowhere"):
         source(home, "nowhere", value_format="avro").schema()

@@ -50,5 +50,6 @@ def moment_of(text: str) -> datetime:
             f"{text[:60]!r} is not a time: write it as 2026-11-14T00:00Z or 2026-11-14T00:00+01:00"
         ) from None
     if moment.utcoffset() is None:
-        raise InvalidArgumentError(f"{text!r} has no time zone: say {text}Z, or with an offset as {text}+01:00")
+        said = text if is_moment(text) else moment.isoformat(timespec="minutes")  # a date alone has no zone
+        raise InvalidArgumentError(f"{text!r} has no time zone: say {said}Z, or with an offset as {said}+01:00")
     return moment

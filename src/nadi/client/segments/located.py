@@ -4,7 +4,7 @@ the events in them are."""
 from __future__ import annotations
 
 from nadi.client.segments.stores import SegmentStores
-from nadi.errors import TruncatedError, UnavailableError
+from nadi.errors import ProtocolError, TruncatedError, UnavailableError
 from nadi.limits import EVENT_SIZES_LISTED
 from nadi.model.chunks import Located
 from nadi.wire import commands as wire
@@ -39,7 +39,12 @@ async def list_moments(stores: SegmentStores, segment: str, start: int, end: int
     else:
         if not connection.lists_moments:
             return None
-    return moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, ""), wire.MomentsListed))
+    found = moments_in(await stores.ask(wire.ListMoments(0, segment, start, end, ""), wire.MomentsListed))
+    if len(found.offsets) and found.offsets[0] <= start:
+        raise ProtocolError(
+            f"moments of {segment} behind {start:,} were asked for, and others told: it would never end"
+        )
+    return found
 
 
 async def list_event_sizes(

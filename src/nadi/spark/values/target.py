@@ -109,6 +109,11 @@ def _newest(
     is_write: bool,
 ) -> Iterator[tuple[str, SchemaVersion]]:
     """The version to read of each stream that has one."""
+    if not streams:
+        raise InvalidArgumentError(
+            f"the option 'value_format' is {value.format!r}, and scope {scope} has no stream yet whose schema says what "
+            "to read: make the first, or give 'value_schema' with json or msgpack"
+        )
     if not versions:
         which = f"stream {scope}/{streams[0]}" if len(streams) == 1 else f"any of {len(streams)} streams"
         instead = ", or give 'value_schema'" if value.format in DOCUMENTS and not is_write else ""
