@@ -114,6 +114,19 @@ def test_a_group_moves_once_the_mirror_has_what_was_committed(home: Home, tmp_pa
         other.read(other.offsets[0], other.offsets[0])
 
 
+def test_a_folder_that_cant_be_written_is_told(home: Home, tmp_path: Path) -> None:
+    client = client_of(Connection(home.uri))
+    client.run(CheckpointMirror(client.manager, "home", "kept", str(checkpoint(tmp_path / "one"))).keep())
+    (tmp_path / "file").write_text("no folder")
+    folder = str(tmp_path / "file" / "restored")
+    command = ["spark", "checkpoint", "restore", "home", "kept", folder, "--controller", home.uri]
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 1
+    assert isinstance(told.exception, SystemExit)
+    assert "error: " in told.output
+    assert "file" in told.output
+
+
 def test_damage_is_told() -> None:
     written = bytearray(encode({"a": b"abc"}, ()))
     written[-1] ^= 1

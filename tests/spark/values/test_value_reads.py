@@ -296,7 +296,7 @@ def test_options(home: Home, given: dict[str, str], why: str) -> None:
 
 
 def test_a_pattern_that_no_stream_has_gives_no_schema(home: Home) -> None:
-    with pytest.raises(InvalidArgumentError, match="scope home has no stream yet whose schema says what to read"):
+    with pytest.raises(InvalidArgumentError, match="scope home has no stream whose schema says what to read"):
         source(home, "", stream_pattern="none-.*", value_format="json").schema()
 
 

@@ -67,7 +67,7 @@ def make_archive(
     from nadi.cli.printing import errors_told
     from nadi.cli.spark.archiving import delete_archive, write_archive
 
-    with errors_told():
+    with errors_told(OSError):
         if delete:
             say(delete_archive())
             return
@@ -112,7 +112,7 @@ def restore_checkpoint(
     from nadi.spark.checkpoints.mirror import restore
     from nadi.spark.connections import Connection, client_of
 
-    with errors_told():
+    with errors_told(OSError):
         tell_if_nobody_listens(controller)
         client = client_of(Connection(controller, trust_store=trust_store))
         kept = client.run(restore(client.manager, scope, name, folder))

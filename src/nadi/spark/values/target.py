@@ -111,7 +111,7 @@ def _newest(
     """The version to read of each stream that has one."""
     if not streams:
         raise InvalidArgumentError(
-            f"the option 'value_format' is {value.format!r}, and scope {scope} has no stream yet whose schema says what "
+            f"the option 'value_format' is {value.format!r}, and scope {scope} has no stream whose schema says what "
             "to read: make the first, or give 'value_schema' with json or msgpack"
         )
     if not versions:
