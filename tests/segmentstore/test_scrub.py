@@ -471,6 +471,7 @@ def extents_of(store: SegmentStore) -> list[Extent]:
     return record.extents
 
 
+@pytest.mark.usefixtures("all_in_log")
 async def test_chunks_without_checksums_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         payloads = await fill_as_before(store, peer, monkeypatch)
@@ -543,6 +544,7 @@ def test_a_description_that_rots_is_made_anew(tmp_path: Path, what: str) -> None
     uvloop.run(run())
 
 
+@pytest.mark.usefixtures("all_in_log")
 async def test_without_room_chunks_stay_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_store(tmp_path, 1) as (store, peer):
         payloads = await fill_as_before(store, peer, monkeypatch)

@@ -30,7 +30,7 @@ from nadi.standalone.health import _container
 from nadi.wire import commands as wire
 from tests.segmentstore.harness import Peer, open_store
 
-pytestmark = pytest.mark.uvloop
+pytestmark = [pytest.mark.uvloop, pytest.mark.usefixtures("all_in_log")]  # beside it: test_runs.py
 
 S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
 TXN = S + "#transaction." + "0" * 31 + "1"

@@ -33,7 +33,7 @@ from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2  # 1: without checksums in the states and in this very file
+FORMAT = 3  # 2: without files beside the log; 1: without checksums in the states and in this very file
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 _FILE = "format"
@@ -270,7 +270,7 @@ def _read(path: Path) -> Format | str:
         return "missing"
     except (msgspec.DecodeError, UnicodeDecodeError):
         return "unreadable"
-    without = found.format != FORMAT and not found.crc32c
+    without = found.format == 1 and not found.crc32c
     if not without and found.crc32c != found.checksum():
         return "unreadable"
     return found

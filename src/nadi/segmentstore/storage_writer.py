@@ -1,6 +1,7 @@
 """The storage writer of a container: moves bytes from the log to chunks, compacts, collects garbage.
 
-Bytes are checked as they are read, so a chunk's own checksums are never computed over damaged bytes. What is damaged
+What is in a file beside the log becomes a chunk without being copied (`moving`). Other bytes are checked as they are
+read, so a chunk's own checksums are never computed over damaged bytes. What is damaged
 is set aside: it stays where it is and in the container's list, and holds up nothing else.
 
 A chunk's name is logged as planned before the object is written, and as stored once the object
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 
 from nadi.backoff import Backoff
@@ -28,12 +31,14 @@ from nadi.limits import (
 from nadi.runtime import Runtime
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.moving import Move, next_move
 from nadi.segmentstore.reading.boundaries import event_begins
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.state.operations import ChunkPlanned, ChunksDeleted, ChunksDropped, ChunkStored
 from nadi.segmentstore.state.records import Extent, SegmentRecord
 from nadi.segmentstore.tier1.log import ALL
-from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of
+from nadi.segmentstore.tier1.runfile import RunFile
+from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, checksums_of, seeded
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription, boundaries_of
 from nadi.throttled_log import Complaints
@@ -151,53 +156,42 @@ class StorageWriter:
             found = self._most_urgent(everything)
             if found is None:
                 return False
-            record, extents = found
-            self._moving |= dict.fromkeys(extents, record.id)
+            record, move = found
+            self._moving |= dict.fromkeys(move.extents, record.id)
             try:
-                await self._store(record, extents)
+                await self._store(record, move.extents, move.file)
             finally:
-                for extent in extents:
+                for extent in move.extents:
                     del self._moving[extent]
             return True
 
-    def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, list[Extent]] | None:
-        """The first run that is due."""
+    def _most_urgent(self, everything: bool) -> tuple[SegmentRecord, Move] | None:
+        """The first move that is due."""
         moving = set(self._moving.values())
         most_bytes = min(FLUSH_MAX_BYTES, self._chunks.room_bytes())  # a nearly full disk still takes small chunks
-        for record in self._due(everything):
-            run, size = self._next_run(record, most_bytes)
-            if run and (record.id not in moving or size >= CHUNK_FLUSH_BYTES):
-                return record, run
+        runs = self._container.runs
+        for record, due_before in self._due(everything):
+            move = next_move(record, self._moving, runs, most_bytes, due_before)
+            if move is not None and (move.is_large or (due_before and record.id not in moving)):
+                return record, move
         return None
 
-    def _due(self, everything: bool) -> Iterator[SegmentRecord]:
-        """Segments with bytes in the log's oldest frames, if those are due; else those with enough to fill a chunk."""
+    def _due(self, everything: bool) -> Iterator[tuple[SegmentRecord, float]]:
+        """Segments with bytes in the log's oldest frames, if those are due, and since when they would be; then those
+        with enough to fill a chunk, with 0."""
         state = self._container.state
-        pressed = everything or self._container.log.size_bytes > LOG_MAX_BYTES // 2
-        old = self._runtime.monotonic() - CHUNK_FLUSH_AGE_S
+        pressed = everything or self._container.logged_bytes > LOG_MAX_BYTES // 2
+        old = math.inf if pressed else self._runtime.monotonic() - CHUNK_FLUSH_AGE_S
         seen: set[int] = set()
         for frame in islice(state.to_move(), FRAMES_LOOKED_AT):
-            if not pressed and frame.at >= old:
+            if frame.at >= old:
                 break
             record = state.logged_in(frame)
             if record.id not in seen:
                 seen.add(record.id)
-                yield record
-        yield from state.largest()
-
-    def _next_run(self, record: SegmentRecord, most_bytes: int) -> tuple[list[Extent], int]:
-        """The segment's first extents in a row that can be moved, and their size."""
-        run: list[Extent] = []
-        size = 0
-        for extent in record.extents:
-            is_durable = extent.frame is not None and extent.frame.address is not None and not extent.aside
-            if not is_durable or extent in self._moving or (run and size + extent.length > most_bytes):
-                if run:
-                    break
-                continue
-            run.append(extent)
-            size += extent.length
-        return run, size
+                yield record, old
+        for record in state.largest():
+            yield record, 0.0
 
     async def rewrite(self, record: SegmentRecord, extent: Extent) -> bool:
         """Store a chunk of an earlier version again, with checksums; return False if that isn't possible (now).
@@ -209,35 +203,56 @@ class StorageWriter:
         async with self._at_once:
             return await self._store(record, [extent])
 
-    async def _store(self, record: SegmentRecord, extents: list[Extent]) -> bool:
+    async def _store(self, record: SegmentRecord, extents: list[Extent], file: RunFile | None = None) -> bool:
         """Put the extents together in one chunk; only the very bytes that were appended get there.
 
-        False: they can't be read, or no longer belong to the segment.
+        file: a file beside the log that has all of them, and becomes the chunk.
+        False: they can't be read, or no longer belong to the segment; or the file can't become a chunk.
         """
-        self._chunks.check_room(sum(extent.length for extent in extents))
-        parts = await self._read(record, extents)
-        if parts is None:
-            return False
+        parts: list[Buffer] = []
+        if file is None:
+            self._chunks.check_room(sum(extent.length for extent in extents))
+            found = await self._read(record, extents)
+            if found is None:
+                return False
+            parts = found
         container, segment, name_of_segment = self._container.number, record.id, record.name
-        offset, length = extents[0].offset, sum(map(len, parts))
+        offset, length = extents[0].offset, extents[-1].end - extents[0].offset
         name = f"container-{container}/{segment:012x}/{offset:016x}-{self._runtime.unique()}"
         begins = await self._begins(extents)
-        checksums = await self._runtime.in_thread(checksums_of, name, parts)
+        if file is None:
+            checksums = await self._runtime.in_thread(checksums_of, name, parts)
+        else:
+            carried, plain = file.finish()
+            checksums = seeded(name, plain, length)
         boundaries = boundaries_of(begins, length)
         self._planned_here.add(name)
         try:
             planned = await self._container.call(lambda frame: self._plan(frame, name))
             described = ChunkDescription(
                 1, container, segment, name_of_segment, offset, length, BLOCK_BYTES, checksums, boundaries, *planned
-            )
-            await self._chunks.put(name, [*parts, described.encode(name)])
-            del parts
+            ).encode(name)
+            if file is None:
+                await self._chunks.put(name, [*parts, described])
+                parts.clear()
+            elif not await self._adopt(name, file, [carried, described]):
+                return False
             stored = ChunkStored(segment, offset, length, name, checksums)
             await self._container.call(lambda frame: self._stored(frame, stored))
             self._fresh.add(segment)
             return True
         finally:
             self._planned_here.discard(name)
+
+    async def _adopt(self, name: str, file: RunFile, tail: list[Buffer]) -> bool:
+        """Make the file the chunk of that name; if that isn't possible, its extents are copied next time."""
+        try:
+            adopted = await self._chunks.adopt(name, file.path, partial(file.complete, tail))
+        except NotFoundError:  # nothing of it was needed any more
+            adopted = False
+        if self._container.runs is not None:
+            self._container.runs.forget(file)
+        return adopted
 
     async def _read(self, record: SegmentRecord, extents: list[Extent]) -> list[Buffer] | None:
         """All their bytes, checked; None if they can't be moved (now). What is damaged is set aside."""

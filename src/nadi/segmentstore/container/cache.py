@@ -10,11 +10,19 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from nadi.limits import CACHE_MAX_BYTES
+from nadi.segmentstore.state.records import Extent
 from nadi.wire.fields import Buffer
 
 _ENTRY_BYTES = 320  # of the dictionary, the key and the objects: a tail of small appends has a block for each
 
 Place: TypeAlias = tuple[int | str, int, int]
+
+
+def place_in_log(container: int, extent: Extent) -> Place:
+    """Where an extent is that is in the log, or beside it."""
+    assert extent.frame is not None
+    name = f"{container}/{extent.run}" if extent.run else f"{container}"
+    return name, extent.frame.sequence, extent.position
 
 
 class BlockCache:

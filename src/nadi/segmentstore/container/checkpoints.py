@@ -167,7 +167,7 @@ class Checkpoints:
         Between frames only: a frame in flight may say that bytes are in tier 2, and may yet be lost.
         """
         self._truncation_due = False
-        metadata, durable_log, state = self._opened
+        metadata, durable_log, state, runs = self._opened
         snapshots, known = self._parts.snapshots, self.sequence
         if metadata.checked and not (durable_log.is_full and snapshots.is_full):
             known = min(known, snapshots.sequence)
@@ -176,3 +176,8 @@ class Checkpoints:
         if oldest is not None:
             before = min(before, oldest)
         durable_log.truncate(before, keep=damaged)
+        if runs is not None and state.unused_runs:  # a start may still replay what mentions the others
+            unused = [run for run, sequence in state.unused_runs.items() if sequence < before]
+            runs.release(unused)
+            for run in unused:
+                del state.unused_runs[run]

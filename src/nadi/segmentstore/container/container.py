@@ -21,7 +21,7 @@ from nadi import limits
 from nadi.errors import ClosedError, DamagedStateError, NadiError, NotOwnerError, StorageFullError, UnavailableError
 from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.runtime import REAL, Runtime
-from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.cache import BlockCache, place_in_log
 from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
@@ -35,6 +35,7 @@ from nadi.segmentstore.state.operations import Delete
 from nadi.segmentstore.state.records import FrameRef
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 from nadi.segmentstore.tier1.log import ALL, DurableLog
+from nadi.segmentstore.tier1.runs import RunFiles
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,6 +54,7 @@ class Container:
     log: DurableLog
     metadata: Metadata
     state: StateMachine
+    runs: RunFiles | None = None
 
     def __init__(self, parts: ContainerParts, cache: BlockCache, runtime: Runtime = REAL) -> None:
         self.number = parts.number
@@ -108,7 +110,7 @@ class Container:
 
     async def _open(self) -> None:
         began = self._runtime.monotonic()
-        self.metadata, self.log, self.state = opened = await self.parts.open()
+        self.metadata, self.log, self.state, self.runs = opened = await self.parts.open()
         try:
             await self.checkpoints.follow(opened)
             await self.on_opened()
@@ -172,6 +174,11 @@ class Container:
         return self.log.is_full
 
     @property
+    def logged_bytes(self) -> int:
+        """What its log holds, and what is beside it, of which the only copy is there."""
+        return self.log.size_bytes + self.state.run_bytes
+
+    @property
     def started(self) -> bool:
         """Whether it has recovered after its start."""
         return self._task is not None
@@ -227,17 +234,21 @@ class Container:
         frame = FrameBuilder(ref, self._runtime.now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
         answers: list[tuple[Request, Any, Exception | None]] = []
         self._in_flight = answers
-        self.log_full = self.log.size_bytes > LOG_MAX_BYTES
+        self.log_full = self.logged_bytes > LOG_MAX_BYTES
         self._prepare(frame, answers)
         if not frame.empty:
             if self.parts.may_be_sealed:
                 await self.log.claim()  # a start that needs the seal is possible until the log shows the claim
                 await self.parts.unseal()
+            beside = frame.place_beside(self.runs) if self.runs is not None else []
+            if beside:
+                assert self.runs is not None
+                await self.runs.write([piece for _, piece, _ in beside])  # first: what the frame mentions is there
             parts, extents = frame.finish()
             ref.address, checksums = await self.log.append(parts)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
-            self.checkpoints.logged_bytes += frame.size_bytes
+            self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
             log_name, place = f"{self.number}", 0
@@ -245,6 +256,9 @@ class Container:
                 extent.checksums = checksums[place : place + CHECKSUM_BYTES]
                 place += CHECKSUM_BYTES
                 self.cache.put((log_name, sequence, extent.position), part)
+            for extent, piece, block in beside:
+                extent.checksums = piece.checksum
+                self.cache.put(place_in_log(self.number, extent), block)
             self.state.durable(frame.touched.values())
             self.load.count(frame.appended, ref.at)
         self._in_flight = []
@@ -357,7 +371,7 @@ class Container:
     async def _release(self) -> None:
         await self.checkpoints.ended()
         await self.parts.snapshots.ended(cancel=True)
-        await Opened(self.metadata, self.log, self.state).close()
+        await Opened(self.metadata, self.log, self.state, self.runs).close()
 
     async def inspect_state(self) -> tuple[str, int]:
         """Walk the stored state; return what is wrong with it, or "", and its size in bytes. If it is damaged, the

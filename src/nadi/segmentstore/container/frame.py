@@ -2,7 +2,8 @@
 
 Appends to one segment are gathered in a run: one operation, one extent and one block of data for
 all of them. Any other operation on that segment ends its run, so the order of a segment's changes
-is the order of its operations.
+is the order of its operations. A large run goes beside the log (`tier1.runs`): then it has two extents, for what is
+less than a block of it stays in the frame.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from nadi.errors import StorageFullError
+from nadi.limits import RUN_LEAST_BYTES
 from nadi.segmentstore.state import time_index
 from nadi.segmentstore.state.machine import StateMachine
-from nadi.segmentstore.state.operations import AnyOperation, Append, encode_head, most_bytes
-from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.state.operations import AnyOperation, Append, AppendBeside, encode_head, most_bytes
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.tier1.log import NOTHING
+from nadi.segmentstore.tier1.runfile import Piece
+from nadi.segmentstore.tier1.runs import RunFiles
 from nadi.wire.fields import Buffer
 
 _RUN_BYTES = 128  # the most that an append's operation takes, and one writer's number in it
@@ -22,7 +26,7 @@ _WRITER_BYTES = 32
 
 
 class _Run:
-    __slots__ = ("events", "extent", "offset", "parts", "record", "size", "writers")
+    __slots__ = ("block", "events", "extent", "offset", "parts", "piece", "record", "size", "writers")
 
     def __init__(self, record: SegmentRecord) -> None:
         self.record = record
@@ -30,6 +34,8 @@ class _Run:
         self.size = 0
         self.extent: Extent | None = None
         self.parts: list[Buffer] = []
+        self.block: bytes | None = None  # the parts end to end
+        self.piece: Piece | None = None  # of a file beside the log
         self.events = 0
         self.writers: dict[bytes, int] = {}
 
@@ -50,6 +56,7 @@ class FrameBuilder:
         self.touched: dict[int, SegmentRecord] = {}
         self.size_bytes = 0
         self._payload_bytes = 0  # at most
+        self._data_bytes = 0  # of appends
         self._room_bytes = room_bytes
         self._room = sure_bytes
         self.state = state
@@ -101,6 +108,7 @@ class FrameBuilder:
         record.modified_ms = self.now_ms
         self.ref.live_bytes += size
         self.size_bytes += size
+        self._data_bytes += size
         return record.length
 
     def emit(self, operation: AnyOperation, *records: SegmentRecord, of_kept: float = NOTHING) -> None:
@@ -132,6 +140,44 @@ class FrameBuilder:
     def empty(self) -> bool:
         return not self._operations
 
+    def place_beside(self, runs: RunFiles) -> list[tuple[Extent, Piece, bytes]]:
+        """Place large runs in files beside the log, once all is in the frame.
+
+        Return their extents, what is to be written to the files before the frame is `finish`ed, and the runs' bytes.
+        """
+        if self._data_bytes < RUN_LEAST_BYTES and not runs.are_open:
+            return []
+        placed = []
+        for run in self._operations:
+            if not isinstance(run, _Run) or run.extent is None:
+                continue
+            record, extent = run.record, run.extent
+            is_large = run.size >= RUN_LEAST_BYTES
+            if not is_large and not runs.are_open:
+                continue
+            run.block, run.parts = b"".join(run.parts), []
+            # of what was merged into another segment since, or isn't the last any more, the extent can't be split
+            if not is_large or record.extents[-1:] != [extent] or record.kind == Kind.TRANSIENT:
+                runs.carry(record.id, run.offset, run.block)
+                continue
+            run.piece = runs.place(record.id, run.offset, run.block)
+            if run.piece is not None:
+                self._split(run, extent, run.piece)
+                placed.append((extent, run.piece, run.block))
+        return placed
+
+    def _split(self, run: _Run, extent: Extent, piece: Piece) -> None:
+        """The run's extent ends where the file's blocks do; another is for the rest, in the frame."""
+        record, run.extent = run.record, None
+        extent.length, extent.position, extent.run = piece.length, piece.position, piece.file.number
+        self.state.hold_run(extent.run, extent.length)
+        rest = run.size - piece.length
+        if rest:
+            run.extent = Extent(extent.end, rest, self.ref, 0, continues=True)
+            record.extents.append(run.extent)
+            self.ref.segments.append(record.id)
+            record.changed_extents[extent.end] = run.extent
+
     def finish(self) -> tuple[list[bytes], list[Extent]]:
         """Return the frame's payload (the head and the parts after it), and the extent that each part makes."""
         data: list[bytes] = []
@@ -142,13 +188,19 @@ class FrameBuilder:
             if not isinstance(item, _Run):
                 operations.append(item)
                 continue
-            operations.append(
-                Append(item.record.id, item.offset, item.size, position, item.events, item.writers, self.now_ms)
-            )
+            said = item.record.id, item.offset, item.size, position, item.events, item.writers, self.now_ms
+            piece = item.piece
+            if piece is None:
+                operations.append(Append(*said))
+            else:
+                beside = piece.file.number, piece.position, piece.length, piece.checksum
+                operations.append(AppendBeside(*said, *beside))
             self.appended.append((item.record.name, item.events, item.size))
             if item.extent is not None:
-                block = b"".join(item.parts)
+                block = item.block if item.block is not None else b"".join(item.parts)
                 item.parts = []
+                if piece is not None:
+                    block = block[piece.length :]
                 item.extent.position = position  # for now, relative to the data area
                 extents.append(item.extent)
                 data.append(block)

@@ -13,6 +13,7 @@ from itertools import groupby
 from nadi.errors import DamagedDataError, UnavailableError
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.state.records import Extent, SegmentRecord
+from nadi.segmentstore.tier1.runs import run_name
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,10 @@ def _is_missing(container: Container, extent: Extent, sizes: dict[str, int] | No
         return sizes is not None and sizes.get(extent.chunk, -1) < extent.length
     address = extent.frame.address
     assert address is not None, "nothing is written before the inventory"
-    return extent.aside or not container.log.has(address, extent.position + extent.length)
+    end = extent.position + extent.length
+    if extent.run:
+        return extent.aside or container.runs is None or not container.runs.has(extent.run, end)
+    return extent.aside or not container.log.has(address, end)
 
 
 def _note(container: Container, record: SegmentRecord, extents: Iterable[Extent]) -> None:
@@ -73,4 +77,6 @@ def _reason(extent: Extent) -> str:
     if extent.frame is None:
         return f"chunk {extent.chunk} is missing or too short"
     assert extent.frame.address is not None
+    if extent.run:
+        return f"file {run_name(extent.run)} beside the log is missing, too short, or damaged there"
     return f"file {extent.frame.address.file} of the log is missing, too short, or damaged there"

@@ -27,7 +27,7 @@ from nadi.errors import (
     UnavailableError,
 )
 from nadi.limits import FETCHES_AT_ONCE, LOCATE_EXTENTS_BACK, MIB, READ_AHEAD_FETCHES, READ_REPLY_MAX_BYTES
-from nadi.segmentstore.container.cache import BlockCache, Place
+from nadi.segmentstore.container.cache import BlockCache, Place, place_in_log
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.reading.boundaries import Walks, event_begins
 from nadi.segmentstore.reading.sizes import SizesOfEvents
@@ -140,7 +140,7 @@ class SegmentReader:
 
     def _cached(self, container: Container, extent: Extent, within: int, count: int) -> Buffer | None:
         if extent.frame is not None:
-            block = self._cache.get(self._place(container, extent))
+            block = self._cache.get(place_in_log(container.number, extent))
             return None if block is None else memoryview(block)[within : within + count]
         number, skip = divmod(within, CHUNK_BLOCK_BYTES)
         block = self._cache.get((extent.chunk, number, 0))
@@ -176,7 +176,8 @@ class SegmentReader:
         count = min(extent.length - within, length, record.durable_length - offset)
         if extent.frame is not None:
             begin = 0
-            task = self._start(self._place(container, extent), lambda: self._of_log(container, extent), owner)
+            place = place_in_log(container.number, extent)
+            task = self._start(place, lambda: self._of_log(container, extent), owner)
         else:
             begin = within // CHUNK_BLOCK_BYTES * CHUNK_BLOCK_BYTES
             task = self._start_block(extent, begin // CHUNK_BLOCK_BYTES, owner)
@@ -251,18 +252,17 @@ class SegmentReader:
             self._cache.put(place, task.result().data)
 
     @staticmethod
-    def _place(container: Container, extent: Extent) -> Place:
-        assert extent.frame is not None
-        return f"{container.number}", extent.frame.sequence, extent.position
-
-    @staticmethod
     async def _of_log(container: Container, extent: Extent) -> _Fetched:
-        """An extent of the log, checked."""
+        """An extent of the log, or beside it, checked."""
         assert extent.frame is not None
         assert extent.frame.address is not None
-        address, length = extent.frame.address, extent.length
+        address, length, position = extent.frame.address, extent.length, extent.position
         try:
-            data = await container.log.read_at(address, extent.position, length, extent.checksums)
+            if extent.run:
+                assert container.runs is not None
+                data = await container.runs.read_at(extent.run, position, length, extent.checksums)
+            else:
+                data = await container.log.read_at(address, position, length, extent.checksums)
         except NotFoundError as error:
             return _Fetched(b"", 0, length, {0: str(error)}, length)
         except CorruptLogError as error:
@@ -328,12 +328,11 @@ class SegmentReader:
         Raises DamagedDataError; NotFoundError if they no longer belong to the segment.
         """
         parts: list[Buffer] = []
-        number = f"{container.number}"
         for count, extent in enumerate(extents, 1):
             if count % _EXTENTS_A_TURN == 0:
                 await asyncio.sleep(0)
             if extent.frame is not None:
-                place = number, extent.frame.sequence, extent.position
+                place = place_in_log(container.number, extent)
                 block = None if past_cache else self._cache.peek(place)
                 if block is not None:
                     parts.append(block if len(block) == extent.length else memoryview(block)[: extent.length])

@@ -1,4 +1,5 @@
-"""A container's parts in a folder: its log in `log/`, its state in `state/`, and room kept aside.
+"""A container's parts in a folder: its log in `log/`, with the files beside it, its state in `state/`, and room kept
+aside.
 
 The state is checked before it is opened, and rebuilt if necessary (`rebuild`), once: after that only this process
 has written it, and a recovery uses it unchecked.
@@ -22,6 +23,7 @@ from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.runs import RunFiles
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 log = logging.getLogger(__name__)
@@ -91,7 +93,10 @@ class LocalParts:
             raise
         try:
             machine = await in_thread(recovered, metadata, file_log, self._runtime.monotonic())
-            return Opened(metadata, file_log, machine)
+            runs = RunFiles(self._folder / "log", file_log.epoch, name, self._runtime)
+            unused = [number for number in await in_thread(runs.numbers) if number not in machine.runs]
+            machine.unused_runs |= dict.fromkeys(unused, machine.sequence)
+            return Opened(metadata, file_log, machine, runs)
         except BaseException:
             await file_log.close()
             metadata.close()

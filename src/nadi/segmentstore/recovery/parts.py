@@ -12,17 +12,22 @@ from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.log import DurableLog
+from nadi.segmentstore.tier1.runs import RunFiles
 
 
 class Opened(NamedTuple):
-    """A container's parts, open; `state` is what log and stored state say together."""
+    """A container's parts, open; `state` is what log and stored state say together. runs: where large runs of bytes go
+    beside the log; None: they go there too."""
 
     metadata: Metadata
     log: DurableLog
     state: StateMachine
+    runs: RunFiles | None = None
 
     async def close(self) -> None:
         """Close the parts; nothing is written."""
+        if self.runs is not None:
+            await self.runs.close()
         await self.log.close()
         self.metadata.close()
 

@@ -37,7 +37,7 @@ def apply_frame(
     operations, data_at = decode_frame(payload)
     part = 0
     for operation in operations:
-        data = operation if isinstance(operation, Append) and operation.length else None
+        data = operation if isinstance(operation, Append) and operation.logged_bytes else None
         checksum = check.checksums[part * CHECKSUM_BYTES :][:CHECKSUM_BYTES] if data is not None else b""
         if goes(operation):
             state.apply(operation, frame, data_at, checksum)

@@ -40,8 +40,8 @@ class LeftOut:
     """What was left out. frames: from and to. lost: what is known to be missing; reading its bytes raises an error.
 
     unsafe: what is missing without readers noticing. kept: how many later frames there are. ends: the first frame at
-    the end of the log that may be missing, 0 if none. had_back: what chunks had of what is missing. unnamed: chunks
-    the state doesn't mention, with their sizes in bytes.
+    the end of the log that may be missing, 0 if none. had_back: what chunks had of what is missing. runs: files beside
+    the log that the state mentions. unnamed: chunks that it doesn't, with their sizes in bytes.
     """
 
     frames: list[tuple[int, int]] = field(default_factory=list)
@@ -50,6 +50,7 @@ class LeftOut:
     kept: int = 0
     ends: int = 0
     had_back: list[str] = field(default_factory=list)
+    runs: set[int] = field(default_factory=set)
     unnamed: dict[str, int] = field(default_factory=dict)
 
     def count(self) -> int:
@@ -86,6 +87,7 @@ async def leave_out(state: Path, folder: Path, container: int, chunks: ChunkStor
             rest.state.planned.clear()  # so that they are set aside: a server would delete them
         rest.finish()
         await asyncio.to_thread(_write, metadata, rest.state)
+        rest.found.runs = set(rest.state.runs)
         named = {chunk for _, _, _, chunk in metadata.chunks()} | {*rest.state.garbage, *rest.state.planned}
     finally:
         metadata.close()

@@ -261,7 +261,8 @@ class LogTells:
 
     created: created there. before: those that must have existed before, and whether they are tables. lengths: their
     lengths, if an append shows them. last_id: the highest number. no_use: chunks that were planned but hold nothing
-    that isn't elsewhere. first_sequence: of the very first frame that can be read, 0 if there is none.
+    that isn't elsewhere. first_sequence: of the very first frame that can be read, 0 if there is none. runs: the files
+    beside the log.
     """
 
     created: dict[int, str] = field(default_factory=dict)
@@ -270,6 +271,7 @@ class LogTells:
     last_id: int = 0
     no_use: set[str] = field(default_factory=set)
     first_sequence: int = 0
+    runs: set[int] = field(default_factory=set)
 
     def _speak_of(self, segment: int, *, is_table: bool = False) -> None:
         if segment not in self.created:
@@ -306,8 +308,9 @@ class LogTells:
 
 def of_log(folder: Path, after_sequence: int) -> LogTells:
     """Return what the container's log says after that frame; blocking."""
-    tells, merged = LogTells(), set[int]()
-    for frame in StoppedLog(folder / "log").readable(0):
+    log = StoppedLog(folder / "log")
+    tells, merged = LogTells(runs=set(log.runs.numbers())), set[int]()
+    for frame in log.readable(0):
         tells.first_sequence = tells.first_sequence or frame.header.sequence
         if frame.header.sequence > after_sequence:
             tells._take(op.decode_frame(frame.head())[0], merged)

@@ -14,6 +14,7 @@ from nadi.segmentstore.repair.inspection import state_to_use
 from nadi.segmentstore.repair.leftout import leave_out
 from nadi.segmentstore.repair.report import Report
 from nadi.segmentstore.repair.unnamed import set_aside
+from nadi.segmentstore.tier1.runs import RunReader
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
@@ -63,6 +64,8 @@ async def _make_and_replace(folder: Path, number: int, chunks: ChunkStore, *, le
         found = await leave_out(new, folder, number, chunks)
         if (found.frames or found.ends) and not leaves_out:
             return None
+        if found.frames or found.ends:  # a server deletes what the state doesn't mention
+            await asyncio.to_thread(RunReader(folder / "log").keep_aside, found.runs)
         # first: once the state is there, nothing may be left that a later repair could take for what is written then
         chunks_aside = await set_aside(number, list(found.unnamed), chunks)
         aside = await asyncio.to_thread(rebuild.replace, folder, new)

@@ -227,7 +227,9 @@ def _forget_gone(record: SegmentRecord, there: set[str], log: LogTells) -> None:
     """Of extents that may be outdated, remove those whose bytes are gone or are in others too."""
 
     def is_there(extent: Extent) -> bool:
-        return extent.chunk in there if extent.frame is None else extent.frame.sequence >= log.first_sequence > 0
+        if extent.frame is None:
+            return extent.chunk in there
+        return extent.run in log.runs if extent.run else extent.frame.sequence >= log.first_sequence > 0
 
     kept: list[Extent] = []  # in order
     for extent in sorted(record.extents, key=lambda extent: -extent.length):

@@ -43,6 +43,7 @@ from nadi.segmentstore.tier1.recovery import (
     headers_of,
     read_headers,
 )
+from nadi.segmentstore.tier1.runs import RunReader
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 
@@ -99,6 +100,7 @@ class StoppedLog:
         self._has_all = has_all
         self.lost = Lost()
         self.size_bytes = 0
+        self.runs = RunReader(folder)
         self._folder = folder
         self._cut = cut
         self._files: dict[int, LogFile] = {}
@@ -242,6 +244,7 @@ class StoppedContainer(Container):
     """`open` it with a copy of its state, look, and `shut` it; it takes no requests."""
 
     log: Any
+    runs: Any
 
     def __init__(self, number: int, folder: Path, chunks: ChunkStore) -> None:
         super().__init__(LocalParts(number, folder, chunks), BlockCache())
@@ -261,6 +264,7 @@ class StoppedContainer(Container):
         """
         self.metadata = await asyncio.to_thread(Metadata, state, self.number)
         self.log = StoppedLog(self.folder / "log", cut, has_all=has_all)
+        self.runs = self.log.runs
         try:
             self.state = await asyncio.to_thread(recovered, self.metadata, self.log, REAL.monotonic())
             await inventory.take(self, self.chunks)

@@ -115,6 +115,8 @@ class TakeBack:
                 is_damaged = damaged_blocks(extent.chunk, extent.checksums, 0, data, extent.length)
                 return None if is_damaged else data
             assert extent.frame.address is not None, "the log was read"
+            if extent.run:
+                return await self._log.runs.read_at(extent.run, extent.position, extent.length, extent.checksums)
             return await self._log.read_at(extent.frame.address, extent.position, extent.length, extent.checksums)
         except (NotFoundError, DiskReadError, CorruptLogError):
             return None

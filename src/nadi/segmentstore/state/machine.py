@@ -48,6 +48,9 @@ class StateMachine:
         self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time since when
         self.transients: dict[int, None] = dict.fromkeys(stored.transients)
         self.frames: dict[int, FrameRef] = {}  # by sequence, in order
+        self.runs: dict[int, int] = {}  # files beside the log: how many bytes they have that are nowhere else
+        self.run_bytes = 0  # of all of them
+        self.unused_runs: dict[int, int] = {}  # those of which nothing is needed any more, since which frame
         self.large: dict[int, None] = {}  # segments that have enough in the log for a chunk
         self.record_cache = RecordCache(metadata, self.frames)
         self.find, self.by_id = self.record_cache.find, self.record_cache.by_id
@@ -66,6 +69,8 @@ class StateMachine:
                     extent.frame.live_bytes += extent.length
                     extent.frame.segments.append(segment)
                     extent.frame.at = self._now
+                    if extent.run:
+                        self.hold_run(extent.run, extent.length)
         in_order = sorted(frames.items())
         frames.clear()
         frames.update(in_order)
@@ -105,6 +110,19 @@ class StateMachine:
             if record is not None and any(extent.frame is frame and not extent.aside for extent in record.extents):
                 return record
             frame.segments.pop()  # deleted, truncated, merged, in a chunk by now, or set aside
+
+    def hold_run(self, run: int, length: int) -> None:
+        """That many more bytes are in a file beside the log."""
+        self.runs[run] = self.runs.get(run, 0) + length
+        self.run_bytes += length
+        self.unused_runs.pop(run, None)
+
+    def _release_run(self, run: int, length: int) -> None:
+        self.run_bytes -= length
+        self.runs[run] -= length
+        if not self.runs[run]:
+            del self.runs[run]
+            self.unused_runs[run] = self.sequence + 1  # of the frame that says so
 
     def to_move(self) -> Iterator[FrameRef]:
         """The frames that hold bytes for tier 2, oldest first."""
@@ -196,23 +214,41 @@ class StateMachine:
             place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
             raise self._strange(f"the log appends at {place}")
         time_index.note(record, operation.at_ms)
-        if operation.length:
+        beside = operation.beside_bytes if isinstance(operation, op.AppendBeside) else 0
+        if beside:
+            assert isinstance(operation, op.AppendBeside)
+            self._replay_extent(record, frame, beside, operation.run_position, operation.checksum, run=operation.run)
+        if operation.logged_bytes:
             position = data_at + operation.position
-            continues = record.continues_at(operation.offset)
-            extent = Extent(
-                operation.offset, operation.length, frame, position, checksums=checksum, continues=continues
-            )
-            record.extents.append(extent)
-            record.changed_extents[extent.offset] = extent
-            record.length += operation.length
-            record.log_bytes += operation.length
-            frame.live_bytes += operation.length
-            frame.segments.append(record.id)
+            self._replay_extent(record, frame, operation.logged_bytes, position, checksum, continues=beside > 0)
         record.event_count += operation.events
         record.attributes.update(operation.writers)
         record.changed_attributes.update(operation.writers)
         record.modified_ms = operation.at_ms
         self.mark(record)
+
+    def _replay_extent(
+        self,
+        record: SegmentRecord,
+        frame: FrameRef,
+        length: int,
+        position: int,
+        checksum: bytes,
+        *,
+        run: int = 0,
+        continues: bool = False,
+    ) -> None:
+        offset = record.length
+        continues = continues or record.continues_at(offset)
+        extent = Extent(offset, length, frame, position, checksums=checksum, continues=continues, run=run)
+        record.extents.append(extent)
+        record.changed_extents[offset] = extent
+        record.length += length
+        record.log_bytes += length
+        frame.live_bytes += length
+        frame.segments.append(record.id)
+        if run:
+            self.hold_run(run, length)
 
     def _truncate(self, record: SegmentRecord, offset: int) -> None:
         record.start_offset = offset
@@ -235,6 +271,8 @@ class StateMachine:
             record.log_bytes -= extent.length
             extent.frame.aside_bytes -= extent.length * extent.aside
             self.release_log(extent.frame, extent.length)
+            if extent.run:
+                self._release_run(extent.run, extent.length)
         elif extent.chunk:
             self.garbage[extent.chunk] = self._now
 

@@ -3,7 +3,7 @@
 A frame's payload is `u32 size · msgpack list of operations · data`. An operation names what became
 of the state, never what was asked, so replay only applies. All bytes that one frame appends to one
 segment lie together in the data area, so a thousand small appends cost one `Append`. To the log, what stands before the
-data area is the frame's head, and the data of each `Append` a part.
+data area is the frame's head, and the data of each `Append` a part. Large runs lie beside the log (`tier1.runs`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,24 @@ class Append(Operation, frozen=True, tag="A"):
     events: int
     writers: dict[bytes, int]  # writer id: last event number
     at_ms: int
+
+    @property
+    def logged_bytes(self) -> int:
+        """How much of it is in the frame's data area."""
+        return self.length
+
+
+class AppendBeside(Append, frozen=True, tag="B"):
+    """The first `beside_bytes` of the append are in a file beside the log, the rest is in the frame's data area."""
+
+    run: int = 0  # the file's number
+    run_position: int = 0  # in it
+    beside_bytes: int = 0
+    checksum: bytes = b""  # of what is there
+
+    @property
+    def logged_bytes(self) -> int:
+        return self.length - self.beside_bytes
 
 
 class Seal(Operation, frozen=True, tag="S"):
@@ -112,6 +130,7 @@ class ChunksDeleted(Operation, frozen=True, tag="d"):
 AnyOperation = (
     Create
     | Append
+    | AppendBeside
     | Seal
     | Truncate
     | Delete

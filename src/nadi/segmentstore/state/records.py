@@ -39,7 +39,10 @@ class FrameRef:
 class Extent:
     """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start.
 
-    checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame; earlier versions had none.
+    run: the file beside the log that has them at `position`; then `frame` mentions them (`tier1.runs`). 0: none.
+
+    checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame, or of all that is in `run`; earlier
+    versions had none.
     continues: it begins within an event, which an extent before it began; earlier versions didn't say so.
     aside: it is damaged, so the storage writer leaves it where it is.
     """
@@ -52,6 +55,7 @@ class Extent:
     checksums: bytes = b""
     continues: bool = field(default=False, kw_only=True)
     aside: bool = field(default=False, kw_only=True)
+    run: int = field(default=0, kw_only=True)
 
     @property
     def end(self) -> int:

@@ -11,6 +11,7 @@ import msgspec
 from nadi.segmentstore.state.checked import STATE_KEY
 from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
 from nadi.segmentstore.tier1.log import LogAddress
+from nadi.segmentstore.tier1.runs import run_name, run_number
 
 _KEY_MAX = 500  # LMDB takes 511
 HEAD_BYTES = _KEY_MAX - 32  # what is kept of a longer key, before its digest
@@ -104,7 +105,8 @@ def decode_record(
                 frame = frames[sequence] = FrameRef(sequence, LogAddress(sequence, file, offset), 0.0)
         chunk, checksums = unpack_chunk(value)
         at, continues = position & ~CONTINUES, bool(position & CONTINUES)
-        extent = Extent(PAIR.unpack(key)[1], length, frame, at, chunk, checksums, continues=continues)
+        run, chunk = (run_number(chunk), "") if frame is not None else (0, chunk)
+        extent = Extent(PAIR.unpack(key)[1], length, frame, at, chunk, checksums, continues=continues, run=run)
         record.extents.append(extent)
         if frame is not None:
             record.log_bytes += length
@@ -116,11 +118,12 @@ def pack_extent(extent: Extent) -> bytes:
     assert address is not None, "a checkpoint holds durable frames only"
     checksums = b"\0" + extent.checksums if extent.checksums else b""  # earlier versions had none
     position = extent.position | CONTINUES if extent.continues else extent.position
-    return EXTENT.pack(extent.length, *address, position) + extent.chunk.encode() + checksums
+    place = run_name(extent.run) if extent.run else extent.chunk
+    return EXTENT.pack(extent.length, *address, position) + place.encode() + checksums
 
 
 def unpack_chunk(value: bytes) -> tuple[str, bytes]:
-    """What follows the fixed part of an extent: the chunk's name, and the checksums."""
+    """What follows the fixed part of an extent: the name of a chunk, or of a file beside the log; and the checksums."""
     chunk, _, checksums = bytes(value[EXTENT.size :]).partition(b"\0")
     return chunk.decode(), checksums
 

@@ -19,6 +19,8 @@ from nadi.errors import InvalidArgumentError
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.latest import forget, latest
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_number
+from nadi.segmentstore.tier1.runs import FOLDER as RUNS
+from nadi.segmentstore.tier1.runs import RunReader
 
 CUT_FILE = "cut"
 _LINE = re.compile(r"nadi-log-cut (\d+)")
@@ -47,6 +49,9 @@ def cut(folder: Path, file: str | Path, offset: int, *, now: datetime | None = N
     whole = offset <= BLOCK_BYTES  # nothing but its header, or not even that, would be left
     now = now or datetime.now(UTC)
     done = []
+    runs = RunReader(folder).keep_aside(())  # a server deletes those that no frame mentions any more
+    if runs:
+        done.append(f"{RUNS}: all files are also in {runs}")
     forget(folder)
     later = sorted((n, p) for p in folder.iterdir() if (n := log_file_number(p.name)) is not None and n >= number)
     for later_number, later_path in reversed(later):  # the highest first: never a gap in the numbers

@@ -12,7 +12,7 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
 _MARK, _MARK_BYTES = "mark", 64
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
 _REMOTE = ("s3", "gs", "az")
 _RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}  # then the caller gets the error
 
@@ -144,9 +145,35 @@ class ChunkStore:
             if self._local is not None:
                 await self.runtime.in_thread(_sync, self._local, self._local / name)
         except Exception as error:  # obstore raises its own family, mapped here once
-            if is_no_room(error) or "No space left" in str(error):
-                raise StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there") from error
-            raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from error
+            raise self._unwritten(error) from error
+
+    @staticmethod
+    def _unwritten(error: Exception) -> UnavailableError:
+        if is_no_room(error) or "No space left" in str(error):
+            return StorageFullError(f"tier 2 is full ({_in_a_line(error)}): free space there")
+        return UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}")
+
+    async def adopt(self, name: str, file: Path, complete: Callable[[], None]) -> bool:
+        """Store a file as a chunk, by giving it a second name; it is durable when this returns.
+
+        complete: writes what is still missing at its end, in a thread; afterwards nobody writes to it any more.
+        False: it can't be done here, as this store is elsewhere.
+
+        Raises:
+            NotFoundError: the file is gone.
+            StorageFullError, UnavailableError: as `put`.
+        """
+        if self._local is None:
+            return False
+        try:
+            await self.runtime.in_thread(_adopt, self._local, file, name, complete)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"{file} is gone") from error
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise self._unwritten(error) from error
+        return True
 
     async def read(self, name: str, position: int, length: int) -> memoryview:
         """Return bytes of a chunk as stored, neither copied nor checked; fewer if it is shorter.
@@ -269,6 +296,14 @@ def _may_be_here(url: str) -> bool:
 def _in_a_line(error: Exception) -> str:
     """The error's message without the listing of its parts that `obstore` appends."""
     return " ".join(str(error).partition("Debug source")[0].split())
+
+
+def _adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> None:
+    complete()
+    path = root / name
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.link(file, path)
+    _sync(root, path)
 
 
 def _sync(root: Path, file: Path) -> None:

@@ -1,0 +1,326 @@
+"""Files beside the log that take large runs of a segment's bytes, so that these are written once: a file that is full
+becomes a chunk of tier 2 by a second name (`docs/decisions/0020`).
+
+A large run is durable in such a file before the frame that mentions it is written to the log. So a frame that is there
+has all its bytes, a torn one is torn as ever, and what a crash leaves in a file beyond that is mentioned nowhere.
+A frame has the checksum of each of its runs. `runfile` says what is in a file.
+
+Files are prepared in advance by a thread, with all their blocks allocated: a run that finds none ready, because there
+is no room or because it is the first one, goes to the log as small ones do. A former owner's files are only read.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import threading
+from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from nadi.errors import CorruptLogError, NotFoundError
+from nadi.limits import RUN_FILE_BYTES, RUN_FILES_OPEN, RUN_FILES_READY, RUN_IDLE_S, RUN_LEAST_BYTES, RUN_WRITERS
+from nadi.runtime import REAL, Runtime
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier1.layout import pack_checksum
+from nadi.segmentstore.tier1.runfile import Piece, RunFile
+from nadi.wire.fields import Buffer
+
+log = logging.getLogger(__name__)
+
+FOLDER = "runs"  # in the log's
+_NAME = re.compile(r"run-([0-9a-f]{16})")
+_TRY_AGAIN_S = 5.0  # after the disk had no room
+_ROOM_FILES = 8  # so many must fit on the disk for one to be made: others need the last of it more
+
+
+def run_name(number: int) -> str:
+    """The name of a file beside the log.
+
+    >>> run_name(1 << 32)
+    'run-0000000100000000'
+    """
+    return f"run-{number:016x}"
+
+
+def run_number(name: str) -> int:
+    """The number in such a name; 0 for any other.
+
+    >>> run_number("run-0000000100000000") == 1 << 32, run_number("container-0/000000000001/00")
+    (True, 0)
+    """
+    match = _NAME.fullmatch(name)
+    return int(match[1], 16) if match else 0
+
+
+class RunReader:
+    """The files beside a log, for reading; `folder` is the log's."""
+
+    def __init__(self, folder: Path, runtime: Runtime = REAL) -> None:
+        self._folder = folder / FOLDER
+        self._runtime = runtime
+
+    def numbers(self) -> list[int]:
+        """Those of all that are there; blocking."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(number for path in self._folder.iterdir() if (number := run_number(path.name)))
+
+    def has(self, number: int, end: int) -> bool:
+        """Whether the file should have bytes up to `end`, by its size."""
+        try:
+            return (self._folder / run_name(number)).stat().st_size >= end
+        except FileNotFoundError:
+            return False
+
+    def read(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
+        """All of a run, checked; blocking.
+
+        Raises:
+            NotFoundError: the file is gone.
+            CorruptLogError: the bytes are not those that were written.
+            OSError: the disk can't read them.
+        """
+        path = self._folder / run_name(number)
+        try:
+            fd = disk.open_for_reading(path)
+        except FileNotFoundError:
+            raise NotFoundError(f"{path} is missing") from None
+        try:
+            data = _read_all(fd, length, position)
+        finally:
+            os.close(fd)
+        if len(data) < length or pack_checksum(crc32c(data)) != checksum:
+            what = "the file is too short" if len(data) < length else "a wrong checksum"
+            raise CorruptLogError(str(path), position, what)
+        return data
+
+    async def read_at(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
+        """`read` in a thread."""
+        return await self._runtime.in_thread(self.read, number, position, length, checksum)
+
+    def keep_aside(self, used: Container[int]) -> str:
+        """Give all files that are not `used` a second name in a folder beside theirs, from which they can be put back;
+        return its name, "" if there were none. Blocking."""
+        aside = ""
+        for number in self.numbers():
+            if number in used:
+                continue
+            folder = self._folder.with_name(aside or disk.aside_name(FOLDER))
+            if not aside:
+                folder = disk.free_name(folder)
+                folder.mkdir(mode=0o700)
+                aside = folder.name
+            os.link(self._folder / run_name(number), folder / run_name(number))
+        if aside:
+            disk.sync_folder(self._folder.with_name(aside))
+            disk.sync_folder(self._folder.parent)
+        return aside
+
+
+class _Ready(NamedTuple):
+    number: int
+    path: Path
+    fd: int
+
+
+class RunFiles(RunReader):
+    """The files of one owner of the log, whose `epoch` it is; they are written for as long as it is the owner.
+
+    Everything but `read` and `has` is called from one event loop.
+    """
+
+    def __init__(self, folder: Path, epoch: int, name: str = "log", runtime: Runtime = REAL) -> None:
+        super().__init__(folder, runtime)
+        self._name = name
+        self._next_number = (epoch << 32) + 1
+        self._open: dict[int, RunFile] = {}  # by segment, the one that was used last at the end
+        self._written: dict[int, RunFile] = {}  # all of this owner's that are still of use
+        self._ready: list[_Ready] = []
+        self._wanted = False
+        self._no_room_until = 0.0
+        self._direct: bool | None = None
+        self._staging = threading.local()
+        self._pool = ThreadPoolExecutor(RUN_WRITERS, thread_name_prefix=f"nadi-runs-{name}")
+        self._maker = ThreadPoolExecutor(1, thread_name_prefix=f"nadi-runs-ready-{name}")
+        self._stopped = False
+
+    # --- writing -----------------------------------------------------------------------------------
+
+    @property
+    def are_open(self) -> bool:
+        """Whether there are files that may go on."""
+        return bool(self._open)
+
+    def place(self, segment: int, offset: int, block: Buffer) -> Piece | None:
+        """Place for a large run, or None: it stays in the log. What is placed must be written, before anything else is
+        placed."""
+        assert len(block) >= RUN_LEAST_BYTES
+        file = self._open.pop(segment, None)
+        if file is not None and not file.takes(offset, len(block)):
+            self.close_file(file)
+            file = None
+        if file is None:
+            file = self._begin(segment, offset, len(block))
+            if file is None:
+                return None
+        self._open[segment] = file
+        file.used_at = self._runtime.monotonic()
+        return file.add(block)
+
+    def carry(self, segment: int, offset: int, block: Buffer) -> None:
+        """A small run went to the log: the segment's file carries it, or ends."""
+        file = self._open.get(segment)
+        if file is not None and not file.carry(offset, block):
+            self.close_file(file)
+
+    async def write(self, pieces: Sequence[Piece]) -> None:
+        """Make them durable; afterwards they have their checksums.
+
+        Raises:
+            OSError: the disk failed; nothing of them may be mentioned.
+        """
+        writes = [self._runtime.in_thread(self._write, piece, pool=self._pool) for piece in pieces]
+        error: BaseException | None = None
+        for write in writes:  # all of them end before anybody goes on
+            try:
+                await write
+            except OSError as failure:
+                error = failure
+        if error is not None:
+            raise error
+
+    def _write(self, piece: Piece) -> None:
+        size = piece.file.end - piece.at
+        staging = getattr(self._staging, "buffer", None)
+        if staging is None or len(staging) < size:
+            staging = self._staging.buffer = disk.aligned_buffer(size)
+        piece.file.write(piece, memoryview(staging)[:size])
+
+    def _begin(self, segment: int, offset: int, size: int) -> RunFile | None:
+        if size > RUN_FILE_BYTES or not self._may_open():
+            return None
+        if len(self._ready) < RUN_FILES_READY:
+            self._prepare()
+        if not self._ready:
+            return None
+        ready = self._ready.pop(0)
+        file = RunFile(*ready, RUN_FILE_BYTES, segment, offset)
+        self._written[file.number] = file
+        return file
+
+    def _may_open(self) -> bool:
+        if len(self._open) < RUN_FILES_OPEN:
+            return True
+        oldest = next(iter(self._open.values()))
+        if self._runtime.monotonic() - oldest.used_at < RUN_IDLE_S:
+            return False  # its segment would come back at once, and push out another's
+        self.close_file(oldest)
+        return True
+
+    # --- files that become chunks, or are of no more use -----------------------------------------------
+
+    def written(self, number: int) -> RunFile | None:
+        """The file of that number, if this owner has written it and it may become a chunk."""
+        return self._written.get(number)
+
+    def close_file(self, file: RunFile) -> None:
+        """Write no more runs to it."""
+        if self._open.get(file.segment) is file:
+            del self._open[file.segment]
+        file.shut()
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """Delete files of which nothing is needed any more, not even to start."""
+        for number in numbers:
+            file = self._written.pop(number, None)
+            if file is not None:
+                self.close_file(file)
+        if numbers and not self._stopped:
+            self._runtime.in_thread(self._delete, list(numbers), pool=self._maker)
+
+    def forget(self, file: RunFile) -> None:
+        """It has become a chunk: only `release` is left to be done."""
+        self.close_file(file)
+        self._written.pop(file.number, None)
+
+    def _delete(self, numbers: list[int]) -> None:
+        for number in numbers:
+            try:
+                (self._folder / run_name(number)).unlink(missing_ok=True)
+            except OSError as error:  # a restart finds it again
+                log.warning("%s can't be deleted: %s", self._folder / run_name(number), error)
+
+    async def close(self) -> None:
+        """Let go of everything; nothing is written."""
+        self._stopped = True
+        await self._runtime.in_thread(self._stop)
+
+    def _stop(self) -> None:
+        self._pool.shutdown()
+        self._maker.shutdown()
+        for file in self._written.values():
+            file.abandon()
+        for ready in self._ready:
+            os.close(ready.fd)
+            ready.path.unlink(missing_ok=True)
+        self._open.clear()
+        self._ready.clear()
+
+    # --- the thread that prepares them -----------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Have files made ready, unless that is under way or there was no room just now."""
+        if self._wanted or self._stopped or self._runtime.monotonic() < self._no_room_until:
+            return
+        self._wanted = True
+        self._runtime.in_thread(self._make_ready, pool=self._maker)
+
+    def _make_ready(self) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            if self._direct is None:
+                self._direct = disk.supports_direct(self._folder)
+                disk.sync_folder(self._folder.parent)
+            while len(self._ready) < RUN_FILES_READY and not self._stopped:
+                self._ready.append(self._made())
+        except OSError as error:
+            self._no_room_until = self._runtime.monotonic() + _TRY_AGAIN_S
+            if not disk.is_no_room(error):
+                log.warning("large runs go to the log %s, as no file beside it can be made: %s", self._name, error)
+        finally:
+            self._wanted = False
+
+    def _made(self) -> _Ready:
+        if disk.room_to_spare(self._folder) < _ROOM_FILES * RUN_FILE_BYTES:
+            raise OSError(errno.ENOSPC, "the disk has little room left", str(self._folder))
+        number = self._next_number
+        path = self._folder / run_name(number)
+        fd = disk.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, direct=bool(self._direct))
+        try:
+            os.posix_fallocate(fd, 0, RUN_FILE_BYTES)
+            os.fsync(fd)
+            disk.sync_folder(self._folder)
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        self._next_number += 1
+        return _Ready(number, path, fd)
+
+
+def _read_all(fd: int, length: int, position: int) -> bytes:
+    data = os.pread(fd, length, position)
+    if len(data) == length or not data:
+        return data
+    parts = [data]
+    while data and sum(map(len, parts)) < length:
+        read = sum(map(len, parts))
+        data = os.pread(fd, length - read, position + read)
+        parts.append(data)
+    return b"".join(parts)

@@ -1,0 +1,14 @@
+"""Fixtures of the segment store's tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from nadi.limits import MIB
+from nadi.segmentstore.container import frame
+
+
+@pytest.fixture
+def all_in_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large runs go to the log too, none beside it: for tests of what lies there."""
+    monkeypatch.setattr(frame, "RUN_LEAST_BYTES", 1024 * MIB)

@@ -1,0 +1,351 @@
+"""Large runs of bytes beside the log: read from wherever they are, written once, and as safe as what is in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nadi.model.framing import frame_events
+from nadi.segmentstore import storage_writer
+from nadi.segmentstore.container import container as container_module
+from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.repair.inspection import inspect_folder
+from nadi.segmentstore.state.records import Extent
+from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier1 import runs as runs_module
+from nadi.segmentstore.tier1.cut import cut
+from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.runfile import RunFile
+from nadi.segmentstore.tier1.runs import run_name
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.wire import commands as wire
+from tests.segmentstore.harness import Peer, connect, open_store
+from tests.segmentstore.test_scrub import until
+from tests.segmentstore.test_stored_bytes import assert_read, flip, move, record_of
+
+pytestmark = pytest.mark.uvloop
+
+S, T = "scope/stream/0.#epoch.0", "scope/other/0.#epoch.0"
+TXN = S + "#transaction." + "0" * 31
+LARGE = 300_000
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every read goes to the disk; the storage writer moves what a test tells it to move."""
+    monkeypatch.setattr("nadi.segmentstore.store.BlockCache", lambda: BlockCache(0))
+    monkeypatch.setattr(storage_writer.StorageWriter, "start", lambda _: None)
+
+
+class Writer:
+    """Appends events of chance to one segment, and knows what it must have."""
+
+    def __init__(self, peer: Peer, segment: str, seed: int = 0) -> None:
+        self.peer, self.segment = peer, segment
+        self.data = b""
+        self._chance = random.Random(f"{segment}{seed}")
+        self._id, self._last = self._chance.randbytes(16), 0
+
+    async def begin(self) -> Writer:
+        await self.peer.create(self.segment)
+        return await self.go_on(self.peer)
+
+    async def go_on(self, peer: Peer) -> Writer:
+        self.peer = peer
+        assert await self.peer.setup(self.segment, self._id) in (self._last, -(1 << 63))
+        return self
+
+    async def append(self, size: int) -> None:
+        event = self._chance.randbytes(size)
+        reply = await self.peer.append([event], self._last + 1, self._id)
+        assert isinstance(reply, wire.DataAppended), reply
+        self._last += 1
+        self.data += frame_events([event])
+
+
+def runs_in(folder: Path) -> list[Path]:
+    return sorted((folder / "container-0" / "log" / "runs").glob("run-*"))
+
+
+def beside(store: SegmentStore, segment: str = S) -> list[Extent]:
+    return [extent for extent in record_of(store, segment).extents if extent.run]
+
+
+async def warm(writer: Writer, folder: Path) -> None:
+    """The first large run finds no file ready, and has one made."""
+    await writer.append(LARGE)
+    for _ in range(500):
+        await asyncio.sleep(0.01)
+        if len(runs_in(folder)) == 2:
+            return
+    raise AssertionError("no file was made ready")
+
+
+def as_a_kill_leaves_it(folder: Path, copy: Path) -> None:
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.tmp"))
+
+
+async def checkpointed(store: SegmentStore) -> None:
+    """Wait until state and snapshot have everything, and the log was released up to there."""
+    container = store.containers[0]
+    await container.call(lambda frame: None)
+    for _ in range(1_000):
+        container.checkpoints.start()
+        await container.checkpoints.idle()
+        if min(container.checkpoints.sequence, container.parts.snapshots.sequence) >= container.state.sequence:
+            container.checkpoints.truncate_log()
+            return
+        container.parts.snapshots.hasten()
+        await asyncio.sleep(0.01)
+    raise AssertionError("no checkpoint")
+
+
+async def test_a_large_run_is_written_once_and_its_file_becomes_the_chunk(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        for size in (LARGE, 100, 2 * LARGE, 70_000, 5, LARGE):
+            await writer.append(size)
+        (file,) = {extent.run for extent in beside(store)}
+        path = tmp_path / "container-0" / "log" / "runs" / run_name(file)
+        inode = path.stat().st_ino
+        assert len(beside(store)) == 3
+        await assert_read(store, S, writer.data)
+        await move(store)
+        chunks = [extent.chunk for extent in record_of(store, S).extents]
+        assert len(chunks) == 2
+        assert (tmp_path / "tier2" / chunks[1]).stat().st_ino == inode
+        await assert_read(store, S, writer.data)
+        for extent in record_of(store, S).extents:
+            assert await store._reader.verify(store.containers[0], record_of(store, S), extent)
+        description = await store._chunks.description(chunks[1], record_of(store, S).extents[1].length)
+        assert description is not None
+        assert description.offset == LARGE + 8
+        assert path.exists(), "a start may still replay what mentions it"
+        await checkpointed(store)
+        await asyncio.sleep(0.1)
+        assert not path.exists()
+        await assert_read(store, S, writer.data)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Appends of all sizes to segments and transactions, merges, truncations, moves to tier 2, checkpoints, restarts,
+    kills: what is read is what was appended."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(runs_module, "RUN_FILE_BYTES", chance.choice((400_000, 1 << 20, 32 << 20)) // 4096 * 4096)
+    monkeypatch.setattr(runs_module, "RUN_FILES_OPEN", chance.choice((1, 2, 16)))
+    monkeypatch.setattr(runs_module, "RUN_IDLE_S", 0.0)
+    monkeypatch.setattr("nadi.segmentstore.tier1.runfile.RUN_CARRY_BYTES", chance.choice((0, 5_000, 300_000)))
+    folder, started, used = tmp_path / "0", 0, 0
+    states: dict[str, Writer] = {}
+    for turn in range(4):
+        async with open_store(folder, 1) as (store, peer):
+            for segment in (S, T):
+                if segment in states:
+                    await states[segment].go_on(peer)
+                else:
+                    states[segment] = await Writer(peer, segment, seed).begin()
+                await assert_read(store, segment, states[segment].data)
+            transactions: list[Writer] = []
+            for _ in range(30):
+                writer = states[chance.choice((S, T))]
+                match chance.choice(
+                    ("large", "large", "large", "small", "begin", "merge", "move", "cut", "wait", "keep")
+                ):
+                    case "large":
+                        await chance.choice([writer, *transactions]).append(chance.randrange(130_000, 350_000))
+                    case "small":
+                        await chance.choice([writer, *transactions]).append(chance.choice((1, 4_000, 4_088, 100_000)))
+                    case "begin":
+                        started += 1
+                        transactions.append(await Writer(peer, f"{TXN}{started % 10}", started).begin())
+                    case "merge" if transactions:
+                        transaction = transactions.pop(0)
+                        await peer.ask(wire.MergeSegments(1, S, transaction.segment, ""))
+                        states[S].data += transaction.data
+                    case "move":
+                        used += len(beside(store, S) + beside(store, T))
+                        for _ in range(chance.randrange(1, 4)):
+                            await store.storage_writers[0].flush_once(everything=True)
+                    case "cut" if chance.random() < 0.3:
+                        record = record_of(store, writer.segment)
+                        offset = chance.randrange(record.start_offset, record.length + 1)
+                        await peer.ask(wire.TruncateSegment(1, writer.segment, offset, ""))
+                    case "wait":
+                        await asyncio.sleep(0.02)
+                    case "keep":
+                        await checkpointed(store)
+                for segment in (S, T):
+                    if chance.random() < 0.2:
+                        await assert_read(store, segment, states[segment].data)
+            for transaction in transactions:
+                await peer.ask(wire.DeleteSegment(2, transaction.segment, ""))
+            for segment in (S, T):
+                await assert_read(store, segment, states[segment].data)
+            if chance.random() < 0.5:
+                as_a_kill_leaves_it(folder, tmp_path / str(turn + 1))
+                folder_next = tmp_path / str(turn + 1)
+            else:
+                folder_next = folder
+        folder = folder_next
+    assert used, "nothing went beside the log"
+    async with open_store(folder, 1) as (store, _):
+        await move(store)
+        await checkpointed(store)
+        for segment in (S, T):
+            await assert_read(store, segment, states[segment].data)
+        await asyncio.sleep(0.1)
+        assert not store.containers[0].state.runs
+        assert not runs_in(folder), "all of them were released"
+    reports = await inspect_folder(folder)
+    assert not any(report.lost or report.is_refused for report in reports), [report.lost for report in reports]
+
+
+@pytest.mark.parametrize("what", ["flipped", "short", "missing"])
+async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path, what: str) -> None:
+    async with open_store(tmp_path / "a", 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path / "a")
+        for _ in range(3):
+            await writer.append(LARGE)
+        await writer.append(10)
+        # what is left over in the log begins within the event
+        size = LARGE + 8
+        places = [(extent.run, extent.position, extent.offset, extent.offset + size) for extent in beside(store)]
+        as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
+    run, position, begin, end = places[1]
+    path = tmp_path / "b" / "container-0" / "log" / "runs" / run_name(run)
+    gaps = [(begin, end)]
+    if what == "flipped":
+        flip(path, position + 1_000)
+    elif what == "short":
+        os.truncate(path, position + 1_000)
+        gaps = [(begin, end) for _, _, begin, end in places[1:]]
+    else:
+        path.unlink()
+        gaps = [(begin, end) for _, _, begin, end in places]
+    reports = await inspect_folder(tmp_path / "b")
+    told = "\n".join(line for report in reports for line in report.lost)
+    assert all(f"{begin:,}" in told for begin, _ in gaps)
+    assert not any(report.is_refused for report in reports)
+    async with open_store(tmp_path / "b", 1) as (store, peer):
+        await assert_read(store, S, writer.data, *gaps)
+        await (await writer.go_on(peer)).append(LARGE)
+        await move(store)
+        await assert_read(store, S, writer.data, *gaps)
+        assert {damage.offset for damage in store.containers[0].damaged} == {begin for begin, _ in gaps}
+        await checkpointed(store)
+        await asyncio.sleep(0.1)
+        assert path.exists() == (what != "missing"), "what is damaged can still be put back"
+
+
+@pytest.mark.parametrize("fails", ["beside", "frame"])
+async def test_a_disk_that_fails_acknowledges_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    monkeypatch.setattr(container_module, "REOPEN_DELAY_S", 0.05)
+    async with open_store(tmp_path, 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        await writer.append(LARGE)
+
+        def write(*_: Any) -> None:
+            raise OSError(errno.EIO, "the disk fails")
+
+        async def append(*_: Any) -> None:
+            raise OSError(errno.EIO, "the disk fails")
+
+        event = bytes(LARGE)
+        with monkeypatch.context() as patches:
+            if fails == "beside":
+                patches.setattr(RunFile, "_write", write)
+            else:
+                patches.setattr(FileLog, "append", append)
+            with pytest.raises(ConnectionResetError):
+                await peer.append([event], 3, writer._id)
+        await until(lambda: store.containers[0].failure is None)
+        await assert_read(store, S, writer.data)
+        again = await connect(store.address)
+        await writer.go_on(again)
+        for _ in range(3):
+            await writer.append(LARGE)
+        await move(store)
+        await assert_read(store, S, writer.data)
+        again.close()
+
+
+async def test_without_room_for_files_runs_go_to_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "_ROOM_FILES", 1 << 40)
+    async with open_store(tmp_path, 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        for _ in range(3):
+            await writer.append(LARGE)
+            await asyncio.sleep(0.02)
+        assert not beside(store)
+        assert not runs_in(tmp_path)
+        await assert_read(store, S, writer.data)
+
+
+async def test_a_cut_log_keeps_the_files_beside_it(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "a", 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path / "a")
+        await writer.append(LARGE)
+        (extent,) = beside(store)
+        as_a_kill_leaves_it(tmp_path / "a", tmp_path / "b")
+    log = tmp_path / "b" / "container-0" / "log"
+    assert extent.frame is not None
+    assert extent.frame.address is not None
+    last = max(path.name for path in log.glob("log-*"))
+    told = cut(log, last, extent.frame.address.offset // 4096 * 4096)
+    (aside,) = log.glob("runs.damaged-*")
+    assert aside.name in told
+    async with open_store(tmp_path / "b", 1) as (store, _):
+        await assert_read(store, S, writer.data[: LARGE + 8])
+        await move(store)
+        await checkpointed(store)
+        await asyncio.sleep(0.1)
+        assert not (log / "runs" / run_name(extent.run)).exists()
+    assert (aside / run_name(extent.run)).stat().st_size >= extent.position + extent.length
+
+
+async def test_many_segments_take_turns_at_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs_module, "RUN_FILES_OPEN", 2)
+    async with open_store(tmp_path, 1) as (store, peer):
+        writers = [await Writer(peer, f"scope/stream/{number}.#epoch.0").begin() for number in range(4)]
+        await warm(writers[0], tmp_path)
+        for _ in range(3):
+            for writer in writers:
+                await writer.append(LARGE)
+                await asyncio.sleep(0.01)
+        assert len(store.containers[0].runs._open) == 2  # type: ignore[union-attr]
+        monkeypatch.setattr(runs_module, "RUN_IDLE_S", 0.0)
+        for writer in writers:
+            await writer.append(LARGE)
+            await asyncio.sleep(0.01)
+        assert len(store.containers[0].runs._open) == 2  # type: ignore[union-attr]
+        for writer in writers:
+            await assert_read(store, writer.segment, writer.data)
+        await move(store)
+        for writer in writers:
+            await assert_read(store, writer.segment, writer.data)
+
+
+async def test_where_chunks_are_elsewhere_files_are_copied(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1, chunks=ChunkStore.from_url("memory:///")) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        for size in (LARGE, 100, LARGE):
+            await writer.append(size)
+        assert beside(store)
+        await move(store)
+        assert all(extent.chunk for extent in record_of(store, S).extents)
+        await assert_read(store, S, writer.data)
