@@ -203,7 +203,7 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for segment in (S, T):
             await assert_read(store, segment, states[segment].data)
         await asyncio.sleep(0.1)
-        assert not store.containers[0].state.runs
+        assert not store.containers[0].state.runs.bytes_of
         assert not runs_in(folder), "all of them were released"
     reports = await inspect_folder(folder)
     assert not any(report.lost or report.is_refused for report in reports), [report.lost for report in reports]

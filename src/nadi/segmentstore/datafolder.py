@@ -270,7 +270,7 @@ def _read(path: Path) -> Format | str:
         return "missing"
     except (msgspec.DecodeError, UnicodeDecodeError):
         return "unreadable"
-    without = found.format == 1 and not found.crc32c
+    without = not 1 < found.format <= FORMAT and not found.crc32c
     if not without and found.crc32c != found.checksum():
         return "unreadable"
     return found

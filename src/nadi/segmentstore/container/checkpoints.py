@@ -176,8 +176,5 @@ class Checkpoints:
         if oldest is not None:
             before = min(before, oldest)
         durable_log.truncate(before, keep=damaged)
-        if runs is not None and state.unused_runs:  # a start may still replay what mentions the others
-            unused = [run for run, sequence in state.unused_runs.items() if sequence < before]
-            runs.release(unused)
-            for run in unused:
-                del state.unused_runs[run]
+        if runs is not None:  # a start may still replay what mentions the others
+            runs.release(state.runs.take_unused(before))

@@ -176,7 +176,7 @@ class Container:
     @property
     def logged_bytes(self) -> int:
         """What its log holds, and what is beside it, of which the only copy is there."""
-        return self.log.size_bytes + self.state.run_bytes
+        return self.log.size_bytes + self.state.runs.size_bytes
 
     @property
     def started(self) -> bool:

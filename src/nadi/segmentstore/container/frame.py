@@ -170,7 +170,7 @@ class FrameBuilder:
         """The run's extent ends where the file's blocks do; another is for the rest, in the frame."""
         record, run.extent = run.record, None
         extent.length, extent.position, extent.run = piece.length, piece.position, piece.file.number
-        self.state.hold_run(extent.run, extent.length)
+        self.state.runs.hold(extent.run, extent.length)
         rest = run.size - piece.length
         if rest:
             run.extent = Extent(extent.end, rest, self.ref, 0, continues=True)

@@ -94,8 +94,8 @@ class LocalParts:
         try:
             machine = await in_thread(recovered, metadata, file_log, self._runtime.monotonic())
             runs = RunFiles(self._folder / "log", file_log.epoch, name, self._runtime)
-            unused = [number for number in await in_thread(runs.numbers) if number not in machine.runs]
-            machine.unused_runs |= dict.fromkeys(unused, machine.sequence)
+            unused = [number for number in await in_thread(runs.numbers) if number not in machine.runs.bytes_of]
+            machine.runs.unused |= dict.fromkeys(unused, machine.sequence)
             return Opened(metadata, file_log, machine, runs)
         except BaseException:
             await file_log.close()

@@ -87,7 +87,7 @@ async def leave_out(state: Path, folder: Path, container: int, chunks: ChunkStor
             rest.state.planned.clear()  # so that they are set aside: a server would delete them
         rest.finish()
         await asyncio.to_thread(_write, metadata, rest.state)
-        rest.found.runs = set(rest.state.runs)
+        rest.found.runs = set(rest.state.runs.bytes_of)
         named = {chunk for _, _, _, chunk in metadata.chunks()} | {*rest.state.garbage, *rest.state.planned}
     finally:
         metadata.close()
@@ -182,7 +182,7 @@ class _Rest:
                 if record is not None:
                     make_fit(self.state, record, operation.offset, operation.offset + operation.length)
                 # else it would be garbage, and be deleted, for what is missing here
-                return self.state.extents_exactly(record, operation.offset, operation.length) is not None
+                return record is not None and record.extents_exactly(operation.offset, operation.length) is not None
             case op.Truncate():
                 record = self.state.by_id(operation.segment)
                 if record is not None and operation.offset > record.length:

@@ -14,6 +14,7 @@ from nadi.errors import DamagedStateError
 from nadi.limits import CHUNK_FLUSH_BYTES
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
+from nadi.segmentstore.state.held_runs import HeldRuns
 from nadi.segmentstore.state.metadata import ChangedExtents, Metadata, Overlay
 from nadi.segmentstore.state.record_cache import RecordCache
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
@@ -48,9 +49,7 @@ class StateMachine:
         self.garbage: dict[str, float] = dict.fromkeys(stored.garbage, now)  # with the time since when
         self.transients: dict[int, None] = dict.fromkeys(stored.transients)
         self.frames: dict[int, FrameRef] = {}  # by sequence, in order
-        self.runs: dict[int, int] = {}  # files beside the log: how many bytes they have that are nowhere else
-        self.run_bytes = 0  # of all of them
-        self.unused_runs: dict[int, int] = {}  # those of which nothing is needed any more, since which frame
+        self.runs = HeldRuns()
         self.large: dict[int, None] = {}  # segments that have enough in the log for a chunk
         self.record_cache = RecordCache(metadata, self.frames)
         self.find, self.by_id = self.record_cache.find, self.record_cache.by_id
@@ -70,7 +69,7 @@ class StateMachine:
                     extent.frame.segments.append(segment)
                     extent.frame.at = self._now
                     if extent.run:
-                        self.hold_run(extent.run, extent.length)
+                        self.runs.hold(extent.run, extent.length)
         in_order = sorted(frames.items())
         frames.clear()
         frames.update(in_order)
@@ -110,19 +109,6 @@ class StateMachine:
             if record is not None and any(extent.frame is frame and not extent.aside for extent in record.extents):
                 return record
             frame.segments.pop()  # deleted, truncated, merged, in a chunk by now, or set aside
-
-    def hold_run(self, run: int, length: int) -> None:
-        """That many more bytes are in a file beside the log."""
-        self.runs[run] = self.runs.get(run, 0) + length
-        self.run_bytes += length
-        self.unused_runs.pop(run, None)
-
-    def _release_run(self, run: int, length: int) -> None:
-        self.run_bytes -= length
-        self.runs[run] -= length
-        if not self.runs[run]:
-            del self.runs[run]
-            self.unused_runs[run] = self.sequence + 1  # of the frame that says so
 
     def to_move(self) -> Iterator[FrameRef]:
         """The frames that hold bytes for tier 2, oldest first."""
@@ -214,41 +200,31 @@ class StateMachine:
             place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
             raise self._strange(f"the log appends at {place}")
         time_index.note(record, operation.at_ms)
-        beside = operation.beside_bytes if isinstance(operation, op.AppendBeside) else 0
-        if beside:
-            assert isinstance(operation, op.AppendBeside)
-            self._replay_extent(record, frame, beside, operation.run_position, operation.checksum, run=operation.run)
+        if isinstance(operation, op.AppendBeside):
+            run, at = operation.run, operation.run_position
+            beside = Extent(operation.offset, operation.beside_bytes, frame, at, checksums=operation.checksum, run=run)
+            self._append_extent(record, beside)
+            self.runs.hold(run, beside.length)
         if operation.logged_bytes:
-            position = data_at + operation.position
-            self._replay_extent(record, frame, operation.logged_bytes, position, checksum, continues=beside > 0)
+            at, size = data_at + operation.position, operation.logged_bytes
+            extent = Extent(record.length, size, frame, at, checksums=checksum)
+            extent.continues = record.length > operation.offset or record.continues_at(record.length)
+            self._append_extent(record, extent)
         record.event_count += operation.events
         record.attributes.update(operation.writers)
         record.changed_attributes.update(operation.writers)
         record.modified_ms = operation.at_ms
         self.mark(record)
 
-    def _replay_extent(
-        self,
-        record: SegmentRecord,
-        frame: FrameRef,
-        length: int,
-        position: int,
-        checksum: bytes,
-        *,
-        run: int = 0,
-        continues: bool = False,
-    ) -> None:
-        offset = record.length
-        continues = continues or record.continues_at(offset)
-        extent = Extent(offset, length, frame, position, checksums=checksum, continues=continues, run=run)
+    @staticmethod
+    def _append_extent(record: SegmentRecord, extent: Extent) -> None:
+        assert extent.frame is not None
         record.extents.append(extent)
-        record.changed_extents[offset] = extent
-        record.length += length
-        record.log_bytes += length
-        frame.live_bytes += length
-        frame.segments.append(record.id)
-        if run:
-            self.hold_run(run, length)
+        record.changed_extents[extent.offset] = extent
+        record.length += extent.length
+        record.log_bytes += extent.length
+        extent.frame.live_bytes += extent.length
+        extent.frame.segments.append(record.id)
 
     def _truncate(self, record: SegmentRecord, offset: int) -> None:
         record.start_offset = offset
@@ -272,7 +248,7 @@ class StateMachine:
             extent.frame.aside_bytes -= extent.length * extent.aside
             self.release_log(extent.frame, extent.length)
             if extent.run:
-                self._release_run(extent.run, extent.length)
+                self.runs.release(extent.run, extent.length, self.sequence + 1)
         elif extent.chunk:
             self.garbage[extent.chunk] = self._now
 
@@ -344,7 +320,7 @@ class StateMachine:
     def _store_chunk(self, operation: op.ChunkStored) -> None:
         self.planned.pop(operation.chunk, None)
         record = self.by_id(operation.segment)
-        span = self.extents_exactly(record, operation.offset, operation.length)
+        span = None if record is None else record.extents_exactly(operation.offset, operation.length)
         if record is None or span is None:
             self.garbage[operation.chunk] = self._now  # truncated, merged or deleted meanwhile
             return
@@ -358,19 +334,6 @@ class StateMachine:
         record.extents[first:last] = [chunk]
         record.changed_extents[operation.offset] = chunk
         self.mark(record)
-
-    @staticmethod
-    def extents_exactly(record: SegmentRecord | None, offset: int, length: int) -> tuple[int, int] | None:
-        """The extents [first, last) that make up exactly this range, or None if none do any more."""
-        if record is None or record.deleted or not record.extents or offset < record.extents[0].offset:
-            return None
-        first = record.extent_index(offset)
-        if record.extents[first].offset != offset:
-            return None
-        last = first
-        while last < len(record.extents) and record.extents[last].end <= offset + length:
-            last += 1
-        return (first, last) if last > first and record.extents[last - 1].end == offset + length else None
 
     # --- checkpoints -------------------------------------------------------------------------------
 

@@ -113,3 +113,15 @@ class SegmentRecord:
     def extent_index(self, offset: int) -> int:
         """Index of the extent that holds `offset`; the caller knows that one does."""
         return bisect_right(self.extents, offset, key=_OFFSET) - 1
+
+    def extents_exactly(self, offset: int, length: int) -> tuple[int, int] | None:
+        """The extents [first, last) that make up exactly this range, or None if none do any more."""
+        if self.deleted or not self.extents or offset < self.extents[0].offset:
+            return None
+        first = self.extent_index(offset)
+        if self.extents[first].offset != offset:
+            return None
+        last = first
+        while last < len(self.extents) and self.extents[last].end <= offset + length:
+            last += 1
+        return (first, last) if last > first and self.extents[last - 1].end == offset + length else None
