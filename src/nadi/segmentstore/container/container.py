@@ -240,11 +240,9 @@ class Container:
             self.checkpoints.logged_bytes += frame.size_bytes
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
-            log_name, place = f"{self.number}", 0
-            for extent, part in zip(extents, parts[1:], strict=True):
-                extent.checksums = checksums[place : place + CHECKSUM_BYTES]
-                place += CHECKSUM_BYTES
-                self.cache.put((log_name, sequence, extent.position), part)
+            for place, extent in enumerate(extents):
+                extent.checksums = checksums[place * CHECKSUM_BYTES : (place + 1) * CHECKSUM_BYTES]
+            self.cache.put_frame(f"{self.number}", sequence, extents, parts[1:])
             self.state.durable(frame.touched.values())
             self.load.count(frame.appended, ref.at)
         self._in_flight = []

@@ -254,6 +254,14 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._enqueue_command(command)  # not before what came before it
 
+    def receive_appends(self, appends: list[wire.AppendBlockEnd]) -> None:
+        """`receive` for appends that came one after another."""
+        if self._commands.worker is None and not self.writers.in_block:
+            self.writers.append_all(appends)
+        else:
+            for append in appends:
+                self.receive(append)
+
     def taken(self) -> None:
         """No more comes for now: what was appended gets its place in the queues."""
         self.writers.hand_over()

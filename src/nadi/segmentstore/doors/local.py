@@ -67,7 +67,7 @@ class InnerDoor:
         caller, parts = _Caller(), event_parts(command)
         appends = Appends(caller)
         size, expected = sum(map(len, parts)), command.expected_offset
-        appends.add(Append(session, writer, parts, size, 1, number, command.request_id, expected))
+        appends.appends.append(Append(session, writer, parts, size, 1, number, command.request_id, expected))
         session.container.submit(appends)
         return await caller.reply
 

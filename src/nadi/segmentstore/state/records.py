@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
 
+import msgspec
+
 from nadi.segmentstore.state.waiters import Waiters
 from nadi.segmentstore.tier1.log import LogAddress
 
@@ -35,13 +37,15 @@ class FrameRef:
         self.segments: list[int] = []  # ids of those that have, or had, bytes here
 
 
-@dataclass(slots=True, eq=False)
-class Extent:
+class Extent(msgspec.Struct, eq=False, gc=False):
     """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start.
 
     checksums: of a chunk's blocks (`tier2.checksums`), or of the part of a frame; earlier versions had none.
     continues: it begins within an event, which an extent before it began; earlier versions didn't say so.
     aside: it is damaged, so the storage writer leaves it where it is.
+
+    There may be one for each event of the last seconds: cheap to make, and no work for the garbage collector, which
+    finds nothing there as an extent refers to nothing that refers to it.
     """
 
     offset: int
@@ -50,8 +54,8 @@ class Extent:
     position: int
     chunk: str = ""
     checksums: bytes = b""
-    continues: bool = field(default=False, kw_only=True)
-    aside: bool = field(default=False, kw_only=True)
+    continues: bool = False
+    aside: bool = False
 
     @property
     def end(self) -> int:
