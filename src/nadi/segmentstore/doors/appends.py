@@ -34,7 +34,7 @@ class Peer(Protocol):
 
     def send(self, command: wire.Command) -> None: ...
 
-    def send_all(self, commands: list[wire.Command]) -> None: ...
+    def send_all(self, commands: list[wire.DataAppended]) -> None: ...
 
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None: ...
 
@@ -188,7 +188,7 @@ class Appends:
     def done(self, result: list[int | NadiError]) -> None:
         peer = self.peer
         peer.settled(len(self.appends))
-        acknowledged: list[wire.Command] = []
+        acknowledged: list[wire.DataAppended] = []
         for append, outcome in zip(self.appends, result, strict=True):
             if isinstance(outcome, int):
                 session, last = append.session, append.last

@@ -187,8 +187,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             self._outgoing.send(command)
 
-    def send_all(self, commands: list[wire.Command]) -> None:
-        """Queue replies of one kind that is of fixed size."""
+    def send_all(self, commands: list[wire.DataAppended]) -> None:
+        """Queue acknowledgements."""
         if commands and self._outgoing is not None:
             self._outgoing.send_all(commands)
 

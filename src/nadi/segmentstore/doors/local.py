@@ -87,7 +87,7 @@ class _Caller:
     def settled(self, count: int) -> None:
         """Nothing waits for that."""
 
-    def send_all(self, commands: list[wire.Command]) -> None:
+    def send_all(self, commands: list[wire.DataAppended]) -> None:
         for command in commands:
             self.send(command)
 
