@@ -104,6 +104,10 @@ class FakeConnection(Connection):
         if self._transport is not None and not self._transport.is_closing():
             self.handle(command)
 
+    def receive_appends(self, appends: list[wire.AppendBlockEnd]) -> None:
+        for append in appends:
+            self.receive(append)
+
     def handle(self, command: wire.Command) -> None:
         store, chaos = self.store, self.store.chaos
         match command:
@@ -132,7 +136,7 @@ class FakeConnection(Connection):
     def _is_transient(self, writer: bytes) -> bool:
         return writer in self.writers.sessions and "#transient." in self.writers.sessions[writer].segment
 
-    def send_all(self, commands: list[wire.Command]) -> None:
+    def send_all(self, commands: list[wire.DataAppended]) -> None:
         for command in commands:
             self.send(command)
 

@@ -53,21 +53,26 @@ class Opened(msgspec.Struct):
 
 def _noting(connection: Connection, served: Served) -> Connection:
     """The connection, noting the names of the commands that it receives and sends."""
-    receive, send = connection.receive, connection.send
+    receive, receive_appends, send = connection.receive, connection.receive_appends, connection.send
 
     def noting_receive(command: wire.Command) -> None:
         served.received.add(type(command).__name__)
         receive(command)
 
+    def noting_receive_appends(appends: list[wire.AppendBlockEnd]) -> None:
+        served.received.add(wire.AppendBlockEnd.__name__)
+        receive_appends(appends)
+
     def noting_send(command: wire.Command) -> None:
         served.sent.add(type(command).__name__)
         send(command)
 
-    def noting_send_all(commands: list[wire.Command]) -> None:
+    def noting_send_all(commands: list[wire.DataAppended]) -> None:
         for command in commands:
             noting_send(command)
 
     connection.receive = noting_receive  # type: ignore[method-assign]
+    connection.receive_appends = noting_receive_appends  # type: ignore[method-assign]
     connection.send = noting_send  # type: ignore[method-assign]
     connection.send_all = noting_send_all  # type: ignore[method-assign]
     return connection

@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 
 from nadi.errors import ProtocolError
-from nadi.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend
+from nadi.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, DataAppended
 from nadi.wire.fields import Buffer
 
 _BEFORE = struct.Struct(">ii16sii")  # the frame's head, and what an AppendBlockEnd has before its data
 _AFTER = struct.Struct(">iqq")
 APPEND_BYTES = _BEFORE.size + _AFTER.size  # of an append's frame, beside its data
+_APPENDED = struct.Struct(">ii16sqqqq")
 _TRAILER = _HEADER = struct.Struct(">ii")
 _PADDING, _PARTIAL_EVENT = -1, -2
 
@@ -26,6 +27,29 @@ def append_frame(
     """
     before = _BEFORE.pack(AppendBlockEnd.code, APPEND_BYTES - 8 + size, writer_id, size, size)
     return [before, *parts, _AFTER.pack(events, last, request_id)]
+
+
+def acknowledgement_frames(commands: list[DataAppended]) -> bytes:
+    """The frames of acknowledgements, end to end, as `codec` makes them, but faster: one may be due for each event.
+
+    >>> len(acknowledgement_frames([DataAppended(bytes(16), 7), DataAppended(bytes(16), 8)]))
+    112
+    """
+    pack, code, size = _APPENDED.pack, DataAppended.code, _APPENDED.size - 8
+    return b"".join(
+        [
+            pack(
+                code,
+                size,
+                each.writer_id,
+                each.event_number,
+                each.previous_event_number,
+                each.request_id,
+                each.current_segment_write_offset,
+            )
+            for each in commands
+        ]
+    )
 
 
 def append_parts(block: AppendBlock | None, end: AppendBlockEnd) -> list[Buffer]:

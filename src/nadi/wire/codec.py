@@ -154,18 +154,6 @@ def encode(command: Command) -> bytes:
     return b"".join(encode_parts(command)[0])
 
 
-def encode_alike(commands: list[Command]) -> bytes:
-    """The frames of commands of one kind, all of whose fields are of fixed size, end to end.
-
-    >>> from nadi.wire.commands import Hello
-    >>> len(encode_alike([Hello(17, 5), Hello(18, 5)]))
-    32
-    """
-    form, values = _PACKED[type(commands[0])]
-    pack, code, size = form.pack, commands[0].code, form.size - _FRAME.size
-    return b"".join([pack(code, size, *values(command)) for command in commands])
-
-
 def decode_payload(code: int, data: memoryview, start: int, end: int) -> Command:
     """The command of type `code` whose payload is `data[start:end]`; ProtocolError if it isn't a valid one."""
     reader = _READERS.get(code)

@@ -27,6 +27,8 @@ from nadi.wire.commands import (
 )
 
 _FRAME = struct.Struct(">ii")
+_APPEND_BEGINS, _APPEND_ENDS = struct.Struct(">ii16sii"), struct.Struct(">iqq")  # before an append's data, and after
+_APPEND_BYTES = _APPEND_BEGINS.size + _APPEND_ENDS.size
 _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
@@ -133,6 +135,29 @@ class Decoder:
             yield command
         if self._start == self._end and not self._shared:
             self._start = self._end = 0
+
+    def appends(self, most: int) -> list[AppendBlockEnd]:
+        """The appends that are next, at most so many, up to any other command and to what `commands` must look at.
+
+        There may be one for each event, so they are taken in one loop; what comes out is the same.
+        """
+        view, end, start, limit = self._view, self._end, self._start, self.max_frame_bytes
+        begins, ends, code = _APPEND_BEGINS.unpack_from, _APPEND_ENDS.unpack_from, AppendBlockEnd.code
+        found: list[AppendBlockEnd] = []
+        while len(found) < most and end - start >= _APPEND_BYTES:
+            kind, length, writer, whole, size = begins(view, start)
+            stop = start + 8 + length
+            if kind != code or length > limit or size < 0 or stop > end or length != size + _APPEND_BYTES - 8:
+                break
+            place = start + _APPEND_BEGINS.size
+            after = place + size
+            found.append(AppendBlockEnd(writer, whole, view[place:after], *ends(view, after)))
+            start = stop
+        if found:
+            self._shared = True
+            self._start = start
+            self.frame_bytes = _APPEND_BYTES + len(found[-1].data)
+        return found
 
     def buffer_updated(self, count: int) -> list[Command]:
         """All commands completed by the `count` bytes just received."""

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Callable
 
 from nadi.limits import KIB
-from nadi.wire.codec import encode_alike, encode_parts
-from nadi.wire.commands import Command
+from nadi.wire.append import acknowledgement_frames
+from nadi.wire.codec import encode_parts
+from nadi.wire.commands import Command, DataAppended
 from nadi.wire.fields import Buffer
 
 _LARGE_PART_BYTES = 64 * KIB  # is not copied to be joined with others
@@ -36,9 +37,9 @@ class Outgoing:
         """Queue a command; none of it if this raises, such as ProtocolError for one that is too large."""
         self.send_parts(*encode_parts(command))
 
-    def send_all(self, commands: list[Command]) -> None:
-        """Queue commands of one kind that is of fixed size."""
-        frames = encode_alike(commands)
+    def send_all(self, commands: list[DataAppended]) -> None:
+        """Queue acknowledgements."""
+        frames = acknowledgement_frames(commands)
         self.send_parts([frames], len(frames))
 
     def send_parts(self, parts: list[Buffer], size: int) -> None:

@@ -49,11 +49,23 @@ class BlockCache:
             self.size_bytes -= len(old) + _ENTRY_BYTES
         self._blocks[place] = block
         self.size_bytes += len(block) + _ENTRY_BYTES
-        while self.size_bytes > self._max_bytes:
-            _, dropped = self._blocks.popitem(last=False)
-            self.size_bytes -= len(dropped) + _ENTRY_BYTES
+        self._make_room()
+
+    def put_frame(self, log: str, sequence: int, extents: list[Extent], parts: list[bytes]) -> None:
+        """`put` the parts of a frame that was just written, which has one for each extent."""
+        blocks, size_bytes = self._blocks, self.size_bytes
+        for extent, part in zip(extents, parts, strict=True):
+            blocks[log, sequence, extent.position] = part
+            size_bytes += len(part) + _ENTRY_BYTES
+        self.size_bytes = size_bytes
+        self._make_room()
 
     def drop(self, place: Place) -> None:
         block = self._blocks.pop(place, None)
         if block is not None:
             self.size_bytes -= len(block) + _ENTRY_BYTES
+
+    def _make_room(self) -> None:
+        while self.size_bytes > self._max_bytes:
+            _, dropped = self._blocks.popitem(last=False)
+            self.size_bytes -= len(dropped) + _ENTRY_BYTES

@@ -251,11 +251,9 @@ class Container:
             self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)
             if ref.live_bytes:
                 self.state.frames[sequence] = ref
-            log_name, place = f"{self.number}", 0
-            for extent, part in zip(extents, parts[1:], strict=True):
-                extent.checksums = checksums[place : place + CHECKSUM_BYTES]
-                place += CHECKSUM_BYTES
-                self.cache.put((log_name, sequence, extent.position), part)
+            for place, extent in enumerate(extents):
+                extent.checksums = checksums[place * CHECKSUM_BYTES : (place + 1) * CHECKSUM_BYTES]
+            self.cache.put_frame(f"{self.number}", sequence, extents, parts[1:])
             for extent, piece, block in beside:
                 extent.checksums = piece.checksum
                 self.cache.put(place_in_log(self.number, extent), block)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from nadi.errors import StorageFullError
 from nadi.limits import RUN_LEAST_BYTES
 from nadi.segmentstore.state import time_index
@@ -25,19 +27,18 @@ _RUN_BYTES = 128  # the most that an append's operation takes, and one writer's 
 _WRITER_BYTES = 32
 
 
-class _Run:
-    __slots__ = ("block", "events", "extent", "offset", "parts", "piece", "record", "size", "writers")
+class _Run(msgspec.Struct, eq=False, gc=False):
+    """piece: of a file beside the log; then `block` are the parts end to end."""
 
-    def __init__(self, record: SegmentRecord) -> None:
-        self.record = record
-        self.offset = record.length  # kept apart from the extent, which a merge may move
-        self.size = 0
-        self.extent: Extent | None = None
-        self.parts: list[Buffer] = []
-        self.block: bytes | None = None  # the parts end to end
-        self.piece: Piece | None = None  # of a file beside the log
-        self.events = 0
-        self.writers: dict[bytes, int] = {}
+    record: SegmentRecord
+    offset: int  # kept apart from the extent, which a merge may move
+    parts: list[Buffer]
+    size: int = 0
+    events: int = 0
+    extent: Extent | None = None
+    writers: dict[bytes, int] = {}
+    block: bytes | None = None
+    piece: Piece | None = None
 
 
 class FrameBuilder:
@@ -56,7 +57,6 @@ class FrameBuilder:
         self.touched: dict[int, SegmentRecord] = {}
         self.size_bytes = 0
         self._payload_bytes = 0  # at most
-        self._data_bytes = 0  # of appends
         self._room_bytes = room_bytes
         self._room = sure_bytes
         self.state = state
@@ -73,7 +73,10 @@ class FrameBuilder:
         writer: bytes | None,
         last: int,
     ) -> int:
-        """Add bytes to the segment's run; return the segment's length after them."""
+        """Add bytes to the segment's run; return the segment's length after them. `parts` are taken over.
+
+        There may be a call for each event.
+        """
         payload_bytes = self._payload_bytes + size + _WRITER_BYTES
         run = self._open.get(record.id)
         if run is None:
@@ -82,34 +85,40 @@ class FrameBuilder:
             raise _no_room()
         self._payload_bytes = payload_bytes
         if run is None:
-            run = self._open[record.id] = _Run(record)
-            self._operations.append(run)
-            self.touched[record.id] = record
-            self.state.mark(record)
-            time_index.note(record, self.now_ms)
+            run = self._begin_run(record, parts)
+        else:
+            run.parts += parts
+        length = record.length
         if size:
-            if run.extent is None:
-                continues = record.continues_at(record.length)
-                run.extent = Extent(record.length, 0, self.ref, 0, continues=continues)
-                record.extents.append(run.extent)
-                self.ref.segments.append(record.id)
-                record.changed_extents[record.length] = run.extent
-            run.extent.length += size
+            extent = run.extent
+            if extent is None:
+                ref = self.ref
+                extent = Extent(length, size, ref, 0, "", b"", length > 0 and record.continues_at(length))
+                run.extent = record.changed_extents[length] = extent
+                record.extents.append(extent)
+                ref.segments.append(record.id)
+            else:
+                extent.length += size
             run.size += size
-        run.parts += parts
+            record.length = length = length + size
+            record.log_bytes += size
+            self.size_bytes += size
         run.events += events
-        if writer is not None:
-            run.writers[writer] = last
-            record.attributes[writer] = last
-            record.changed_attributes.add(writer)
-        record.length += size
-        record.log_bytes += size
         record.event_count += events
+        if writer is not None:
+            run.writers[writer] = record.attributes[writer] = last
+            record.changed_attributes.add(writer)
+        return length
+
+    def _begin_run(self, record: SegmentRecord, parts: list[Buffer]) -> _Run:
+        time_index.note(record, self.now_ms)
         record.modified_ms = self.now_ms
-        self.ref.live_bytes += size
-        self.size_bytes += size
-        self._data_bytes += size
-        return record.length
+        run = _Run(record, record.length, parts)
+        self._open[record.id] = run
+        self._operations.append(run)
+        self.touched[record.id] = record
+        self.state.mark(record)
+        return run
 
     def emit(self, operation: AnyOperation, *records: SegmentRecord, of_kept: float = NOTHING) -> None:
         """Add another operation and apply it; runs of the segments it affects end here."""
@@ -145,7 +154,7 @@ class FrameBuilder:
 
         Return their extents, what is to be written to the files before the frame is `finish`ed, and the runs' bytes.
         """
-        if self._data_bytes < RUN_LEAST_BYTES and not runs.are_open:
+        if self.size_bytes < RUN_LEAST_BYTES and not runs.are_open:
             return []
         placed = []
         for run in self._operations:
@@ -155,7 +164,7 @@ class FrameBuilder:
             is_large = run.size >= RUN_LEAST_BYTES
             if not is_large and not runs.are_open:
                 continue
-            run.block, run.parts = b"".join(run.parts), []
+            run.block, run.parts = _joined(run.parts), []
             # of what was merged into another segment since, or isn't the last any more, the extent can't be split
             if not is_large or record.extents[-1:] != [extent] or record.kind == Kind.TRANSIENT:
                 runs.carry(record.id, run.offset, run.block)
@@ -184,31 +193,37 @@ class FrameBuilder:
         operations: list[AnyOperation] = []
         extents: list[Extent] = []
         position = 0
+        now_ms, appended = self.now_ms, self.appended
         for item in self._operations:
             if not isinstance(item, _Run):
                 operations.append(item)
                 continue
-            said = item.record.id, item.offset, item.size, position, item.events, item.writers, self.now_ms
-            piece = item.piece
+            record, size, extent, piece = item.record, item.size, item.extent, item.piece
+            said = record.id, item.offset, size, position, item.events, item.writers, now_ms
+            appended.append((record.name, item.events, size))
+            self.ref.live_bytes += size
             if piece is None:
                 operations.append(Append(*said))
             else:
                 beside = piece.file.number, piece.position, piece.length, piece.checksum
                 operations.append(AppendBeside(*said, *beside))
-            self.appended.append((item.record.name, item.events, item.size))
-            if item.extent is not None:
-                block = item.block if item.block is not None else b"".join(item.parts)
+            if extent is not None:
+                block = item.block if item.block is not None else _joined(item.parts)
                 item.parts = []
                 if piece is not None:
                     block = block[piece.length :]
-                item.extent.position = position  # for now, relative to the data area
-                extents.append(item.extent)
                 data.append(block)
+                extent.position = position  # for now, relative to the data area
+                extents.append(extent)
                 position += len(block)
         head = encode_head(operations)
         for extent in extents:
             extent.position += len(head)
         return [head, *data], extents
+
+
+def _joined(parts: list[Buffer]) -> bytes:
+    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
 
 def _no_room() -> StorageFullError:

@@ -14,7 +14,9 @@ from nadi.segmentstore.container.frame import FrameBuilder
 class Request(Protocol):
     """Something that waits for its turn: `prepare` when the frame is built, then `done` or `failed`."""
 
-    size_bytes: int
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory while it waits, about."""
 
     @property
     def count(self) -> int:

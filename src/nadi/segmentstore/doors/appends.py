@@ -23,6 +23,8 @@ from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, Buffer
 
+_TABLE = int(Kind.TABLE)
+
 
 class Peer(Protocol):
     """The connection, as its appends see it."""
@@ -32,7 +34,7 @@ class Peer(Protocol):
 
     def send(self, command: wire.Command) -> None: ...
 
-    def send_all(self, commands: list[wire.Command]) -> None: ...
+    def send_all(self, commands: list[wire.DataAppended]) -> None: ...
 
     def fail(self, error: Exception, request_id: int, segment: str, offset: int = -1) -> None: ...
 
@@ -154,20 +156,19 @@ class Append(msgspec.Struct, eq=False, gc=False):
 class Appends:
     """What a peer appended in one go, in order: one request, for there may be an append for each event."""
 
-    __slots__ = ("appends", "peer", "size_bytes")
+    __slots__ = ("appends", "peer")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.appends: list[Append] = []
-        self.size_bytes = 0
 
     @property
     def count(self) -> int:
         return len(self.appends)
 
-    def add(self, append: Append) -> None:
-        self.appends.append(append)
-        self.size_bytes += append.size_bytes
+    @property
+    def size_bytes(self) -> int:
+        return sum([append.size_bytes for append in self.appends])
 
     def prepare(self, frame: FrameBuilder) -> list[int | NadiError]:
         """Of each append, the segment's length after it, or why it isn't stored."""
@@ -187,7 +188,7 @@ class Appends:
     def done(self, result: list[int | NadiError]) -> None:
         peer = self.peer
         peer.settled(len(self.appends))
-        acknowledged: list[wire.Command] = []
+        acknowledged: list[wire.DataAppended] = []
         for append, outcome in zip(self.appends, result, strict=True):
             if isinstance(outcome, int):
                 session, last = append.session, append.last
@@ -226,19 +227,24 @@ def _store(append: Append, frame: FrameBuilder) -> int:
     if session.container.log_full:
         raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
     state = frame.state
-    record = find(state, session.segment, Kind.STREAM)
+    record = state.find(session.segment)
+    if record is None or record.kind == _TABLE:
+        record = find(state, session.segment, Kind.STREAM)
     if record.sealed:
         raise StreamSealedError(session.segment)
     if session.parent is not None and find(state, session.parent).sealed:
         # reported now: the Rust client looks for it here, and would repeat a refused merge forever
         raise StreamSealedError(session.parent)
-    stored = state.attribute(record, writer)
-    if (NO_VERSION if stored is None else stored) != session.stored or append.last < session.stored:
+    known, last = session.stored, append.last
+    stored = record.attributes.get(writer)
+    if stored is None:  # in memory or on disk
+        stored = state.attribute(record, writer)
+    if (NO_VERSION if stored is None else stored) != known or last < known:
         raise WriterConflictError(f"another connection writes with the id {writer.hex()}")
-    if append.after not in (NO_VERSION, session.stored):
+    if append.after != NO_VERSION and append.after != known:
         raise ConditionError(f"the append {append.after} before it was not stored")
     if append.expected_offset is not None and append.expected_offset != record.length:
         raise ConditionError(f"the segment has {record.length} bytes")
-    length = frame.append(record, append.parts, append.size_bytes, append.events, writer, append.last)
-    session.stored = append.last
+    length = frame.append(record, append.parts, append.size_bytes, append.events, writer, last)
+    session.stored = last
     return length

@@ -187,8 +187,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             self._outgoing.send(command)
 
-    def send_all(self, commands: list[wire.Command]) -> None:
-        """Queue replies of one kind that is of fixed size."""
+    def send_all(self, commands: list[wire.DataAppended]) -> None:
+        """Queue acknowledgements."""
         if commands and self._outgoing is not None:
             self._outgoing.send_all(commands)
 
@@ -253,6 +253,14 @@ class Connection(asyncio.BufferedProtocol):
             self.dispatch(command)
         else:
             self._enqueue_command(command)  # not before what came before it
+
+    def receive_appends(self, appends: list[wire.AppendBlockEnd]) -> None:
+        """`receive` for appends that came one after another."""
+        if self._commands.worker is None and not self.writers.in_block:
+            self.writers.append_all(appends)
+        else:
+            for append in appends:
+                self.receive(append)
 
     def taken(self) -> None:
         """No more comes for now: what was appended gets its place in the queues."""

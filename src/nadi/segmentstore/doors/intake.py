@@ -128,12 +128,21 @@ class Intake:
         count = 0
         try:
             if transport is not None and (self._is_known or self._may_come()):
-                for command in decoder.commands():
-                    if not self._is_known:
-                        self._meet(command)
-                    connection.receive(command)
-                    count += 1
-                    if count == most or (count % _LOOKED_AT_AFTER == 0 and connection.is_full):
+                commands = decoder.commands()
+                while count < most:
+                    if self._is_known and (appends := decoder.appends(min(_LOOKED_AT_AFTER, most - count))):
+                        connection.receive_appends(appends)
+                        count += len(appends)
+                        is_time = True
+                    elif (command := next(commands, None)) is not None:
+                        if not self._is_known:
+                            self._meet(command)
+                        connection.receive(command)
+                        count += 1
+                        is_time = count % _LOOKED_AT_AFTER == 0
+                    else:
+                        break
+                    if is_time and connection.is_full:
                         break
                     if self._transport is None or transport.is_closing():
                         break

@@ -67,7 +67,7 @@ class InnerDoor:
         caller, parts = _Caller(), event_parts(command)
         appends = Appends(caller)
         size, expected = sum(map(len, parts)), command.expected_offset
-        appends.add(Append(session, writer, parts, size, 1, number, command.request_id, expected))
+        appends.appends.append(Append(session, writer, parts, size, 1, number, command.request_id, expected))
         session.container.submit(appends)
         return await caller.reply
 
@@ -87,7 +87,7 @@ class _Caller:
     def settled(self, count: int) -> None:
         """Nothing waits for that."""
 
-    def send_all(self, commands: list[wire.Command]) -> None:
+    def send_all(self, commands: list[wire.DataAppended]) -> None:
         for command in commands:
             self.send(command)
 

@@ -110,6 +110,27 @@ class ConnectionWriters:
             size = sum(map(len, parts))
         self._take(end.writer_id, parts, size, events, end.last_event_number, end.request_id)
 
+    def append_all(self, ends: list[wire.AppendBlockEnd]) -> None:
+        """`append` for those that came one after another, none of them after an AppendBlock: mostly small ones."""
+        sessions, access = self.sessions, self._access
+        gathered: list[Append] = []
+        container: Container | None = None
+        for end in ends:
+            events, session = end.num_events, sessions.get(end.writer_id)
+            if session is None or events <= 0 or access.has_ended(session.ends_at):
+                self.append(end)
+                container = None
+                continue
+            if session.container is not container:
+                container = session.container
+                gathered = self._gathered_for(container).appends
+            session.is_used = True
+            data = end.data
+            gathered.append(
+                Append(session, end.writer_id, [data], len(data), events, end.last_event_number, end.request_id)
+            )
+            self.waiting += 1
+
     def append_event(self, command: wire.ConditionalAppend) -> None:
         parts = event_parts(command)
         number, expected = command.event_number, command.expected_offset
@@ -144,10 +165,14 @@ class ConnectionWriters:
             self.hand_over()
             container.submit(Expired(self._connection, session, request_id))
             return
+        append = Append(session, writer, parts, size, events, last, request_id, expected, after)
+        self._gathered_for(container).appends.append(append)
+
+    def _gathered_for(self, container: Container) -> Appends:
         gathered = self._gathered.get(container)
         if gathered is None:
             gathered = self._gathered[container] = Appends(self._connection)
-        gathered.add(Append(session, writer, parts, size, events, last, request_id, expected, after))
+        return gathered
 
     def hand_over(self) -> None:
         """Put what was gathered into the containers' queues."""

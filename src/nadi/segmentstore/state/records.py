@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from operator import attrgetter
 
+import msgspec
+
 from nadi.segmentstore.state.waiters import Waiters
 from nadi.segmentstore.tier1.log import LogAddress
 
@@ -35,8 +37,7 @@ class FrameRef:
         self.segments: list[int] = []  # ids of those that have, or had, bytes here
 
 
-@dataclass(slots=True, eq=False)
-class Extent:
+class Extent(msgspec.Struct, eq=False, gc=False):
     """`length` bytes of a segment from `offset` on: in `frame` at `position`, or in `chunk` from its start.
 
     run: the file beside the log that has them at `position`; then `frame` mentions them (`tier1.runs`). 0: none.
@@ -45,6 +46,9 @@ class Extent:
     versions had none.
     continues: it begins within an event, which an extent before it began; earlier versions didn't say so.
     aside: it is damaged, so the storage writer leaves it where it is.
+
+    There may be one for each event of the last seconds: cheap to make, and no work for the garbage collector, which
+    finds nothing there as an extent refers to nothing that refers to it.
     """
 
     offset: int
@@ -53,9 +57,9 @@ class Extent:
     position: int
     chunk: str = ""
     checksums: bytes = b""
-    continues: bool = field(default=False, kw_only=True)
-    aside: bool = field(default=False, kw_only=True)
-    run: int = field(default=0, kw_only=True)
+    continues: bool = False
+    aside: bool = False
+    run: int = 0
 
     @property
     def end(self) -> int:

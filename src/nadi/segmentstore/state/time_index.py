@@ -29,13 +29,15 @@ from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Kind, SegmentRecord
 
 Entry = tuple[int, int]  # moment, offset
+_STREAM = int(Kind.STREAM)
 
 
 def note(record: SegmentRecord, at_ms: int) -> None:
     """Note that bytes taken at that time are about to be added to the segment."""
-    if record.kind != Kind.STREAM:
+    if record.kind != _STREAM:
         return
-    at_ms = max(at_ms, record.appended_ms)  # the clock may have gone back
+    if at_ms < record.appended_ms:  # the clock may have gone back
+        at_ms = record.appended_ms
     if record.length > record.entered_offset:
         due_ms = _due_ms(record)
         if at_ms >= due_ms:
