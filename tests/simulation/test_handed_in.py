@@ -16,6 +16,8 @@ MODULES = {"time", "uuid", "random", "secrets", "threading", "concurrent"}
 CALLS = {"to_thread", "run_in_executor", "now", "utcnow", "today", "urandom"}
 MAY = {  # what stands behind a seam, or names things in a folder
     "segmentstore/tier1/files.py": "the log's own thread, and its id",
+    "segmentstore/tier1/runs.py": "its pools, which it hands to the runtime, and a buffer for each of their threads",
+    "segmentstore/tier1/runfile.py": "a lock between the loop and a thread that writes",
     "segmentstore/tier1/supply.py": "the thread that makes the log's files ready",
     "segmentstore/tier1/window.py": "a thread that reads the log ahead while it is opened",
     "segmentstore/tier1/pace.py": "how long the log's disk takes",
