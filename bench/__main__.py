@@ -1,4 +1,4 @@
-"""nadi's benchmarks: `script/bench` runs them all and prints a table beside the targets.
+"""nadi's benchmarks: `script/bench` runs all that take less than two minutes, and prints a table beside the targets.
 
 Every figure is of a real server in a process of its own, on a real disk with fsync; the machine's own
 fsync is measured first, for no figure means anything without it. Medians of several runs. `script/bench peers`
@@ -21,7 +21,21 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import epochs, events, measure, peers, spread, streams, structures
+from bench import (
+    amplification,
+    busy,
+    epochs,
+    events,
+    long,
+    measure,
+    mixed,
+    peers,
+    settle,
+    spread,
+    streams,
+    structures,
+    transactions,
+)
 from bench.measure import Figure
 
 console = Console(highlight=False)
@@ -41,11 +55,19 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "read": measure.read,
     "read-bytes": events.read_bytes,
     "spread": spread.spread,
+    "settle": settle.settle,
+    "mixed": mixed.mixed,
+    "transactions": transactions.transactions,
     "bytes": structures.byte_stream,
     "changes": structures.changes,
     "restart": measure.restart,
     "epochs": partial(epochs.epochs, count=2_000),
     "streams": partial(streams.many_streams, count=100_000),
+}
+BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run only if they are named
+    "amplification": amplification.amplification,
+    "busy-streams": partial(busy.busy_streams, count=100_000),
+    "long": long.long,
 }
 
 
@@ -65,25 +87,29 @@ def main() -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help=f"which: {', '.join(BENCHES)} (default: all); or peers, elastic, or spark",
+        help=f"which: {', '.join(BENCHES)} (default: all of these); {', '.join(BY_NAME)}; or peers, elastic, or spark",
     )
     parser.add_argument("--runs", type=int, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
-    parser.add_argument("--streams", type=int, default=100_000, help="how many `streams` creates (default 100000)")
+    many = "how many streams `streams` and `busy-streams` create (default 100000)"
+    parser.add_argument("--streams", type=int, default=100_000, help=many)
     parser.add_argument("--epochs", type=int, default=2_000, help="how often `epochs` scales (default 2000)")
+    parser.add_argument("--minutes", type=int, default=long.MINUTES, help="how long `long` takes (default 10)")
     options = parser.parse_args()
     if options.names == ["peers"]:
         beside = peers.run(console, options.runs, options.data)
         if options.json is not None:
             options.json.write_text(json.dumps(beside, indent=2) + "\n")
         return
-    benches: dict[str, Callable[[Path], list[Figure]]] = dict(BENCHES)
+    benches: dict[str, Callable[[Path], list[Figure]]] = BENCHES | BY_NAME
     benches["epochs"] = partial(epochs.epochs, count=options.epochs)
     benches["streams"] = partial(streams.many_streams, count=options.streams)
-    unknown = set(options.names) - set(BENCHES)
+    benches["busy-streams"] = partial(busy.busy_streams, count=options.streams)
+    benches["long"] = partial(long.long, minutes=options.minutes)
+    unknown = set(options.names) - set(benches)
     if unknown:
-        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(benches)}")
     table = Table(title=f"nadi benchmarks, median of {options.runs}")
     for column in ("figure", "measured", "target", "reached"):
         table.add_column(column, justify="left" if column == "figure" else "right")
@@ -110,6 +136,8 @@ def main() -> None:
             )
             rows.append({"name": figure.name, "value": value, "unit": figure.unit, "target": figure.target})
     console.print(table)
+    if not options.names:
+        console.print(f"Only by name, as they take minutes: {', '.join(BY_NAME)}")
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 import nadi
 from bench.measure import KEYS, SCOPE, STREAM, Figure, fill, open_stream
+from bench.process import cpu_seconds
 from nadi.model.event import EventBlock
 
 SMALL, LARGE = 100, 1_000  # bytes of an event
@@ -77,11 +78,6 @@ def _in_batches(
             rate = count / (time.perf_counter() - began)
             client_s, server_s = time.process_time() - client_s, cpu_seconds(server.pid) - server_s
     return rate, client_s / count * 1e9, server_s / count * 1e9
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def round_trip(folder: Path) -> list[Figure]:

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 
 import nadi
-from bench.events import cpu_seconds, percentile
+from bench.events import percentile
 from bench.measure import SCOPE, STREAM, Figure, open_stream
+from bench.process import cpu_seconds
 
 SEGMENTS = (1, 100, 1_000)
 RATE, SIZE, SECONDS, WARM_S = 20_000, 1_000, 8, 2

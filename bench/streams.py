@@ -35,7 +35,7 @@ _CONFIG = StreamConfiguration(ScalingPolicy.fixed(1), None, ())
 def many_streams(folder: Path, count: int) -> list[Figure]:
     figures: list[Figure] = []
     with nadi.embedded(folder) as server:
-        waits, rate = asyncio.run(_create(server.controller_uri, count))
+        waits, rate = asyncio.run(create(server.controller_uri, count))
         figures += [
             Figure("create a stream, one after another, p50", waits[len(waits) // 2] * 1e3, "ms", 20, at_most=True),
             Figure("create a stream, one after another, p99", waits[len(waits) * 99 // 100] * 1e3, "ms"),
@@ -66,7 +66,7 @@ def many_streams(folder: Path, count: int) -> list[Figure]:
     return figures
 
 
-def _name(number: int) -> str:
+def name_of(number: int) -> str:
     return f"stream-{number:07d}"
 
 
@@ -82,7 +82,7 @@ def _private_bytes(server: EmbeddedServer) -> int:
     raise AssertionError("this kernel doesn't tell RssAnon")
 
 
-async def _create(uri: str, count: int) -> tuple[list[float], float]:
+async def create(uri: str, count: int) -> tuple[list[float], float]:
     """Seconds of each single create, sorted, and streams per second of the others together."""
     controller = ControllerClient(uri.removeprefix("tcp://"))
     try:
@@ -91,7 +91,7 @@ async def _create(uri: str, count: int) -> tuple[list[float], float]:
         singles = min(SINGLE_CREATES, count)
         for number in range(singles):
             began = time.perf_counter()
-            assert await controller.create_stream(SCOPE, _name(number), _CONFIG)
+            assert await controller.create_stream(SCOPE, name_of(number), _CONFIG)
             waits.append(time.perf_counter() - began)
         numbers = iter(range(singles, count))
         began = time.perf_counter()
@@ -104,7 +104,7 @@ async def _create(uri: str, count: int) -> tuple[list[float], float]:
 
 async def _create_each(controller: ControllerClient, numbers: Iterator[int]) -> None:
     for number in numbers:
-        assert await controller.create_stream(SCOPE, _name(number), _CONFIG)
+        assert await controller.create_stream(SCOPE, name_of(number), _CONFIG)
 
 
 async def _list(server: EmbeddedServer, count: int) -> tuple[float, float]:
@@ -143,8 +143,8 @@ def _use(uri: str, count: int) -> Iterator[float]:
         for number in chosen:
             event = b"event of %d" % number
             began = time.perf_counter()
-            with manager.create_writer(SCOPE, _name(number)) as writer:
+            with manager.create_writer(SCOPE, name_of(number)) as writer:
                 writer.write_event(event, "key").result(30)
-            tail = manager.stream_info(SCOPE, _name(number)).tail
-            assert [found.data for found in manager.read_events(SCOPE, _name(number), end=tail)] == [event]
+            tail = manager.stream_info(SCOPE, name_of(number)).tail
+            assert [found.data for found in manager.read_events(SCOPE, name_of(number), end=tail)] == [event]
             yield time.perf_counter() - began

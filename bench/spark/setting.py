@@ -15,6 +15,7 @@ import pyarrow as pa
 
 import nadi
 from bench.measure import KEYS
+from bench.process import folder_bytes
 
 SCOPE = "bench"
 EVENT_BYTES = 100
@@ -113,7 +114,7 @@ def settled(folder: Path, limit_s: float = 60.0) -> None:
     """Wait until the server has moved to tier 2 what was written: until nothing new has come there for some time."""
     end, before, since = time.monotonic() + limit_s, -1, time.monotonic()
     while time.monotonic() < end:
-        now = sum(file.stat().st_size for file in (folder / "server" / "tier2" / "container-0").glob("*"))
+        now = folder_bytes(folder / "server" / "tier2" / "container-0")
         if now != before:
             before, since = now, time.monotonic()
         elif time.monotonic() - since > 3:

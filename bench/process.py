@@ -1,0 +1,112 @@
+"""What a server's process has used: processor time, memory, and bytes that went to the disk; any process of Linux's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_LOOK_S = 0.02  # between two looks at the files of a log; one takes much longer to be filled
+QUIET_BYTES = 1 << 20  # written by a server that has nothing to do: its state, now and then
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """Resident memory at its peak."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("this kernel doesn't tell VmHWM")
+
+
+def disk_bytes(pid: int) -> int:
+    """Bytes that the process had written to disk: whole pages, each time one is written, without those of files that
+    were deleted or truncated before they got there. What the file system writes for itself isn't in it."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    figures = {name: int(value) for name, value in (line.split(": ") for line in lines)}
+    return figures["write_bytes"] - figures["cancelled_write_bytes"]
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of the files in a folder and those in it; 0 if it isn't there. Files come and go meanwhile."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_size if path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def settle(pid: int, tier2: Path, least_bytes: int, *, quiet_s: float = 3.0, timeout_s: float = 180.0) -> None:
+    """Wait until tier 2 holds as many bytes as were stored, and the server has hardly written any more for a while:
+    all is moved and compacted. TimeoutError if that doesn't come."""
+    end = time.monotonic() + timeout_s
+    before, since = disk_bytes(pid), time.monotonic()
+    while time.monotonic() < end:
+        time.sleep(0.2)
+        now = disk_bytes(pid)
+        if now - before > QUIET_BYTES or folder_bytes(tier2) < least_bytes:
+            before, since = now, time.monotonic()
+        elif time.monotonic() - since > quiet_s:
+            return
+    raise TimeoutError(f"the server still writes after {timeout_s:.0f} s, or holds less than {least_bytes:,} bytes")
+
+
+class FilledFiles:
+    """Bytes of new files in a folder of a log, which are filled with zeros before they are used.
+
+    Files that are used again were filled before, and keep their number in the file system under their new name.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sizes: dict[int, int] = {}
+        self._replaced_bytes = 0
+        self._look()
+        self._before = self._sum()
+
+    def _look(self) -> None:
+        for path in self._folder.glob("*.*"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            known = self._sizes.get(status.st_ino, 0)
+            if status.st_size < known:  # another file, which was given the number of one that is gone
+                self._replaced_bytes += known
+            self._sizes[status.st_ino] = status.st_size
+
+    def _sum(self) -> int:
+        return sum(self._sizes.values()) + self._replaced_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Since the start."""
+        self._look()
+        return self._sum() - self._before
+
+    @classmethod
+    @contextmanager
+    def watched(cls, folder: Path) -> Iterator[FilledFiles]:
+        """Looks again and again, in a thread: a file may come and go."""
+        found, over = cls(folder), threading.Event()
+
+        def watch() -> None:
+            while not over.wait(_LOOK_S):
+                found._look()
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            thread.join()

@@ -1,0 +1,119 @@
+"""The benches of mixed and odd work in their smallest form: each does its work, checks it, and gives its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bench import amplification, busy, long, mixed, settle, transactions
+from bench.measure import Figure
+from bench.steady import Waits, steadily
+from nadi.client.aio import Ack
+from nadi.errors import UnavailableError
+
+
+def values(figures: Sequence[Figure]) -> dict[str, float]:
+    found = {figure.name: figure.value for figure in figures}
+    assert len(found) == len(figures), "names tell figures apart, in --json too"
+    return found
+
+
+def test_mixed_lengths_are_read_by_all_and_a_slow_one(tmp_path: Path) -> None:
+    found = values(mixed.mixed(tmp_path, mixed.Load(readers=5, processes=2, rate=100, seconds=2, full_s=0.5)))
+    assert all(value > 0 for value in found.values())
+    assert found["and a slow reader, acknowledged, p50"] <= found["and a slow reader, acknowledged, p99"]
+    assert "p99 of the fast ones beside a slow one, of that without" in found
+
+
+def test_lengths_are_of_all_kinds() -> None:
+    events = mixed.Events()
+    assert min(events.lengths) >= mixed.LEAST_BYTES
+    assert max(events.lengths) <= mixed.MOST_BYTES
+    assert 500 < sorted(events.lengths)[mixed.LENGTHS // 2] < 2_000
+    assert [len(events.make(number)) for number in range(mixed.LENGTHS)] == events.lengths
+
+
+def test_transactions_are_committed_and_found(tmp_path: Path) -> None:
+    found = values(transactions.transactions(tmp_path, rate=20, seconds=1.0, warm_s=0.2))
+    assert 10 < found["transactions of 10 events, committed"] <= 21
+    assert found["from begin to committed, p50"] > 1
+    assert found["a transaction's CPU, server"] > 0
+
+
+def test_busy_streams_are_compared_with_themselves_alone(tmp_path: Path) -> None:
+    found = values(busy.busy_streams(tmp_path, 60, busy=20, seconds=1.0, warm_s=0.2))
+    assert found["p95 among all, of that alone"] > 0
+    assert {name for name in found if name.endswith("acknowledged, p99")} == {
+        "20 busy streams alone, acknowledged, p99",
+        "20 busy streams among 60, acknowledged, p99",
+    }
+
+
+def test_a_long_run_tells_each_minute_and_a_verdict(tmp_path: Path) -> None:
+    said: list[str] = []
+    found = values(long.long(tmp_path, 2, minute_s=1.0, say=said.append))
+    assert [line.split(":")[0] for line in said] == ["minute 1", "minute 2", "verdict"]
+    assert found["files of the log at the end"] > 5
+    assert found["p99 of the last third of minutes, of the first third's"] > 0
+
+
+def minute(p99_ms: float, memory_mb: float) -> long.Minute:
+    return long.Minute(Waits([p99_ms / 1e3], 5_000.0), memory_mb, 100.0, 0.0)
+
+
+def test_what_drifts_is_told() -> None:
+    steady = [minute(2.0, 100.0), minute(9.0, 100.0), minute(2.0, 100.0)]
+    assert long.verdict(steady) == "nothing drifts"
+    assert long.verdict([*steady[:2], minute(2.0, 160.0)]) == "drifts: memory to 1.6 times of the first third"
+    assert long.verdict([*steady[:2], minute(4.0, 100.0)]) == "drifts: p99 to 2.0 times of the first third"
+
+
+def test_full_load_is_followed_by_a_steady_rate(tmp_path: Path) -> None:
+    found = values(settle.settle(tmp_path, steady_s=1.5, load_s=0.5))
+    assert all(value > 0 for value in found.values())
+    after, rest = (found[f"{when}, p99"] for when in ("right after it, at 5,000 events/s", REST))
+    assert found["p99 right after full load, of that at rest"] == pytest.approx(after / rest)
+
+
+REST = "at rest, acknowledged at 5,000 events/s"
+
+
+@pytest.mark.timeout(300)
+def test_each_stored_byte_goes_to_the_log_and_to_tier_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(amplification, "SIZES", (1_000,))
+    monkeypatch.setenv("NADI_LIMITS", "chunk_flush_age_s=0.5")
+    found = values(amplification.amplification(tmp_path, stored_bytes=20_000_000))
+    for method in ("write_event", "write_batch"):
+        assert 1 < found[f"1,000-byte events, {method}: disk bytes a stored byte"] < 3
+        # of 16 MiB and 32 MiB, that are filled meanwhile
+        assert 1 < found[f"1,000-byte events, {method}: and zeros in new files of the log"] < 7
+
+
+def test_a_steady_rate_counts_late_ones_and_not_the_first() -> None:
+    acks: list[Ack] = []
+
+    def write(number: int) -> Ack:
+        acks.append(Ack())
+        if number >= 100:  # at a second; the others wait for the end
+            acks[-1].settle(None)
+        return acks[-1]
+
+    def flush() -> None:
+        for ack in acks[:100]:
+            ack.settle(None)
+
+    waits = steadily(write, 100, 1.5, flush, warm_s=0.5)
+    assert len(waits.seconds) == 100
+    assert 450 < waits.ms(100) < 1_500
+    assert waits.ms(10) < 50
+    assert waits.rate == pytest.approx(100, rel=0.2)
+
+
+def test_a_steady_rate_fails_with_what_the_flush_raises() -> None:
+    def flush() -> None:
+        raise UnavailableError("the server is away")
+
+    with pytest.raises(UnavailableError):
+        steadily(lambda _: Ack(), 100, 0.1, flush)
