@@ -151,6 +151,9 @@ class Unsteady:
     def __init__(self) -> None:
         self.asked = 0
 
+    def at_hand(self, events: Iterable[bytes]) -> None:
+        return None
+
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], str]:
         self.asked += 1
         if self.asked == 1:
