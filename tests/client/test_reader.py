@@ -171,7 +171,7 @@ async def test_small_blocks_that_wait_come_together(most_bytes: int, monkeypatch
             sizes.append(block.size_bytes)
             events += list(block)
         assert events == written
-        assert ahead._size_bytes == 0
+        assert ahead._put_bytes == ahead._taken_bytes
         if most_bytes == 0:
             assert max(sizes) <= 60
         elif most_bytes == 300:

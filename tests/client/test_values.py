@@ -151,6 +151,9 @@ class Unsteady:
     def __init__(self) -> None:
         self.asked = 0
 
+    def at_hand(self, events: Iterable[bytes]) -> None:
+        return None
+
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], str]:
         self.asked += 1
         if self.asked == 1:
@@ -197,3 +200,26 @@ async def test_what_could_not_be_prepared_is_given_out_later(nadi_server: Restar
         assert events is not None
         assert [event.value for event in events] == ["a"]
         assert reader.position() == (await manager.stream_info(nadi_scope, "s")).tail
+
+
+def test_what_could_not_be_prepared_is_given_out_later_without_await_too(
+    nadi_server: RestartableServer, nadi_scope: str
+) -> None:
+    with StreamManager(nadi_server.controller_uri) as manager:
+        manager.create_stream(nadi_scope, "s")
+        start = manager.stream_info(nadi_scope, "s").head
+        with manager.create_reader(nadi_scope, "s", serializer=Text()) as reader:
+            reader._decoder = Unsteady()
+            with manager.create_writer(nadi_scope, "s") as writer:
+                writer.write_event(b"a").result(10)
+                with pytest.raises(UnavailableError):
+                    reader.next_events(10)
+                assert reader.position() == start
+                events = reader.next_events(10)
+                assert events is not None
+                assert [event.value for event in events] == ["a"]
+                assert reader.position() == manager.stream_info(nadi_scope, "s").tail
+                writer.write_event(b"b").result(10)
+            events = reader.next_events(10)
+            assert events is not None
+            assert [event.value for event in events] == ["b"]

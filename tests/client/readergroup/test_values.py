@@ -103,6 +103,9 @@ def test_while_a_schema_cannot_be_fetched_its_event_waits(
         def __init__(self, inner: Any) -> None:
             self.inner, self.failures = inner, 1
 
+        def at_hand(self, events: Iterable[bytes]) -> None:
+            return None
+
         async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], Reading]:
             self.failures -= 1
             if self.failures >= 0:

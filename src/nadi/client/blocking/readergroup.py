@@ -1,7 +1,7 @@
 """The blocking face of reader groups.
 
-`read_next_event` takes events from the block in hand in the caller's own thread; only for the next
-block, or if there is something else to tell, does it ask the client's loop thread.
+A reader takes blocks, and events from the block in hand, in the caller's own thread. Only if something else comes
+first, such as a checkpoint, does it ask the client's loop thread.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 from nadi.client import aio
 from nadi.client.blocking.face import Face, by_hand, described, each, ends, on_loop, opens, overloaded, waits
 from nadi.client.blocking.loop_thread import LoopThread
-from nadi.client.readergroup.event_reads import EventRead, Reading, next_ready_of
+from nadi.client.control.arguments import check_timeout
+from nadi.client.readergroup.event_reads import Ask, EventRead, Reading, next_elsewhere, next_ready_of
 from nadi.client.readergroup.group import GroupReaderOptions
 from nadi.client.readergroup.values import ValueRead
 from nadi.client.serializers.serializer import Serializer
@@ -24,7 +25,6 @@ T = TypeVar("T")
 class _Reader(Face[Reading[R]]):
     """A reader of events or of values."""
 
-    read_next_block = waits(Reading[R].read_next_block)
     positions = on_loop(Reading[R].positions)
     current_time_window = waits(Reading[R].current_time_window)
     close = ends(waits(Reading[R].close))
@@ -40,7 +40,25 @@ class _Reader(Face[Reading[R]]):
 
     @by_hand(Reading[R].read_next_event)
     def read_next_event(self, timeout: float | None = None) -> R | None:
-        return self._next_ready() or self._thread.run(self._core.read_next_event(timeout))
+        found = self._next_ready()
+        if found is not None:
+            return found
+        following = self._elsewhere(timeout, is_whole=False)
+        if isinstance(following, Ask):
+            return self._thread.run(self._core.read_next_event(following.timeout))
+        return following
+
+    @by_hand(Reading[R].read_next_block)
+    def read_next_block(self, timeout: float | None = None) -> R | None:
+        following = self._elsewhere(timeout, is_whole=True)
+        if isinstance(following, Ask):
+            return self._thread.run(self._core.read_next_block(following.timeout))
+        return following
+
+    def _elsewhere(self, timeout: float | None, *, is_whole: bool) -> R | Ask | None:
+        check_timeout(timeout)
+        self._thread.check()
+        return next_elsewhere(self._core, timeout, is_whole=is_whole)
 
     def __iter__(self) -> Iterator[R]:
         """Events and what else there is, until everything is read."""

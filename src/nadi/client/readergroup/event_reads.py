@@ -1,16 +1,20 @@
-"""What a reader of a group returns, how to iterate over it, and the conditions it checks on the way."""
+"""What a reader of a group returns and tells, how to iterate over it, and the conditions it checks on the way."""
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
-from itertools import repeat
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 import msgspec
 
 from nadi.client.control.arguments import checking
-from nadi.client.readergroup.source import Gap, SegmentSource
+from nadi.client.readergroup.source import Gap
+from nadi.client.readergroup.state import GroupState
+from nadi.client.reading.news import News
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.model.event import EventBlock
 
@@ -25,13 +29,35 @@ class _Read(Protocol):
 R = TypeVar("R", bound=_Read)
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The loop is to be asked for what comes next; `timeout` is what is left of the one given, in seconds."""
+
+    timeout: float | None
+
+
 class Reading(Generic[R]):
     """What readers of events and of values share: iterating, and leaving the group at the end of a `with` block."""
 
     name: str
+    _news: News
 
     @abstractmethod
-    def _next_ready(self) -> R | None: ...
+    def _next_ready(self) -> R | None:
+        """The next event of the block in hand, if it comes next; for any thread."""
+
+    @abstractmethod
+    def _take(self, *, is_whole: bool) -> R | None:
+        """The next block, or its first event, if one has arrived and comes next; for any thread."""
+
+    @property
+    @abstractmethod
+    def _waits_for_blocks(self) -> bool:
+        """Whether `_take` gave nothing only because no block has arrived; for any thread."""
+
+    @abstractmethod
+    def _nothing(self) -> None:
+        """Nothing came in time: RequestTimeoutError if there is more to say about it; for any thread."""
 
     @abstractmethod
     async def read_next_event(self, timeout: float | None = None) -> R | None:
@@ -89,8 +115,28 @@ class Reading(Generic[R]):
 
 
 def next_ready_of(reader: Reading[R]) -> Callable[[], R | None]:
-    """Return a function, for any thread, that returns the block's next event, or None: call `read_next_event` then."""
+    """Return a function, for any thread, that returns the block's next event, or None: call `next_elsewhere` then."""
     return reader._next_ready
+
+
+def next_elsewhere(reader: Reading[R], timeout: float | None, *, is_whole: bool) -> R | Ask | None:
+    """`read_next_block`, or `read_next_event` without `is_whole`, for one thread beside the loop's: blocks are taken
+    as they arrive. Whatever else there is, the loop is to be asked for."""
+    ends_at = None if timeout is None else time.monotonic() + timeout
+    is_expected = False
+    while True:
+        found = reader._take(is_whole=is_whole)
+        if found is not None:
+            return found
+        left_s = None if ends_at is None else max(ends_at - time.monotonic(), 0.0)
+        if not reader._waits_for_blocks:
+            return Ask(left_s)
+        if not is_expected:
+            reader._news.expect()
+        elif not reader._news.wait_elsewhere(left_s):
+            reader._nothing()
+            return None
+        is_expected = not is_expected
 
 
 class EventRead(msgspec.Struct, frozen=True, gc=False):
@@ -156,48 +202,53 @@ def on_positions(predicate: Callable[[str, int], bool]) -> Condition:
     return find
 
 
-class Cursor:
-    """A block in the application's hands; `taken` counts the events taken from it.
+class Notices:
+    """What a reader tells besides events: checkpoints and resets.
 
-    With `is_whole`, the block is taken at once, and `confirmed` is up to where it is done already.
-    Only the application's thread counts up; others may look at any time.
-    """
+    A checkpoint is announced once, between two events; it is passed when the application next asks for more, at the
+    positions reached then. `passed`: by number, the positions at which checkpoints were passed that the group hasn't
+    recorded yet."""
 
-    __slots__ = ("block", "confirmed", "count", "is_whole", "offsets", "reads", "source", "taken")
+    def __init__(self) -> None:
+        self.passed: dict[int, dict[str, int]] = {}
+        self._waiting: deque[EventRead] = deque()
+        self._announced: dict[int, str] = {}  # checkpoints to be reported to the application
+        self._told: list[int] = []  # those reported last
 
-    def __init__(self, source: SegmentSource, block: EventBlock, *, is_whole: bool) -> None:
-        self.source, self.block, self.is_whole = source, block, is_whole
-        self.count = 0 if is_whole else len(block)
-        self.offsets: list[int] = [] if is_whole else block.offsets().tolist()
-        events = () if is_whole else block
-        self.reads = map(EventRead, events, repeat(None), repeat(source.segment), self.offsets)
-        self.taken = 0
-        self.confirmed = block.offset
-
-    def next(self) -> EventRead | None:
-        read = next(self.reads, None)
-        if read is not None:
-            self.taken += 1
-        return read
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
     @property
-    def given(self) -> int:
-        taken = self.taken
-        return self.offsets[taken] if taken < self.count else self.block.offset + self.block.size_bytes
+    def is_idle(self) -> bool:
+        """Whether none waits to be told, and none told last is to be passed."""
+        return not self._waiting and not self._told
 
-    @property
-    def done(self) -> int:
-        taken = self.taken
-        return self.offsets[taken - 1] if taken > 0 else self.confirmed
+    def take(self) -> EventRead:
+        """Remove and return the next notice for the application."""
+        notice = self._waiting.popleft()
+        if notice.checkpoint is not None:
+            self._told = [number for number, name in self._announced.items() if name == notice.checkpoint]
+        return notice
 
-    def rest(self) -> EventBlock | None:
-        """The events not taken yet; None if there are none."""
-        return part_of(self.block, self.taken, self.count) if self.taken < self.count else None
+    def pass_told(self, positions: Mapping[str, int]) -> bool:
+        """Note that the application asks for more, at these positions; return whether that passes a checkpoint."""
+        told, self._told = self._told, []
+        self.passed |= {number: dict(positions) for number in told}
+        return bool(told)
 
+    def reset(self) -> None:
+        """Announce that the group continues from elsewhere; waiting notices no longer matter."""
+        self._told.clear()
+        self._announced.clear()
+        self._waiting = deque([EventRead(is_reset=True)])
 
-def part_of(block: EventBlock, first: int, last: int) -> EventBlock:
-    """Events `first` to `last` of a block, without a copy."""
-    starts = block.starts
-    low = int(starts[first]) if first < len(starts) else len(block.data)
-    high = int(starts[last]) if last < len(starts) else len(block.data)
-    return EventBlock(block.data[low:high], starts[first:last] - low, block.offset + low)
+    def follow(self, state: GroupState, reader: str) -> bool:
+        """Announce new checkpoints, and forget what the group knows; return whether anything is new."""
+        pending = {one.number: one for one in state.pending_for(reader)}
+        self.passed = {number: at for number, at in self.passed.items() if number in pending}
+        self._announced = {number: name for number, name in self._announced.items() if number in pending}
+        new = [one for number, one in pending.items() if not one.is_silent and number not in self._announced]
+        for one in new:
+            self._announced[one.number] = one.name
+            self._waiting.append(EventRead(checkpoint=one.name))
+        return bool(new)

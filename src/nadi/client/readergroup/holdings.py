@@ -2,15 +2,20 @@
 
 At most one block, held by the cursor, or one gap is in the application's hands: its segment can't be given away, and
 only what lies before the gap, or before the event taken last, counts as done.
+
+The application may take blocks in a thread of its own, while the loop compares with the group's state. `lock` keeps
+them apart: held by either for as long as nothing may be taken, or for what has to be seen as it is at one moment.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import repeat
 
-from nadi.client.readergroup.event_reads import Cursor, part_of
+from nadi.client.readergroup.event_reads import EventRead
 from nadi.client.readergroup.plan import Completion
 from nadi.client.readergroup.source import Gap, SegmentSource
 from nadi.client.readergroup.state import GroupState
@@ -20,10 +25,54 @@ from nadi.limits import READ_AHEAD_BYTES
 from nadi.model.event import EventBlock, joined
 
 
+class Cursor:
+    """A block in the application's hands; `taken` counts the events taken from it.
+
+    With `is_whole`, the block is taken at once, and `confirmed` is up to where it is done already.
+    Only the application's thread counts up; others may look at any time.
+    """
+
+    __slots__ = ("block", "confirmed", "count", "is_whole", "offsets", "reads", "source", "taken")
+
+    def __init__(self, source: SegmentSource, block: EventBlock, *, is_whole: bool) -> None:
+        self.source, self.block, self.is_whole = source, block, is_whole
+        self.count = 0 if is_whole else len(block)
+        self.offsets: list[int] = [] if is_whole else block.offsets().tolist()
+        events = () if is_whole else block
+        self.reads = map(EventRead, events, repeat(None), repeat(source.segment), self.offsets)
+        self.taken = 0
+        self.confirmed = block.offset
+
+    def first(self) -> EventRead | None:
+        """What the application gets first: all of the block, or its first event."""
+        return EventRead(None, self.block, self.source.segment, self.block.offset) if self.is_whole else self.next()
+
+    def next(self) -> EventRead | None:
+        read = next(self.reads, None)
+        if read is not None:
+            self.taken += 1
+        return read
+
+    @property
+    def given(self) -> int:
+        taken = self.taken
+        return self.offsets[taken] if taken < self.count else self.block.offset + self.block.size_bytes
+
+    @property
+    def done(self) -> int:
+        taken = self.taken
+        return self.offsets[taken - 1] if taken > 0 else self.confirmed
+
+    def rest(self) -> EventBlock | None:
+        """The events not taken yet; None if there are none."""
+        return _part_of(self.block, self.taken, self.count) if self.taken < self.count else None
+
+
 class Holdings:
     """`purpose` names the connections for reading the segments; `news` is called when something arrives."""
 
     def __init__(self, stores: SegmentStores, purpose: str, news: Callable[[], None]) -> None:
+        self.lock = threading.RLock()
         self.cursor: Cursor | None = None
         self.most_events = sys.maxsize  # taken at once
         self._at_gap: SegmentSource | None = None
@@ -36,7 +85,7 @@ class Holdings:
     def follow(self, state: GroupState, reader: str, *, anew: bool = False) -> bool:
         """Hold the segments that the state assigns, new ones from their recorded offsets (`anew`: all of them).
 
-        Return whether what is in hand was lost with its segment.
+        Return whether what is in hand was lost with its segment. Call it with the lock held.
         """
         owned = state.owned_by(reader)
         lost = self._stop([name for name in self._sources if anew or name not in owned])
@@ -65,7 +114,8 @@ class Holdings:
         return self._sources.keys()
 
     def close(self) -> None:
-        self._stop(list(self._sources))
+        with self.lock:
+            self._stop(list(self._sources))
         self._stores.release(self._purpose)
 
     def _stop(self, names: Iterable[str]) -> bool:
@@ -95,10 +145,37 @@ class Holdings:
         return None
 
     def take(self, source: SegmentSource, count: int, *, is_whole: bool) -> Cursor:
-        """Take the first `count` events of the source's next block in hand; the rest of it stays."""
+        """Take the first `count` events of the source's next block in hand; the rest of it stays, and what was in hand
+        before is done. Call it with the lock held."""
+        self.put_back()
         block = _taken(source, min(count, self.most_events))
         self.cursor = Cursor(source, block, is_whole=is_whole)
         return self.cursor
+
+    def take_next(self, *, is_whole: bool) -> Cursor | None:
+        """Count what is in hand as done, and take the next block in hand; None, with nothing changed but that, if the
+        loop has to look first: something else comes next than a block, or nothing has arrived. For any thread."""
+        with self.lock:
+            self.put_back()
+            for _ in range(len(self._turn)):
+                source = self._turn[0]
+                if not source.is_frozen and (item := source.peek()) is not None:
+                    if isinstance(item, Gap):
+                        return None
+                    self._turn.rotate(-1)
+                    return self.take(source, len(item), is_whole=is_whole)
+                self._turn.rotate(-1)
+        return None
+
+    @property
+    def has_but_blocks(self) -> bool:
+        """Whether there is a gap, an error or a segment's end, which the loop has to see to."""
+        with self.lock:
+            return any(
+                source.error is not None or source.has_ended or isinstance(source.peek(), Gap)
+                for source in self._sources.values()
+                if not source.is_frozen
+            )
 
     def take_more(self) -> bool:
         """Add to the whole block in hand what follows it, up to `most_events`; return whether anything has arrived."""
@@ -131,16 +208,17 @@ class Holdings:
 
     def put_back(self) -> None:
         """Count what is in hand as done; events of a block that weren't taken go back to its segment."""
-        at_gap, self._at_gap = self._at_gap, None
-        if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
-            at_gap.pass_gap()
-        cursor, self.cursor = self.cursor, None
-        if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
-            return
-        cursor.source.given = cursor.given
-        rest = cursor.rest()
-        if rest is not None:
-            cursor.source.put_back(rest)
+        with self.lock:
+            at_gap, self._at_gap = self._at_gap, None
+            if at_gap is not None and self._sources.get(at_gap.segment) is at_gap:
+                at_gap.pass_gap()
+            cursor, self.cursor = self.cursor, None
+            if cursor is None or self._sources.get(cursor.source.segment) is not cursor.source:
+                return
+            cursor.source.given = cursor.given
+            rest = cursor.rest()
+            if rest is not None:
+                cursor.source.put_back(rest)
 
     # --- how far ----------------------------------------------------------------------------
 
@@ -152,17 +230,19 @@ class Holdings:
 
     def given(self) -> dict[str, int]:
         """Up to where each segment was handed to the application."""
-        given = {name: source.given for name, source in self._sources.items()}
-        if self.cursor is not None and self.in_hand is not None:
-            given[self.in_hand] = self.cursor.given
-        return given
+        with self.lock:
+            given = {name: source.given for name, source in self._sources.items()}
+            if self.cursor is not None and self.in_hand is not None:
+                given[self.in_hand] = self.cursor.given
+            return given
 
     def done(self) -> dict[str, int]:
         """Up to where the application has finished with each segment."""
-        done = {name: source.given for name, source in self._sources.items()}
-        if self.cursor is not None and self.in_hand is not None:
-            done[self.in_hand] = self.cursor.done
-        return done
+        with self.lock:
+            done = {name: source.given for name, source in self._sources.items()}
+            if self.cursor is not None and self.in_hand is not None:
+                done[self.in_hand] = self.cursor.done
+            return done
 
     def completed(self) -> Mapping[str, Completion]:
         """The segments that were returned up to their ends."""
@@ -174,6 +254,14 @@ def _taken(source: SegmentSource, count: int) -> EventBlock:
     """The first `count` events of the source's next block; the rest stays there."""
     block = source.take()
     if count < len(block):
-        source.put_back(part_of(block, count, len(block)))
-        block = part_of(block, 0, count)
+        source.put_back(_part_of(block, count, len(block)))
+        block = _part_of(block, 0, count)
     return block
+
+
+def _part_of(block: EventBlock, first: int, last: int) -> EventBlock:
+    """Events `first` to `last` of a block, without a copy."""
+    starts = block.starts
+    low = int(starts[first]) if first < len(starts) else len(block.data)
+    high = int(starts[last]) if last < len(starts) else len(block.data)
+    return EventBlock(block.data[low:high], starts[first:last] - low, block.offset + low)

@@ -139,7 +139,7 @@ class OutputReader(EventReader):
 
     # --- inside -----------------------------------------------------------------------------
 
-    async def _take(self, is_whole: bool) -> EventRead | None:
+    async def _find(self, is_whole: bool) -> EventRead | None:
         state = self._state
         if state.outputs:
             for segment in state.owned_by(self.name):
@@ -147,7 +147,7 @@ class OutputReader(EventReader):
                 if output is not None and output != self._settled.get(segment):
                     self._unsettled = Unsettled(segment, output)
                     raise _UnsettledFound
-        return await super()._take(is_whole)
+        return await super()._find(is_whole)
 
     def _change(self, state: GroupState) -> GroupState:
         return super()._change(self._without_settled(state))

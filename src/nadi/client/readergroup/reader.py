@@ -7,6 +7,8 @@ one update. Reading itself waits for it only when the group's guarantees require
 What was handed to the application counts as done when the application asks for more: only that is
 recorded, and a segment is given away only when nothing of it is in the application's hands. So if this
 reader dies, another repeats what may be unfinished, and nothing else.
+
+An application in another thread takes blocks by itself (`next_elsewhere`), as long as nothing else comes first.
 """
 
 from __future__ import annotations
@@ -15,15 +17,14 @@ import asyncio
 import itertools
 import logging
 import time
-import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from nadi.client.control.arguments import check_timeout, checked
-from nadi.client.readergroup.event_reads import Condition, EventRead, Reading
+from nadi.client.readergroup.event_reads import Condition, EventRead, Notices, Reading
 from nadi.client.readergroup.holdings import Holdings
-from nadi.client.readergroup.notices import Notices
+from nadi.client.readergroup.membership import Membership
 from nadi.client.readergroup.plan import Facts, plan
 from nadi.client.readergroup.retention import Releases
 from nadi.client.readergroup.source import Gap, SegmentSource
@@ -32,6 +33,7 @@ from nadi.client.readergroup.stored_state import StoredGroupState
 from nadi.client.readergroup.updates import Complete, CreateCheckpoint, Leave, Pass, Release
 from nadi.client.readergroup.watch import Watch
 from nadi.client.reading.damage import RAISE, OnDamage
+from nadi.client.reading.news import News
 from nadi.client.reading.watermarks import TimeWindow, TimeWindows
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import (
@@ -71,7 +73,7 @@ class EventReader(Reading[EventRead]):
     ) -> None:
         self.name, self._on_damage = name, on_damage
         self._stores, self._shared, self._token, self._state = stores, shared, token, state
-        self._news, self._wake = asyncio.Event(), asyncio.Event()
+        self._news, self._wake = News(), asyncio.Event()
         self._holdings = Holdings(stores, f"group reader {next(_ids)}", self._news.set)
         self._attention = False  # something other than the block's next event needs handling
         self._notices = Notices()
@@ -91,6 +93,28 @@ class EventReader(Reading[EventRead]):
     def _next_ready(self) -> EventRead | None:
         cursor = self._holdings.cursor
         return None if cursor is None or self._attention else cursor.next()
+
+    def _take(self, *, is_whole: bool) -> EventRead | None:
+        with self._holdings.lock:
+            if not self._is_undisturbed:
+                return None
+            cursor = self._holdings.take_next(is_whole=is_whole)
+        return None if cursor is None else cursor.first()
+
+    @property
+    def _waits_for_blocks(self) -> bool:
+        with self._holdings.lock:
+            return self._is_undisturbed and not self._state.is_completed and not self._holdings.has_but_blocks
+
+    @property
+    def _is_undisturbed(self) -> bool:
+        """Whether nothing but events is to be told now, and nobody but the application to be asked."""
+        is_told = self._attention or self._closed or self._error is not None or not self._notices.is_idle
+        return not is_told and not self._conditions and self._silence_s <= self._patience_s
+
+    def _nothing(self) -> None:
+        if self._unanswered > 1:  # once may be this process's own sleep
+            raise self._no_word()
 
     async def read_next_event(self, timeout: float | None = None) -> EventRead | None:
         found = self._next_ready()
@@ -116,7 +140,7 @@ class EventReader(Reading[EventRead]):
                         continue
                     if self._notices:
                         return self._notices.take()
-                    found = await self._take(is_whole)
+                    found = await self._find(is_whole)
                     if found is not None:
                         return found
                     if self._state.is_completed:
@@ -127,9 +151,9 @@ class EventReader(Reading[EventRead]):
         except RequestTimeoutError:
             raise
         except TimeoutError:
-            if self._unanswered > 1:  # once may be this process's own sleep
-                raise self._no_word() from None
-            return None
+            pass
+        self._nothing()
+        return None
 
     def _no_word(self) -> RequestTimeoutError:
         why = self._stores.waits_for() or "is the server there?"
@@ -161,7 +185,7 @@ class EventReader(Reading[EventRead]):
         if self._notices.pass_told(self._holdings.given()):
             self._wake.set()
 
-    async def _take(self, is_whole: bool) -> EventRead | None:
+    async def _find(self, is_whole: bool) -> EventRead | None:
         """The next event, block or gap of any segment; None if none has arrived."""
         while (source := self._holdings.next_source()) is not None:
             item = source.peek()
@@ -173,9 +197,9 @@ class EventReader(Reading[EventRead]):
             assert item is not None
             count = len(item) if not self._conditions else await self._up_to_a_condition(source, item)
             if count > 0:
-                cursor = self._holdings.take(source, count, is_whole=is_whole)
-                block = cursor.block
-                return EventRead(None, block, source.segment, block.offset) if is_whole else cursor.next()
+                with self._holdings.lock:
+                    if source.peek() is item:  # else another thread has it, where Ctrl-C ended the wait for this one
+                        return self._holdings.take(source, count, is_whole=is_whole).first()
         return None
 
     async def _up_to_a_condition(self, source: SegmentSource, block: EventBlock) -> int:
@@ -250,10 +274,11 @@ class EventReader(Reading[EventRead]):
     def _change(self, state: GroupState) -> GroupState:
         """The next state as this reader wants it; segments it would give away are frozen until that is decided."""
         state.member(self.name, self._token)
-        planned, updates = plan(state, self.name, self._facts(state))
-        owned = state.owned_by(self.name) if state.generation == self._state.generation else {}
-        going = {update.segment for update in updates if isinstance(update, Release | Complete)}
-        self._holdings.freeze([name for name in self._holdings.segments if name not in owned or name in going])
+        with self._holdings.lock:  # nothing may be taken of what is given away
+            planned, updates = plan(state, self.name, self._facts(state))
+            owned = state.owned_by(self.name) if state.generation == self._state.generation else {}
+            going = {update.segment for update in updates if isinstance(update, Release | Complete)}
+            self._holdings.freeze([name for name in self._holdings.segments if name not in owned or name in going])
         return planned
 
     def _facts(self, state: GroupState) -> Facts:
@@ -280,16 +305,18 @@ class EventReader(Reading[EventRead]):
 
     def _reconcile(self, state: GroupState) -> None:
         """Read exactly the segments that the state assigns to this reader."""
-        before, self._state = self._state, state
-        self._synced_at, self._unanswered = time.monotonic(), 0
+        before = self._state
+        with self._holdings.lock:  # what is lost, and what is to be told, goes before what can be taken
+            self._state = state
+            self._synced_at, self._unanswered = time.monotonic(), 0
+            is_reset = state.generation != before.generation
+            if is_reset:
+                self._notices.reset()
+            is_lost = self._holdings.follow(state, self.name, anew=is_reset)
+            if self._notices.follow(state, self.name) or is_reset or is_lost:
+                self._attention = True
         if state.readers.get(self.name) != before.readers.get(self.name):
             self._reported_at = self._synced_at
-        is_reset = state.generation != before.generation
-        if is_reset:
-            self._notices.reset()
-        is_lost = self._holdings.follow(state, self.name, anew=is_reset)
-        if self._notices.follow(state, self.name) or is_reset or is_lost:
-            self._attention = True
         self._conditions = {
             name: condition for name, condition in self._conditions.items() if state.checkpoint(name) is None
         }
@@ -306,10 +333,11 @@ class EventReader(Reading[EventRead]):
     async def close(self, *, is_done: bool = True, timeout: float = 5.0) -> None:
         if self._closed:
             return
-        if is_done:
-            self._holdings.put_back()
-            self._pass_told()
-        self._closed = True
+        with self._holdings.lock:
+            self._closed = True  # before what is in hand is counted as done: nothing is taken after that
+            if is_done:
+                self._holdings.put_back()
+                self._pass_told()
         self._wake.set()
         self._news.set()
         try:
@@ -324,8 +352,9 @@ class EventReader(Reading[EventRead]):
         held = state.readers.get(self.name)
         if held is None or held.token != self._token:
             return state
-        facts = self._facts(state)
-        self._holdings.freeze(self._holdings.segments)
+        with self._holdings.lock:
+            facts = self._facts(state)
+            self._holdings.freeze(self._holdings.segments)
         return plan(state, self.name, replace(facts, is_leaving=True))[0]
 
 
@@ -358,40 +387,3 @@ def drop_out(reader: EventReader) -> None:
     reader._membership.cancel()
     reader._holdings.close()
     reader._news.set()
-
-
-class Membership:
-    """A reader's part in its group. It also ends if the reader is dropped without `close`, say after an error, or the
-    reader would block its segments and every checkpoint forever. Its task references the reader only during a look."""
-
-    def __init__(self, reader: EventReader, wake: asyncio.Event, let_go: Callable[[], Awaitable[None]]) -> None:
-        self._reader, self._wake, self._let_go = weakref.ref(reader), wake, let_go
-        self._task = asyncio.create_task(self._keep_up())
-
-    @property
-    def is_over(self) -> bool:
-        return self._task.done()
-
-    def cancel(self) -> None:
-        self._task.cancel()
-
-    async def end(self, timeout_s: float) -> None:
-        """Leave the group; what the reader returned last does not count as done."""
-        reader = self._reader()
-        if reader is not None:
-            await reader.close(is_done=False, timeout=timeout_s)
-            return
-        self._wake.set()
-        await asyncio.wait([self._task], timeout=timeout_s)
-
-    async def _keep_up(self) -> None:
-        while (reader := self._reader()) is not None:
-            self._wake.clear()
-            pause_s = await reader._look()
-            if pause_s is None:
-                return
-            del reader
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await self._wake.wait()
-        await self._let_go()

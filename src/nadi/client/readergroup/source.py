@@ -1,7 +1,7 @@
 """One segment as a reader of a group reads it: blocks read ahead, up to a bound, and how far they were returned.
 
 A task fills the queue. If data was truncated away or is damaged, it notes the gap and continues after it; at the
-segment's end it asks for the successors.
+segment's end it asks for the successors. What was read is taken in any thread, one at a time: `Holdings` sees to that.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from nadi.client.readergroup.plan import Completion
@@ -63,14 +64,14 @@ class SegmentSource:
         self._ahead = ReadAhead(stores, keys.segment, purpose=purpose, news=news)
         self._gaps: deque[Gap] = deque()
         self._successors: tuple[NamedRange, ...] | None = None
+        self._loop = asyncio.get_running_loop()
         self._task = asyncio.create_task(self._run(start))
 
     def peek(self) -> EventBlock | Gap | None:
         """The next block or gap, whichever lies first, or None if nothing has arrived."""
-        block, gaps = self._ahead.peek(), self._gaps
-        if gaps and not (block is not None and block.offset < gaps[0].from_offset):
-            return gaps[0]
-        return block
+        gap = self._gaps[0] if self._gaps else None  # first: what lies before it has arrived earlier
+        block = self._ahead.peek()
+        return block if gap is None or (block is not None and block.offset < gap.from_offset) else gap
 
     def pass_gap(self) -> None:
         """Continue after the gap that comes next."""
@@ -79,7 +80,11 @@ class SegmentSource:
 
     def take(self) -> EventBlock:
         """Remove and return the next block; the caller moves `given`."""
-        return self._ahead.take()
+        block = self._ahead.pop()
+        if self._ahead.is_held_back:
+            with suppress(RuntimeError):  # the loop has ended, and the reading with it
+                self._loop.call_soon_threadsafe(self._ahead.go_on)
+        return block
 
     def put_back(self, block: EventBlock) -> None:
         """Put back the rest of a block that was taken."""
@@ -91,6 +96,11 @@ class SegmentSource:
         if self._successors is None or self.peek() is not None:
             return None
         return Completion(self.given, self._successors)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of it was read, if not returned."""
+        return self._successors is not None
 
     def try_again(self) -> None:
         """Ask again, if the server was away."""

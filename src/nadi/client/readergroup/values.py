@@ -12,12 +12,12 @@ from typing import Generic, TypeVar
 import msgspec
 
 from nadi.client.control.arguments import checked
-from nadi.client.readergroup.event_reads import EventRead, Reading, next_ready_of
+from nadi.client.readergroup.event_reads import EventRead, Reading
 from nadi.client.readergroup.reader import EventReader, block_in_hand, time_window_at
 from nadi.client.readergroup.source import Gap
 from nadi.client.reading.watermarks import TimeWindow
 from nadi.client.serializers.codec import EventDecoder
-from nadi.client.serializers.values import ValueEvent
+from nadi.client.serializers.values import ValueEvent, values_of
 from nadi.naming import parse_segment_name
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
     def __init__(self, reader: EventReader, decoders: Mapping[str, EventDecoder[T]]) -> None:
         """decoders: one for each stream of the group."""
         self.name = reader.name
-        self._next_of_reader = next_ready_of(reader)
+        self._news, self._next_of_reader, self._take_of_reader = reader._news, reader._next_ready, reader._take
         self._reader, self._decoders = reader, decoders
         self._held: EventRead | None = None  # read, but its schema hasn't arrived yet
         self._decode: Callable[[bytes], T]  # of the block in hand
@@ -61,6 +61,25 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
             return None
         read = self._next_of_reader()
         return None if read is None else self._value_of(read)
+
+    def _take(self, *, is_whole: bool) -> ValueRead[T] | None:
+        read = None if self._held is not None else self._take_of_reader(is_whole=is_whole)
+        if read is None:
+            return None
+        block = block_in_hand(self._reader)
+        decode = None if block is None else self._decoder_of(read).at_hand(block)
+        if decode is None:
+            self._held = read
+            return None
+        self._decode = decode
+        return self._value_of(read)
+
+    @property
+    def _waits_for_blocks(self) -> bool:
+        return self._held is None and self._reader._waits_for_blocks
+
+    def _nothing(self) -> None:
+        self._reader._nothing()
 
     async def read_next_event(self, timeout: float | None = None) -> ValueRead[T] | None:
         found = self._next_ready()
@@ -78,19 +97,20 @@ class GroupValueReader(Reading[ValueRead[T]], Generic[T]):
     async def _open_held(self) -> ValueRead[T] | None:
         read, block = self._held, block_in_hand(self._reader)
         if read is not None and block is not None and (read.event is not None or read.block is not None):
-            scope, stream, self._segment_id = parse_segment_name(read.segment)
-            self._decode = await self._decoders[f"{scope}/{stream}"].prepare(block)
+            self._decode = await self._decoder_of(read).prepare(block)
         self._held = None
         return None if read is None else self._value_of(read)
+
+    def _decoder_of(self, read: EventRead) -> EventDecoder[T]:
+        scope, stream, self._segment_id = parse_segment_name(read.segment)
+        return self._decoders[f"{scope}/{stream}"]
 
     def _value_of(self, read: EventRead) -> ValueRead[T]:
         if read.event is not None:
             event = ValueEvent(read.event, self._segment_id, read.offset, self._decode)
             return ValueRead(event, None, read.segment, read.offset)
         if read.block is not None:
-            segment_id, decode = self._segment_id, self._decode
-            places = read.block.offsets().tolist()
-            events = [ValueEvent(data, segment_id, at, decode) for at, data in zip(places, read.block, strict=True)]
+            events = values_of(self._segment_id, read.block, read.block.events(), self._decode)
             return ValueRead(None, events, read.segment, read.offset)
         return ValueRead(
             None, None, read.segment, read.offset, read.checkpoint, read.gap, read.is_reset, read.is_read_completed

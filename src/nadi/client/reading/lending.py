@@ -21,7 +21,7 @@ Found = tuple[int, EventBlock] | NadiError | None
 
 
 class Lending(Generic[_Source]):
-    """`take` is for the other thread, `is_open` and everything else for the loop's."""
+    """`take`, or `get` and `count`, are for the other thread, `is_open` and everything else for the loop's."""
 
     def __init__(self) -> None:
         self.is_open = True  # until an end or an error was put in; whoever takes that opens it again
@@ -52,11 +52,19 @@ class Lending(Generic[_Source]):
 
     def take(self, timeout: float | None) -> Found:
         """The next block, error or end; TimeoutError if none comes within `timeout` seconds."""
+        found = self.get(timeout)
+        if isinstance(found, tuple):
+            self.count()
+        return found
+
+    def get(self, timeout: float | None) -> Found:
+        """`take`, but a block counts as taken only with `count`."""
         check_timeout(timeout)
         try:
-            found = self._found.get(timeout=timeout)
+            return self._found.get(timeout=timeout)
         except Empty:
             raise TimeoutError from None
-        if isinstance(found, tuple):
-            self._taken += 1
-        return found
+
+    def count(self) -> None:
+        """Another block was taken."""
+        self._taken += 1

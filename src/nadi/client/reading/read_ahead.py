@@ -40,9 +40,10 @@ class ReadAhead:
         self.blocks: deque[EventBlock] = deque()
         self.reached = 0
         self._stores, self._segment, self._purpose, self._news = stores, segment, purpose, news
-        self._size_bytes = 0
+        self._put_bytes = self._taken_bytes = 0  # so far: the former by the loop, the latter by whoever takes
         self._most_bytes = READ_AHEAD_BYTES
         self._room = asyncio.Event()
+        self._waits = False  # it reads no further until `_room` is set
 
     def peek(self) -> EventBlock | None:
         """The next block, joined with small ones that wait after it, so that a late reader catches up."""
@@ -53,25 +54,40 @@ class ReadAhead:
 
     def take(self) -> EventBlock:
         """Take what `peek` returns, which must not be None."""
+        block = self.pop()
+        self.go_on()
+        return block
+
+    def pop(self) -> EventBlock:
+        """`take`, in any thread; if the reading `is_held_back` then, have the loop call `go_on`."""
         self.peek()
         block = self.blocks.popleft()
-        self.make_room(block)
+        self._taken_bytes += block.size_bytes
         return block
 
     def make_room(self, block: EventBlock) -> None:
         """Stop counting a block that was taken out of `blocks` earlier."""
-        self._size_bytes -= block.size_bytes
+        self._taken_bytes += block.size_bytes
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Read on, if there is room again."""
         self._room.set()
 
     @property
     def is_full(self) -> bool:
         """Whether it reads no further until a block is taken."""
-        return self._size_bytes >= self._most_bytes
+        return self._put_bytes - self._taken_bytes >= self._most_bytes
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it has room, but waits for `go_on`."""
+        return self._waits and not self.is_full
 
     def put_back(self, block: EventBlock) -> None:
-        """Put the rest of a taken block back in front."""
+        """Put the rest of a taken block back in front; in any thread, like `pop`."""
         self.blocks.appendleft(block)
-        self._size_bytes += block.size_bytes
+        self._taken_bytes -= block.size_bytes
 
     def _join(self) -> None:
         """Make one block of the first ones, as far as they are adjacent and small."""
@@ -113,16 +129,22 @@ class ReadAhead:
         ) as pieces:
             async for data in pieces:
                 for block in assembler.feed(data):
+                    self._put_bytes += block.size_bytes
                     self.blocks.append(block)
-                    self._size_bytes += block.size_bytes
                 self.reached = assembler.offset
                 if self.blocks:
                     self._news()
-                while self.is_full:
-                    self._room.clear()
-                    await self._room.wait()
+                await self._wait_for_room()
         if assembler.is_within_event:
             raise ProtocolError(f"segment {self._segment} ends within an event")
+
+    async def _wait_for_room(self) -> None:
+        while self.is_full:
+            self._room.clear()
+            self._waits = True
+            if self.is_full:  # still: who took a block in another thread before this didn't know that anybody waits
+                await self._room.wait()
+            self._waits = False
 
 
 async def following(stores: SegmentStores, scope: str, stream: str, segment_id: int) -> list[SegmentRange]:

@@ -30,6 +30,10 @@ HEADER_BYTES = _HEADER.size
 class EventDecoder(Protocol[T_co]):
     """Reads events of one stream with one serializer."""
 
+    def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T_co] | None:
+        """Return what `prepare` would, for any thread; None if something has to be fetched for it."""
+        ...
+
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T_co]:
         """Return what reads these events (and no others), raising SerializationError or another error that fits."""
         ...
@@ -64,6 +68,9 @@ class _PlainDecoder(Generic[T]):
     def __init__(self, serializer: Serializer[T]) -> None:
         self._deserialize = serializer.deserialize
 
+    def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
+        return self._deserialize
+
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
         return self._deserialize
 
@@ -75,6 +82,14 @@ class _SchemaDecoder(Generic[T]):
         self._group, self._serializer = group, serializer
         self._known: dict[bytes, Callable[[bytes], T]] = {}  # by header, the least recently used first
 
+    def at_hand(self, events: Iterable[bytes]) -> Callable[[bytes], T] | None:
+        headers = {event[:HEADER_BYTES] for event in events}
+        if not headers <= self._known.keys():
+            return None
+        of_block = {header: self._known.pop(header) for header in headers}
+        self._known |= of_block
+        return _by_header(of_block)
+
     async def prepare(self, events: Iterable[bytes]) -> Callable[[bytes], T]:
         of_block: dict[bytes, Callable[[bytes], T]] = {}
         for header in {event[:HEADER_BYTES] for event in events}:
@@ -82,7 +97,7 @@ class _SchemaDecoder(Generic[T]):
             of_block[header] = self._known[header] = read
         while len(self._known) > SCHEMA_CACHE_DECODERS:
             del self._known[next(iter(self._known))]
-        return lambda event: of_block[event[:HEADER_BYTES]](event[HEADER_BYTES:])
+        return _by_header(of_block)
 
     async def _reader_of(self, header: bytes) -> Callable[[bytes], T]:
         if len(header) < HEADER_BYTES or header[:2] != MAGIC:
@@ -111,6 +126,10 @@ class _SchemaDecoder(Generic[T]):
                 lambda: SchemaIncompatibleError(what, problems, "Read such events with a schema that takes both")
             )
         return own.decoder(definition)
+
+
+def _by_header(readers: dict[bytes, Callable[[bytes], T]]) -> Callable[[bytes], T]:
+    return lambda event: readers[event[:HEADER_BYTES]](event[HEADER_BYTES:])
 
 
 def _failing(error: Callable[[], NadiError]) -> Callable[[bytes], NoReturn]:

@@ -140,11 +140,10 @@ class ValueReader(Generic[T]):
                 return None
             self._held = (before, *found)
         _, segment_id, block = self._held
-        payloads = list(block)
+        payloads = block.events()
         decode = await self._decoder.prepare(payloads)
         self._held = None
-        offsets = block.offsets().tolist()
-        return [ValueEvent(data, segment_id, offset, decode) for offset, data in zip(offsets, payloads, strict=True)]
+        return values_of(segment_id, block, payloads, decode)
 
     async def __aiter__(self) -> AsyncIterator[list[ValueEvent[T]]]:
         while (events := await self.next_events()) is not None:
@@ -166,3 +165,23 @@ class ValueReader(Generic[T]):
     def close(self) -> None:
         """Close at once; whoever waits in `next_events` gets ClosedError."""
         self._reader.close()
+
+
+def values_of(
+    segment_id: int, block: EventBlock, payloads: list[bytes], decode: Callable[[bytes], T]
+) -> list[ValueEvent[T]]:
+    """The events of a block, whose payloads these are."""
+    offsets = block.offsets().tolist()
+    return [ValueEvent(data, segment_id, offset, decode) for offset, data in zip(offsets, payloads, strict=True)]
+
+
+# --- what the rest of the client asks of a reader ---------------------------------------------
+
+
+def reader_of(reader: ValueReader[Any]) -> SliceReader:
+    """The reader of blocks under it."""
+    return reader._reader
+
+
+def decoder_of(reader: ValueReader[T]) -> EventDecoder[T]:
+    return reader._decoder

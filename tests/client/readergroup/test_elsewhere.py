@@ -1,0 +1,226 @@
+"""The application's thread takes blocks by itself, while the client's loop keeps up with the group."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from nadi.client import EventReader, GroupValueReader, ReaderGroup, ReaderGroupManager, StreamManager, aio
+from nadi.client.blocking.face import Face
+from nadi.client.readergroup.plan import plan
+from nadi.client.reading.news import News
+from nadi.client.serializers import Text
+from nadi.errors import ClosedError
+from nadi.limits import MIB
+
+from .support import in_order, new_group, new_stream, until, write
+
+
+@contextmanager
+def asked(monkeypatch: pytest.MonkeyPatch, face: Face[Any]) -> Iterator[list[object]]:
+    """What the loop is asked for and waited for."""
+    asked: list[object] = []
+    run = face._thread.run
+
+    def counting(work: Any) -> Any:
+        asked.append(work)
+        return run(work)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(face._thread, "run", counting)
+        yield asked
+
+
+@pytest.mark.parametrize("by", ["events", "blocks", "values", "blocks of values"])
+def test_at_the_tail_the_loop_is_not_asked(
+    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    stream = new_stream(manager, 2)
+    group = new_group(groups, stream, checkpoint_interval_ms=0)
+    made: EventReader | GroupValueReader[str]
+    made = group.create_reader("r", serializer=Text()) if "values" in by else group.create_reader("r")
+    with manager.create_writer("sc", stream) as writer, made as reader:
+        until(lambda: len(reader.positions()) == 2)
+        read_next: Callable[[float], Any] = reader.read_next_block if "blocks" in by else reader.read_next_event
+        with asked(monkeypatch, reader) as requests:
+            for number in range(30):
+                writer.write_event(b"%d" % number, f"k{number}")
+                read = read_next(10)
+                assert [getattr(event, "data", event) for event in read.events] == [b"%d" % number]
+            assert read_next(0.01) is None
+        assert requests == []
+
+
+def test_nothing_is_taken_while_the_loop_decides_what_is_given_away(
+    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = new_stream(manager, 1, 10)
+    with new_group(groups, stream).create_reader("r") as reader:
+        until(lambda: len(reader.positions()) == 1)
+        decides, decided = threading.Event(), threading.Event()
+
+        def slowly(*given: Any) -> Any:
+            decides.set()
+            decided.wait(10)
+            return plan(*given)
+
+        with monkeypatch.context() as patched, ThreadPoolExecutor(1) as threads:
+            patched.setattr("nadi.client.readergroup.reader.plan", slowly)
+            assert decides.wait(10)
+            taking = threads.submit(reader.read_next_block, 10)
+            time.sleep(0.3)
+            assert not taking.done()
+            decided.set()
+            read = taking.result(10)
+        assert read is not None
+        assert read.block is not None
+
+
+def test_a_reader_without_word_of_its_group_asks_before_it_takes_more(
+    manager: StreamManager, groups: ReaderGroupManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = new_stream(manager, 1)
+    with new_group(groups, stream, refresh_ms=5000, dead_after_ms=20_000).create_reader("r") as reader:
+        until(lambda: len(reader.positions()) == 1)
+        write(manager, stream, 0, 1)
+        core = reader._core
+        assert isinstance(core, aio.EventReader)
+        time.sleep(0.2)
+        core._synced_at -= 100
+        with asked(monkeypatch, reader) as requests:
+            read = reader.read_next_block(10)
+        assert read is not None
+        assert read.block is not None
+        assert len(requests) == 1
+        assert core._silence_s < 10
+
+
+def test_a_slow_application_holds_the_reading_back_and_gets_everything(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 1)
+    with manager.create_writer("sc", stream) as writer:
+        for _ in range(40):
+            writer.write_batch([bytes(1000)] * 1000, "k")
+    with new_group(groups, stream).create_reader("r") as reader:
+        core = reader._core
+        assert isinstance(core, aio.EventReader)
+        until(lambda: len(reader.positions()) == 1)
+        (source,) = core._holdings._sources.values()
+        ahead = source._ahead
+        until(lambda: ahead._waits)
+        assert ahead._put_bytes < 30 * MIB
+        count = 0
+        while count < 40_000:
+            read = reader.read_next_block(10)
+            assert read is not None
+            assert read.block is not None
+            count += len(read.block)
+        assert ahead._put_bytes == ahead._taken_bytes
+
+
+def test_a_checkpoint_wakes_who_waits_and_is_passed_by_asking_for_more(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 2, 10)
+    group = new_group(groups, stream)
+    with group.create_reader("r") as reader, ThreadPoolExecutor(2) as threads:
+        while reader.read_next_block(1.0) is not None:
+            pass
+        waiting = threads.submit(reader.read_next_block)
+        checkpoint = threads.submit(group.initiate_checkpoint, "here")
+        told = waiting.result(10)
+        assert told is not None
+        assert told.checkpoint == "here"
+        assert reader.read_next_block(0.5) is None
+        tail = manager.stream_info("sc", stream).tail
+        assert checkpoint.result(10).stream_cuts == {f"sc/{stream}": tail}
+        write(manager, stream, 10, 20)
+        found: list[int] = []
+        while (read := reader.read_next_block(1.0)) is not None:
+            found += map(int, read.events)
+        assert sorted(found) == list(range(10, 20))
+
+
+def test_a_reader_of_blocks_continues_within_a_block_of_events(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    stream = new_stream(manager, 1, 20)
+    with new_group(groups, stream).create_reader("r") as reader:
+        until(lambda: len(reader.positions()) == 1)
+        ones = [read.event for _ in range(3) if (read := reader.read_next_event(10)) is not None]
+        read = reader.read_next_block(10)
+        assert read is not None
+        assert ones + read.events == [b"%d" % number for number in range(20)]
+        assert reader.positions() == {read.segment: manager.stream_info("sc", stream).tail.positions[0]}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_readers_that_come_and_go_give_each_event_once_and_in_order(
+    manager: StreamManager, groups: ReaderGroupManager, seed: int
+) -> None:
+    stream, count = new_stream(manager, 8), 4000
+    group = new_group(groups, stream, refresh_ms=100, dead_after_ms=20_000, checkpoint_interval_ms=300)
+    found: list[int] = []
+    adding = threading.Lock()
+
+    def read_for_a_while(name: str, choice: random.Random) -> None:
+        while len(found) < count:
+            with group.create_reader(name) as reader:
+                read_next = choice.choice([reader.read_next_event, reader.read_next_block])
+                ends = time.monotonic() + choice.uniform(0.2, 1.0)
+                while time.monotonic() < ends and len(found) < count:
+                    read = read_next(0.05)
+                    with adding:  # before the next is asked for, which is when another reader may have its segment
+                        found.extend(map(int, read.events if read is not None else ()))
+
+    with ThreadPoolExecutor(3) as threads:
+        readers = [threads.submit(read_for_a_while, f"r{n}", random.Random(10 * seed + n)) for n in range(3)]
+        with manager.create_writer("sc", stream) as writer:
+            for number in range(count):
+                writer.write_event(b"%d" % number, f"k{number % 16}")
+                if number % 20 == 0:
+                    time.sleep(0.01)
+        for reader in readers:
+            reader.result(60)
+    assert sorted(found) == list(range(count))
+    assert in_order(found)
+
+
+def test_a_reader_of_a_forked_process_does_not_wait_for_what_never_comes(
+    manager: StreamManager, groups: ReaderGroupManager
+) -> None:
+    group: ReaderGroup = new_group(groups, new_stream(manager, 1))
+    with group.create_reader("r") as reader:
+        assert reader.read_next_event(0.1) is None
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            told = 0
+            for call in (reader.read_next_event, reader.read_next_block):
+                try:
+                    call()
+                except ClosedError as error:
+                    told += "fork" in str(error)
+            os._exit(told)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+async def test_news_are_not_missed_by_who_looks_meanwhile() -> None:
+    news = News()
+    news.set()
+    assert not news.wait_elsewhere(0)
+    news.expect()
+    news.set()
+    news.set()
+    assert news.wait_elsewhere(0)
+    assert not news.wait_elsewhere(0), "one word for both"
