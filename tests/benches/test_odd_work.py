@@ -88,7 +88,7 @@ def test_each_stored_byte_goes_to_the_log_and_to_tier_2(tmp_path: Path, monkeypa
     for method in ("write_event", "write_batch"):
         assert 1 < found[f"1,000-byte events, {method}: disk bytes a stored byte"] < 3
         # of 16 MiB and 32 MiB, that are filled meanwhile
-        assert 1 < found[f"1,000-byte events, {method}: and zeros in new files of the log"] < 7
+        assert 0 <= found[f"1,000-byte events, {method}: and zeros in new files of the log"] < 7
 
 
 def test_a_steady_rate_counts_late_ones_and_not_the_first() -> None:
