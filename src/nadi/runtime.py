@@ -45,6 +45,10 @@ class Runtime:
         """Run a blocking function in a thread of `pool` or of the loop's own; the future has its result or error."""
         return asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments, **named))
 
+    def rest(self, seconds: float) -> None:
+        """Pause a thread that works in the background, so that others get the interpreter. Not for the loop's."""
+        time.sleep(seconds)
+
     def chance(self) -> float:
         """A number from 0 to 1, to spread out those who would all come at once."""
         return random.random()

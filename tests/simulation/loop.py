@@ -145,6 +145,9 @@ class SimulatedRuntime(Runtime):
     def unique(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
 
+    def rest(self, seconds: float) -> None:
+        """No time passes while something blocks."""
+
     def in_thread(
         self, function: Callable[..., T], *arguments: object, pool: Executor | None = None, **named: object
     ) -> asyncio.Future[T]:

@@ -114,7 +114,7 @@ class Checkpoints:
             await self._parts.unseal()
         while True:
             try:
-                await self._runtime.in_thread(metadata.commit, *changes)
+                await self._runtime.in_thread(metadata.commit, *changes, self._resting())
             except lmdb.MapFullError:
                 metadata.grow()  # in the loop, where all reads happen, so that nobody reads meanwhile
                 log.info("container %d: its state has twice the room now", self._parts.number)
@@ -123,6 +123,18 @@ class Checkpoints:
                     raise
             else:
                 return
+
+    def _resting(self) -> Callable[[], None]:
+        """What a commit calls now and then: it lets the loop get on with frames, unless the end is waited for."""
+        left = limits.CHECKPOINT_RESTS
+
+        def rest() -> None:
+            nonlocal left
+            if left and not self.stopping and not self._opened.log.is_full:
+                left -= 1
+                self._runtime.rest(limits.CHECKPOINT_REST_S)
+
+        return rest
 
     def _snapshot_is_due(self) -> bool:
         if self.stopping:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import lmdb
 from crc32c import crc32c
 
+from nadi.limits import CHECKPOINT_ROWS
 from nadi.segmentstore.state.checked import (
     COUNTED,
     CRC_BYTES,
@@ -44,9 +45,18 @@ class Noted(NamedTuple):
 
 
 class Commit:
-    """The changes of one write transaction. `seeds` None: of a state without checksums."""
+    """The changes of one write transaction. `seeds` None: of a state without checksums. rest: called now and then, so
+    that others get the interpreter while there is much to write."""
 
-    def __init__(self, txn: lmdb.Transaction, tables: Tables, seeds: Seeds | None, totals: Totals) -> None:
+    def __init__(
+        self,
+        txn: lmdb.Transaction,
+        tables: Tables,
+        seeds: Seeds | None,
+        totals: Totals,
+        rest: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._rest, self._rows = rest, 0
         self._txn = txn
         self._tables = tables
         self._seeds = seeds
@@ -72,6 +82,9 @@ class Commit:
             total[1] += crc - _CRC.unpack(old[-CRC_BYTES:])[0]
         self._changes[table][key] = raw
         self._size_bytes += len(key) + len(raw) + CHANGE_OVERHEAD_BYTES
+        self._rows += 1
+        if not self._rows % CHECKPOINT_ROWS:
+            self._rest()
 
     def delete(self, table: str, key: bytes) -> None:
         """Delete a key if it is there."""

@@ -184,15 +184,16 @@ class Metadata:
         extents: Iterable[tuple[int, ChangedExtents]] = (),
         entries: Iterable[tuple[int, Overlay]] = (),
         moments: Iterable[tuple[int, Mapping[int, int], int]] = (),
+        rest: Callable[[], None] = lambda: None,
     ) -> None:
         """Write everything in one durable transaction; blocking.
 
         deleted: names by id of segments that are removed completely. extents, entries: by segment.
-        moments: by segment, with its start offset.
+        moments: by segment, with its start offset. rest: see `Commit`.
         MapFullError: nothing was written; `grow`, then try again.
         """
         with self._env.begin(write=True) as txn:
-            commit = Commit(txn, self._tables, self.seeds, self._totals)
+            commit = Commit(txn, self._tables, self.seeds, self._totals, rest)
             for segment, name in deleted.items():
                 self._delete(txn, commit, ID.pack(segment), bounded_key(name.encode()))
             for table, key, value in changes:
