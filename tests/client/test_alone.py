@@ -19,9 +19,10 @@ import nadi
 from nadi.client import StreamManager, blocking
 from nadi.client.segments import alone
 from nadi.client.segments.alone import Alone
+from nadi.client.segments.connection import AppendSession
 from nadi.client.writing.ack import Ack
 from nadi.client.writing.pump import Pump
-from nadi.errors import ClosedError, RequestTimeoutError, StreamSealedError
+from nadi.errors import ClosedError, RequestTimeoutError, StreamSealedError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.codec import encode_parts
 
@@ -61,6 +62,10 @@ def lent(writer: Writer) -> Alone:
         if alone_of(writer).is_lent:
             return alone_of(writer)
     raise AssertionError("it is not lent")
+
+
+def has_pipe(found: Alone) -> bool:
+    return found._wake is not None
 
 
 def stored(manager: StreamManager, stream: str, key: bytes = b"") -> list[bytes]:
@@ -128,12 +133,29 @@ def test_a_connection_that_nobody_uses_is_taken_back(manager: StreamManager) -> 
     assert stored(manager, "idle", b"after") == [b"after"]
 
 
-def test_an_event_whose_acknowledgement_nobody_reads_is_acknowledged(manager: StreamManager) -> None:
+def test_an_event_whose_acknowledgement_nobody_reads_is_acknowledged(
+    manager: StreamManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alone, "_IDLE_LOOKS", 1 << 30)
     with made(manager, "unread") as writer:
         found = lent(writer)
         ack = writer.write_event(b"unread")
         assert found.is_busy or not found.is_lent
         eventually(ack.done)
+
+
+def test_a_connection_with_other_appends_under_way_is_not_lent(manager: StreamManager) -> None:
+    with made(manager, "not-free") as writer:
+        lent(writer)
+        session = next(iter(writer._core._sender._outputs.values()))._session
+        assert session is not None
+        busy = session.connection.add_session(AppendSession(print, print, lambda: False))
+        manager._thread.result(session.connection.take_back)
+        for _ in range(100):
+            writer.write_event(b"x").result(10)
+            assert not session.alone.is_lent
+        session.connection._sessions.pop(busy)
+        lent(writer)
 
 
 def test_threads_that_are_in_each_others_way_have_the_loop_do_it(manager: StreamManager) -> None:
@@ -173,14 +195,17 @@ def test_whoever_else_waits_has_the_loop_read(manager: StreamManager) -> None:
         writer.write_event(b"x 4")
         other.write_event(b"y").result(5)
         lent(writer)
+        uses = alone_of(writer)._uses
         writer.write_batch([b"x 5", b"x 6"]).result(5)
-        assert not alone_of(writer).is_lent  # a batch goes in one append, not its first event by itself
+        assert alone_of(writer)._uses == uses  # a batch goes in one append, not its first event by itself
         lent(writer)
         writer.write_event(b"x 7")
         manager.create_stream(SCOPE, "others-bytes")
+        began = time.monotonic()
         with manager.create_byte_writer(SCOPE, "others-bytes") as file:
             file.write(b"bytes")
             file.flush()
+        assert time.monotonic() - began < 10
     assert stored(manager, "others", b"x") == [b"x %d" % number for number in range(8)]
 
 
@@ -216,9 +241,35 @@ def test_closing_the_client_ends_the_wait(uri: str, server: nadi.standalone.Embe
         thread.join(5)
         assert not thread.is_alive()
         assert isinstance(ended[0], ClosedError)
-        assert found._wake is None  # its pipe is closed
+        assert not has_pipe(found)
         with pytest.raises(ClosedError):
             writer.write_event(b"y")
+
+
+@pytest.mark.usefixtures("nobody_looks")
+def test_nothing_is_left_of_a_closed_client(uri: str) -> None:
+    with StreamManager(uri) as manager:
+        found = lent(made(manager, "left"))
+        assert has_pipe(found)
+    assert not has_pipe(found)
+    assert not found.is_lent
+
+
+@pytest.mark.usefixtures("nobody_looks")
+def test_a_connection_that_the_loop_gives_up(through: tuple[StreamManager, Gate]) -> None:
+    manager, gate = through
+    with made(manager, "silent") as writer:
+        found = lent(writer)
+        session = next(iter(writer._core._sender._outputs.values()))._session
+        assert session is not None
+        gate.answers.clear()
+        thread, ended = in_thread(writer.write_event(b"x").result)
+        eventually(lambda: found._is_reading)
+        manager._thread.call(session.connection.lose, UnavailableError("it has gone silent"))
+        gate.answers.set()
+        thread.join(10)
+        assert ended == [None]
+    assert stored(manager, "silent", b"x") == [b"x"]
 
 
 @pytest.mark.usefixtures("nobody_looks")
@@ -443,25 +494,33 @@ def test_control_c(manager: StreamManager, monkeypatch: pytest.MonkeyPatch, wher
     assert stored(manager, stream, b"x") == [b"x", b"x again"]
 
 
-def test_a_forked_process_writes_nothing(manager: StreamManager) -> None:
+@pytest.mark.usefixtures("nobody_looks")
+def test_a_forked_process_neither_writes_nor_reads(through: tuple[StreamManager, Gate]) -> None:
+    manager, gate = through
     with made(manager, "forked") as writer:
-        lent(writer)
+        found = lent(writer)
+        assert ended_with(ClosedError, lambda: writer.write_event(b"y"))
+        gate.answers.clear()
         ack = writer.write_event(b"x")
-        child = os.fork()
-        if not child:
-            code = 1
-            try:
-                writer.write_event(b"y")
-            except ClosedError:
-                try:
-                    ack.result(0.1)
-                except RequestTimeoutError:
-                    code = 0
-            finally:
-                os._exit(code)
-        ack.result(10)
-        assert os.waitpid(child, 0)[1] == 0
+        threading.Timer(0.3, gate.answers.set).start()
+        assert ended_with(RequestTimeoutError, lambda: ack.result(1))
+        ack.result(10)  # the answer is still there
+        assert found.is_lent
     assert [event for event in stored(manager, "forked") if event != b"before"] == [b"x"]
+
+
+def ended_with(error: type[Exception], call: Callable[[], object]) -> bool:
+    """Whether the call, in a forked process, raises that."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            call()
+        except error:
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
 
 
 # --- everything at once -------------------------------------------------------------------------------------
