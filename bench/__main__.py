@@ -21,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import epochs, events, measure, peers, spread, streams, structures
+from bench import epochs, events, measure, peers, spread, start, streams, structures
 from bench.measure import Figure
 
 console = Console(highlight=False)
@@ -44,6 +44,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "bytes": structures.byte_stream,
     "changes": structures.changes,
     "restart": measure.restart,
+    "start": start.start,
     "epochs": partial(epochs.epochs, count=2_000),
     "streams": partial(streams.many_streams, count=100_000),
 }
