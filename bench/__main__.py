@@ -32,6 +32,7 @@ from bench import (
     peers,
     settle,
     spread,
+    start,
     streams,
     structures,
     transactions,
@@ -61,6 +62,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "bytes": structures.byte_stream,
     "changes": structures.changes,
     "restart": measure.restart,
+    "start": start.start,
     "epochs": partial(epochs.epochs, count=2_000),
     "streams": partial(streams.many_streams, count=100_000),
 }

@@ -19,10 +19,10 @@ import secrets
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cachetools import LRUCache
 
-from nadi.access.bearer import BearerKeys, BearerSettings
 from nadi.access.passwords import hash_password, is_password
 from nadi.access.permissions import Caller, Permission
 from nadi.access.shares import Places, Shares
@@ -30,6 +30,9 @@ from nadi.access.users import User, UsersFile
 from nadi.errors import InvalidArgumentError, NotAuthenticatedError, PermissionDeniedError, UnavailableError
 from nadi.limits import AUTHORIZATION_MAX_CHARS, LOGINS_AT_ONCE, LOGINS_KEPT, LOGINS_WAITING
 from nadi.throttled_log import SeldomWarning
+
+if TYPE_CHECKING:
+    from nadi.access.bearer import BearerKeys, BearerSettings
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +47,11 @@ class Gate:
         if users is None and bearer is None:
             raise InvalidArgumentError("access control needs a users file, or keys for bearer tokens")
         self._users = UsersFile(users) if users is not None else None
-        self._bearer = BearerKeys(bearer) if bearer is not None else None
+        self._bearer: BearerKeys | None = None
+        if bearer is not None:
+            from nadi.access.bearer import BearerKeys  # most servers need no cryptography
+
+            self._bearer = BearerKeys(bearer)
         self._known: LRUCache[bytes, User] = LRUCache(LOGINS_KEPT)
         self._checking: dict[bytes, _Check] = {}
         self._shares, self._places = Shares(LOGINS_WAITING), Places(LOGINS_AT_ONCE)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nadi.access.bearer import BearerSettings
 from nadi.access.gate import Gate
 from nadi.access.tls import ServerTls
 from nadi.access.tokens import TokenKey
@@ -29,6 +28,8 @@ def gate_of(security: ServerSecurity) -> Gate | None:
         return None
     bearer = None
     if security.bearer_keys is not None:
+        from nadi.access.bearer import BearerSettings
+
         bearer = BearerSettings(
             str(security.bearer_keys), security.bearer_issuer, security.bearer_audience, security.bearer_claim
         )

@@ -14,15 +14,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nadi.access.listener import raise_file_limit
 from nadi.access.tls import ServerTls
 from nadi.controller.access import ControllerAccess, with_token
 from nadi.controller.controller import Controller
 from nadi.controller.grpc.server import add_controller, rpc_server
-from nadi.controller.rest.access import RestAccess
-from nadi.controller.rest.endpoint import Api
-from nadi.controller.rest.server import RestServer
 from nadi.controller.scaling.profile import profile_of
 from nadi.controller.state.segments import Exchange
 from nadi.defaults import DEFAULT_CONTROLLER_PORT, DEFAULT_HOST, DEFAULT_SCALING, DEFAULT_STORE_PORT
@@ -34,6 +32,10 @@ from nadi.standalone import anew
 from nadi.standalone.guards import gate_of, tls_of, token_key_of
 from nadi.standalone.health import server_health
 from nadi.standalone.security import ServerSecurity, is_any_address
+
+if TYPE_CHECKING:
+    from nadi.controller.rest.endpoint import Api
+    from nadi.controller.rest.server import RestServer
 
 STOP_GRACE_S = 1.0
 
@@ -74,7 +76,8 @@ class Server:
         self.controller_uri = ""
         self.rest_uri = ""
         self._rest: RestServer | None = None
-        self._api = Api(self._health, RestAccess())
+        self._api: Api | None = None
+        self._answering: Controller | None = None  # while it takes calls
 
     async def start(self) -> None:
         security = self._security
@@ -86,11 +89,9 @@ class Server:
         async with AsyncExitStack() as parts:
             self.store = SegmentStore(self.folder, self._containers, tokens)
             parts.push_async_callback(self.store.close)
-            self._api.budget = self.store.budget
             self.gate = gate_of(security)
             if self.gate is not None:
                 parts.callback(self.gate.close)
-            self._api.access = RestAccess(self.gate)
             if self._rest_port is not None:
                 self._rest = await self._listening_rest(self._rest_port, context)
                 parts.push_async_callback(self._rest.stop)
@@ -110,9 +111,15 @@ class Server:
             await self._start_rpc(tls, access)
             parts.push_async_callback(self._stop_answering)
             self._parts = parts.pop_all()
-        self._api.controller = self.controller
+        self._answers(self.controller)
 
     async def _listening_rest(self, port: int, context: ssl.SSLContext | None) -> RestServer:
+        # a server without REST starts a tenth of a second earlier without these
+        from nadi.controller.rest.access import RestAccess
+        from nadi.controller.rest.endpoint import Api
+        from nadi.controller.rest.server import RestServer
+
+        self._api = Api(self._health, RestAccess(self.gate), budget=self.store.budget)
         rest = RestServer(self._api, self._host, port, context)
         with _listening(self._host, port):
             await rest.start()
@@ -151,7 +158,12 @@ class Server:
         self.controller_uri = f"{'tcp' if tls is None else 'tls'}://{told}:{port}"
 
     def _health(self) -> Component:
-        return server_health(self.store, self._api.controller, self.controller_uri)
+        return server_health(self.store, self._answering, self.controller_uri)
+
+    def _answers(self, controller: Controller | None) -> None:
+        self._answering = controller
+        if self._api is not None:
+            self._api.controller = controller
 
     async def stop(self) -> None:
         """Clean stop: requests under way are answered, state is written, the folder is released."""
@@ -160,7 +172,7 @@ class Server:
     async def _stop_answering(self) -> None:
         rest = self._rest.stop() if self._rest is not None else asyncio.sleep(0)
         await asyncio.gather(self._rpc.stop(STOP_GRACE_S), rest)
-        self._api.controller = None
+        self._answers(None)
 
     async def __aenter__(self) -> Server:
         await self.start()

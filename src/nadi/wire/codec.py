@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -23,6 +24,7 @@ Writer = Callable[[list[Buffer], Command], None]
 Reader = Callable[[memoryview, int, int], Command]
 
 
+@cache
 def _fields(kind: type[Command]) -> list[tuple[str, Fixed | Variable]]:
     hints = get_type_hints(kind, include_extras=True)
     fields = []

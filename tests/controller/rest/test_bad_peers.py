@@ -155,6 +155,7 @@ async def test_bodies_that_come_count_in_the_budget(tmp_path: Path, monkeypatch:
 
     server = Server(tmp_path, store_port=0, controller_port=0, rest_port=0)
     async with server:
+        assert server._api is not None
         budget = server.store.budget = server._api.budget = Budget(4 * PEERS_LEAST_BYTES)
         host, _, port = server.rest_uri.removeprefix("http://").rpartition(":")
         head = b"POST /v1/scopes HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"

@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from nadi.backoff import Backoff
+from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.session import Session, open_session
 from nadi.client.segments.stores import SegmentStores
 from nadi.errors import ClosedError, NadiError, ProtocolError, StorageFullError, UnavailableError
@@ -114,9 +115,8 @@ class ConditionalAppender:
         try:
             if self.trouble is not None:
                 await self._backoff.pause()
-            session = await open_session(
-                self._stores, self.segment, self._writer_id, self._on_reply, self._on_lost, self._waits, self._backoff
-            )
+            told = AppendSession(self._on_reply, self._on_lost, lambda: not self._under_way)
+            session = await open_session(self._stores, self.segment, self._writer_id, told, self._waits, self._backoff)
             self._session = session
             while self._under_way and self._under_way[0].number <= session.last_event_number:
                 self._stored()  # before its reply was lost

@@ -4,6 +4,8 @@ A request carries a fresh request id and its reply resolves a future, so any num
 outstanding; an append session (one writer on one segment) keeps one request id for all its appends
 and gets each reply through a callback. When the connection is lost every waiter and every session
 is notified once, with UnavailableError, and the object can't be used any more.
+
+A caller's thread may use it without the loop for a while (`alone`); whatever is done here takes it back first.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
 from nadi.client.control.patience import TimeLimit
+from nadi.client.segments.alone import Alone
 from nadi.errors import NadiError, ProtocolError, UnavailableError
 from nadi.limits import READ_REPLY_MAX_BYTES, RECEIVE_BUFFER_BYTES
 from nadi.wire import commands as wire
@@ -45,10 +48,14 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class AppendSession:
-    """One writer on one segment over one connection: it is notified of its replies and of its end."""
+    """One writer on one segment over one connection: it is notified of its replies and of its end.
+
+    is_idle: whether it has nothing under way.
+    """
 
     on_reply: Callable[[wire.Command], None]
     on_lost: Callable[[NadiError], None]
+    is_idle: Callable[[], bool]
 
 
 class _Asked(NamedTuple):
@@ -71,6 +78,8 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         self._decoder = Decoder(READ_REPLY_MAX_BYTES + RECEIVE_BUFFER_BYTES)
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
+        self._alone: Alone | None = None  # once it is connected
+        self._turns = 0  # of the loop in which something came
         self._hello: asyncio.Future[None] = self._loop.create_future()
         self._ids = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
@@ -105,11 +114,18 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._error is None
 
+    @property
+    def alone(self) -> Alone:
+        """Its use by a caller's thread; of a connection that `open` has returned."""
+        assert self._alone is not None
+        return self._alone
+
     # --- what the transport calls -----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one by its methods alone
         self._outgoing = Outgoing(self._transport)
+        self._alone = Alone(self._transport, self._decoder, self._receive_all, self.lose)
         self.send(wire.OWN_HELLO)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
@@ -118,13 +134,13 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._quiet = 0
+        self._turns += 1
         try:
             commands = self._decoder.buffer_updated(nbytes)
         except ProtocolError as error:
             self.lose(UnavailableError(f"segment store {self.endpoint} broke the protocol: {error}"))
             return
-        for command in commands:
-            self._receive(command)
+        self._receive_all(commands)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lose(UnavailableError(f"the connection to segment store {self.endpoint} was lost"))
@@ -132,17 +148,11 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
     # --- what users call --------------------------------------------------------------------
 
     def send(self, command: wire.Command) -> None:
-        if self._error is not None:
-            raise self._error
-        assert self._outgoing is not None
-        self._outgoing.send(command)
+        self._ready().send(command)
 
     def send_parts(self, parts: list[Buffer], size: int) -> None:
         """Send a frame of so many bytes."""
-        if self._error is not None:
-            raise self._error
-        assert self._outgoing is not None
-        self._outgoing.send_parts(parts, size)
+        self._ready().send_parts(parts, size)
 
     def submit(self, command: wire.Command, *answers: type[_Answer]) -> asyncio.Future[_Answer]:
         """Send a request, with an id put into it; the future holds its reply, or the error that the reply stands
@@ -170,20 +180,49 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         ):
             return await self.submit(command, *answers)
 
-    def add_session(self, on_reply: Callable[[wire.Command], None], on_lost: Callable[[NadiError], None]) -> int:
+    def add_session(self, session: AppendSession) -> int:
         """The id of a new session, which is the request id of its appends."""
         session_id = next(self._ids)
-        self._sessions[session_id] = AppendSession(on_reply, on_lost)
+        self._sessions[session_id] = session
         return session_id
 
     def remove_session(self, session_id: int) -> None:
         """Drop replies that still arrive for the session."""
+        self.take_back()
         self._sessions.pop(session_id, None)
+
+    def answered_alone(self) -> None:
+        """A session's only append was answered, and a thread waits for just that."""
+        self.alone.answered(self._turns, self._is_free)
+
+    def take_back(self) -> None:
+        """End its use by a caller's thread."""
+        if self._alone is not None and self._alone.is_lent:
+            self._alone.take_back()
 
     def close(self) -> None:
         self.lose(UnavailableError("the connection was closed"))
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _ready(self) -> Outgoing:
+        """Where to send; raises the error that ended the connection."""
+        if self._error is not None:
+            raise self._error
+        assert self._outgoing is not None
+        self.take_back()
+        return self._outgoing
+
+    def _is_free(self) -> bool:
+        """Whether nothing is under way."""
+        assert self._outgoing is not None
+        if self._error is not None or self._asked or self._outgoing.queued_bytes:
+            return False
+        return all(session.is_idle() for session in self._sessions.values())
+
+    def _receive_all(self, commands: Sequence[wire.Command]) -> None:
+        for command in commands:
+            self._receive(command)
 
     def _receive(self, command: wire.Command) -> None:
         request_id: int = getattr(command, "request_id", -1)
@@ -234,6 +273,8 @@ class SegmentStoreConnection(asyncio.BufferedProtocol):
         if self._error is not None:
             return
         self._error = error
+        if self._alone is not None:
+            self._alone.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._outgoing is not None:

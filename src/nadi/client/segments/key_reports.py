@@ -95,7 +95,8 @@ class KeySampler:
             return None
         while len(self._keys) > LOAD_REPORT_POSITIONS:
             self._widen()
-        picked, positions = len(self._keys), [key_position(key) for key in self._keys if key is not None]
+        positions = [key_position(key) for key in self._keys if key is not None]
+        picked = len(self._keys)
         self._stride = max(1, events // LOAD_REPORT_POSITIONS)
         self._begin()
         if not positions or since_s > LOAD_KEYS_WINDOW_S:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nadi.backoff import Backoff
-from nadi.client.segments.connection import SegmentStoreConnection
+from nadi.client.segments.alone import Alone
+from nadi.client.segments.connection import AppendSession, SegmentStoreConnection
 from nadi.client.segments.stores import APPENDS, SegmentStores
-from nadi.errors import ClosedError, NadiError, UnavailableError
+from nadi.errors import ClosedError, UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.append import APPEND_BYTES, append_frame
 from nadi.wire.fields import Buffer
@@ -41,6 +42,11 @@ class Session:
         """Whether the server takes reports of keys."""
         return self.connection.takes_reports
 
+    @property
+    def alone(self) -> Alone:
+        """The use of its connection by a caller's thread."""
+        return self.connection.alone
+
     def send(self, append: wire.Command) -> None:
         self.connection.send(append)
 
@@ -58,21 +64,20 @@ async def open_session(
     stores: SegmentStores,
     segment: str,
     writer_id: bytes,
-    on_reply: Callable[[wire.Command], None],
-    on_lost: Callable[[NadiError], None],
+    session: AppendSession,
     on_trouble: Callable[[UnavailableError], None],
     backoff: Backoff,
 ) -> Session:
     """Set one up, however long that takes; `on_trouble` gets the reason for a delay, and may raise to give up.
 
-    on_reply, on_lost: called for each reply to an append, and once when the connection is lost.
+    session: is told of each reply to an append, and once when the connection is lost.
     Raises ClosedError, and at once any error that a retry would not fix, such as SegmentNotFoundError.
     """
     while True:
         try:
             connection = await stores.connection(segment, APPENDS)
             token = await stores.tokens.held(segment, wire.SetupAppend)
-            session_id = connection.add_session(on_reply, on_lost)
+            session_id = connection.add_session(session)
             try:
                 last_event_number = await set_up(connection, segment, writer_id, token.text)
                 if not connection.is_open:

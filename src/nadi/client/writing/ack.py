@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable
 
 from nadi.client.control.arguments import check_timeout
+from nadi.client.segments.alone import Alone
 from nadi.errors import NadiError, RequestTimeoutError
 
 log = logging.getLogger("nadi.client")
@@ -25,12 +27,14 @@ class Ack:
     has an Ack of several parts: done when all are, failed if one is.
     """
 
-    __slots__ = ("_callbacks", "_error", "_parts")
+    __slots__ = ("_alone", "_callbacks", "_error", "_parts", "is_awaited")
 
     def __init__(self, parts: int = 1) -> None:
         self._callbacks: list[Callable[[Ack], object]] | None = []  # None once it is done
         self._parts = parts
         self._error: NadiError | None = None
+        self._alone: Alone | None = None  # where a thread that waits for it may read it by itself
+        self.is_awaited = False  # by a thread that does nothing else meanwhile
 
     @classmethod
     def of_all(cls, acks: Iterable[Ack]) -> Ack:
@@ -62,11 +66,9 @@ class Ack:
 
     def add_done_callback(self, function: Callable[[Ack], object]) -> None:
         """Call `function` with this Ack once it is done, in whichever thread settles it."""
-        with _SETTLING:
-            if self._callbacks is not None:
-                self._callbacks.append(function)
-                return
-        self._call(function)
+        if self._alone is not None:
+            self._alone.give_back()  # nobody may come and read it
+        self._when_done(function)
 
     def __await__(self) -> Generator[object, None, None]:
         if self._callbacks is not None:
@@ -99,23 +101,42 @@ class Ack:
         with _SETTLING:  # parts of a call that spanned batches may be settled in two threads
             self._parts -= 1
             self._error = self._error or error
-            if self._parts:
+            if self._parts > 0:
                 return
             callbacks, self._callbacks = self._callbacks, None
         for function in callbacks or ():
             self._call(function)
 
+    def read_by(self, alone: Alone) -> None:
+        """It comes to the thread that waits for it."""
+        self._alone = alone
+
     # --- inside -----------------------------------------------------------------------------
+
+    def _when_done(self, function: Callable[[Ack], object]) -> None:
+        with _SETTLING:
+            if self._callbacks is not None:
+                self._callbacks.append(function)
+                return
+        self._call(function)
 
     def _wait(self, timeout: float | None) -> bool:
         """Whether it is done by then."""
+        self.is_awaited = True
+        if self._alone is not None:
+            began = time.monotonic()
+            self._alone.wait(self.done, timeout)
+            if self._callbacks is None:
+                return True
+            if timeout is not None:
+                timeout = max(0.0, timeout - (time.monotonic() - began))
         waiting = threading.Lock()
         waiting.acquire()
 
         def settled(_: Ack) -> None:
             waiting.release()
 
-        self.add_done_callback(settled)
+        self._when_done(settled)
         if waiting.acquire(timeout=-1 if timeout is None else timeout):
             return True
         with _SETTLING:

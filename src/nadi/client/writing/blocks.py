@@ -17,7 +17,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nadi.client.writing.framed import Framed, Positions, framed_again, framed_array, framed_list
 from nadi.client.writing.routes import NO_KEY, Codes, Routes
@@ -196,6 +195,8 @@ def _sizes_of_array(events: pa.Array | pa.ChunkedArray) -> Positions:
         raise InvalidArgumentError(f"events are binary, not {events.type}: cast or encode them first")
     if events.null_count:
         raise InvalidArgumentError(f"{events.null_count:,} of the events are null: drop or fill them first")
+    import pyarrow.compute as pc  # takes as long to import as all of numpy's lesser half; only arrays need it
+
     sizes: Positions = pc.binary_length(events).to_numpy().astype(np.int64)
     return sizes
 

@@ -1,8 +1,9 @@
 """How events get into one segment: the growing batch, those that wait, those in flight.
 
 Any thread may add events to `current` while it holds the writer's lock; everything else happens on
-the loop's thread. One append is in flight, or two when there is much to send; meanwhile the next
-batch grows, so appends are small when the segment is quiet and large when it is busy.
+the loop's thread, but for an append that a caller's thread sends by itself (`segments/alone`). One append is in
+flight, or two when there is much to send; meanwhile the next batch grows, so appends are small when the segment is
+quiet and large when it is busy.
 
 Event numbers count the events of this output forever. A new session learns the last number that
 is stored, forgets the batches up to it and resends the rest in order: a batch is one append
@@ -19,6 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from nadi.backoff import Backoff
+from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.key_reports import KeySampler
 from nadi.client.segments.session import Session, open_session
 from nadi.client.writing.batch import Batch
@@ -36,8 +38,10 @@ from nadi.errors import (
     TokenExpiredError,
     UnavailableError,
 )
-from nadi.limits import WRITER_BLOCK_BYTES
+from nadi.limits import KIB, WRITER_BLOCK_BYTES
 from nadi.wire import commands as wire
+from nadi.wire.append import append_frame
+from nadi.wire.codec import encode_parts
 from nadi.wire.errors import error_of
 
 if TYPE_CHECKING:
@@ -47,6 +51,7 @@ log = logging.getLogger("nadi.client")
 
 SECOND_APPEND_BYTES = WRITER_BLOCK_BYTES // 4  # a second append goes out if it is at least this large
 _FULL_PAUSE_S = 0.25
+_ALONE_BYTES = 64 * KIB  # the most that a caller's thread sends by itself
 
 
 class SegmentOutput:
@@ -98,7 +103,8 @@ class SegmentOutput:
         self.notice_at = WRITER_BLOCK_BYTES
         if self._wakes:
             self._wakes = False
-            self._owner.pump.add(self)
+            if not self._send_alone():
+                self._owner.pump.add(self)
 
     def cut(self) -> None:
         """Start a new batch for later events; call with the lock held."""
@@ -136,6 +142,7 @@ class SegmentOutput:
             if self.has_pending:
                 self._open_soon()
             return
+        session.connection.take_back()
         for batch in batches:
             self._send(session, batch)
 
@@ -211,14 +218,11 @@ class SegmentOutput:
 
     async def _open(self, pause_s: float) -> None:
         stores, backoff = self._owner.stores, Backoff()
+        told = AppendSession(self._on_reply, self._on_lost, lambda: not self.in_flight)
         try:
             await asyncio.sleep(pause_s)
             if not self._closed and not self.is_sealed:
-                self._go_on(
-                    await open_session(
-                        stores, self.segment, self._writer_id, self._on_reply, self._on_lost, self._waits, backoff
-                    )
-                )
+                self._go_on(await open_session(stores, self.segment, self._writer_id, told, self._waits, backoff))
         except ClosedError:
             pass
         except SegmentNotFoundError:
@@ -236,6 +240,7 @@ class SegmentOutput:
 
     def _go_on(self, session: Session) -> None:
         """Resume with everything the session has not stored."""
+        session.connection.take_back()  # nothing may come between what is sent again
         self._session = session
         self._sampler = self._owner.stores.key_reports.sampler(self.segment) if session.takes_reports else None
         if self._closed:
@@ -248,9 +253,9 @@ class SegmentOutput:
             self._send(session, batch)
 
     def _drop_session(self) -> None:
-        if self._session is not None:
-            self._session.drop()
-        self._session = None
+        session, self._session = self._session, None
+        if session is not None:
+            session.drop()
 
     def _on_lost(self, error: NadiError) -> None:
         if self._session is not None:
@@ -262,11 +267,18 @@ class SegmentOutput:
                 self._open_soon()
 
     def _on_reply(self, reply: wire.Command) -> None:
-        if self._session is None:
+        session = self._session
+        if session is None:
             return
         if isinstance(reply, wire.DataAppended):
             self.trouble = None
-            self._acknowledge(reply.event_number)
+            done: list[Batch] = []
+            with self._owner.lock:
+                self._take_stored(reply.event_number, done)
+                is_alone = len(done) == 1 and done[0].ack.is_awaited and not self.has_pending
+            if is_alone and self._owner.blocking:
+                session.connection.answered_alone()  # before its thread wakes, and writes the next
+            self._owner.stored(done)
             return
         error = error_of(reply)
         self._drop_session()
@@ -287,14 +299,64 @@ class SegmentOutput:
     def _acknowledge(self, number: int) -> None:
         done: list[Batch] = []
         with self._owner.lock:
-            while self.in_flight and self.in_flight[0].number <= number:
-                done.append(self.in_flight.popleft())
-            if done:
-                self.progress_at = time.monotonic()
-            if self.in_flight or self.waiting or self.current.entries:
-                self._owner.pump.add(self)
-            else:
-                self._wakes, self.notice_at = True, 1
+            self._take_stored(number, done)
+        self._owner.stored(done)
+
+    def _take_stored(self, number: int, done: list[Batch]) -> None:
+        """Move the batches up to that number from those in flight; call with the lock held."""
+        while self.in_flight and self.in_flight[0].number <= number:
+            done.append(self.in_flight[0])
+            self.in_flight.popleft()
+        if done:
+            self.progress_at = time.monotonic()
+        if self.has_pending:
+            self._owner.pump.add(self)
+        else:
+            self._wakes, self.notice_at = True, 1
+
+    # --- in a caller's thread ---------------------------------------------------------------
+
+    def _send_alone(self) -> bool:
+        """Send `current` here and now, if the connection is lent and nothing is under way; call with the lock held."""
+        session, owner = self._session, self._owner
+        if session is None or not session.alone.is_lent or session.is_due:
+            return False
+        if not owner.blocking or owner.gathering or not owner.process.is_this:
+            return False
+        alone, batch = session.alone, self.current
+        if self.in_flight or self.waiting or batch.size > _ALONE_BYTES or not alone.lock.acquire(blocking=False):
+            return False
+        try:
+            if not alone.is_lent or alone.is_busy or self._session is not session:
+                return False
+            self._next()
+            batch.ack.read_by(alone)
+            frame = append_frame(
+                self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number, session.session_id
+            )
+            if self._sampler is not None:
+                report = self._sampler.passed(self._writer_id, len(batch), batch.keys_of)
+                if report is not None:
+                    frame += encode_parts(report)[0]
+            alone.send(b"".join(frame), session.session_id, batch.number, self)
+        finally:
+            alone.lock.release()
+        self._wakes, self.notice_at = True, 1  # the next event has the loop take over
+        return True
+
+    def acknowledged_alone(self, number: int, done: list[Batch]) -> bool:
+        """See `alone.Writer`: another thread that has the writer's lock just writes."""
+        lock = self._owner.lock
+        if not lock.acquire(blocking=False):
+            return False
+        try:
+            self.trouble = None
+            self._take_stored(number, done)
+        finally:
+            lock.release()
+        return True
+
+    def stored_alone(self, done: list[Batch]) -> None:
         self._owner.stored(done)
 
     # --- ends -------------------------------------------------------------------------------

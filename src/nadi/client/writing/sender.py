@@ -78,8 +78,9 @@ class EventSender:
         self._name_of = name_of
         self._find_successors = find_successors
         self._ack_timeout_s = ack_timeout_s
-        self._blocking = blocking
-        self._process = OwnProcess()
+        self.blocking = blocking
+        self.gathering = 0  # threads whose events come several at a time
+        self.process = OwnProcess()
         self._loop = asyncio.get_running_loop()
         self.pump = Pump(self.lock, self.schedule)
         self._room = threading.Condition(self.lock)
@@ -215,9 +216,9 @@ class EventSender:
 
     def schedule(self, call: Callable[[], None]) -> None:
         """Call it on the loop's thread, soon; from any thread."""
-        self._process.check()
+        self.process.check()
         try:
-            if self._blocking:
+            if self.blocking:
                 self._loop.call_soon_threadsafe(call)
             else:
                 self._loop.call_soon(call)
@@ -260,7 +261,7 @@ class EventSender:
 
     def _wait_for_room(self) -> None:
         """With the lock held: wait, or raise, until an event may be taken."""
-        if not self._blocking:
+        if not self.blocking:
             if self._stopped is None and self._pending < 2 * WRITER_PENDING_BYTES:
                 return
             if self._stopped is None:
@@ -289,15 +290,19 @@ class EventSender:
             if self._awaiting_room:
                 with self.lock:
                     self._room.notify_all()
-            waiters, self._room_waiters = self._room_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
+            if self._room_waiters:
+                self.schedule(self._wake_waiters)  # this may be a caller's thread
+
+    def _wake_waiters(self) -> None:
+        waiters, self._room_waiters = self._room_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _take(self, block: Block) -> list[Ack]:
         """Add a block's events to the batches of their segments; return the batches' Acks."""
         if len(block) < FEW_EVENTS:
-            return [self.write_event(event, key) for event, key in block.one_by_one()]
+            return self._take_few(block)
         while True:
             with self.lock:
                 routes, keyless = self._routes, self._next_keyless()
@@ -307,6 +312,16 @@ class EventSender:
                     self._wait_for_room()
                 if self._routes is routes:  # else a segment was replaced meanwhile
                     return [self._add(routes.segments[code], piece) for code, piece in pieces]
+
+    def _take_few(self, block: Block) -> list[Ack]:
+        several = len(block) > 1  # the first isn't sent by itself then, and the others once it is acknowledged
+        with self.lock:
+            self.gathering += several
+        try:
+            return [self.write_event(event, key) for event, key in block.one_by_one()]
+        finally:
+            with self.lock:
+                self.gathering -= several
 
     def _add(self, output: SegmentOutput, piece: Piece) -> Ack:
         """With the lock held."""

@@ -188,13 +188,21 @@ class Connection(asyncio.BufferedProtocol):
             self._outgoing.send(command)
 
     def send_all(self, commands: list[wire.DataAppended]) -> None:
-        """Queue acknowledgements."""
+        """Send acknowledgements: at once if no append of the peer waits for its own."""
         if commands and self._outgoing is not None:
             self._outgoing.send_all(commands)
+            if not self.writers.waiting:
+                self._flush_now()
 
     def flush(self) -> None:
         if self._outgoing is not None:
             self._outgoing.flush()
+
+    def _flush_now(self) -> None:
+        try:
+            self.flush()
+        except Exception:  # the connection has ended by it; whoever has just stored an append has nothing to do with it
+            log.exception("replies could not be sent")
 
     @property
     def room_bytes(self) -> int:

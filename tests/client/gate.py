@@ -1,0 +1,86 @@
+"""Between a blocking client and a real segment store: holds back, splits, adds to, or cuts off what passes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from nadi.client import StreamManager
+from nadi.client.manager.streams import stores_of
+
+
+class Gate:
+    """`answers` and `requests` are let through while they are set."""
+
+    def __init__(self, store: tuple[str, int]) -> None:
+        self.answers, self.requests = threading.Event(), threading.Event()
+        self.answers.set()
+        self.requests.set()
+        self.changed: Callable[[bytes], list[bytes]] = lambda data: [data]  # what becomes of an answer, piece by piece
+        self._store = store
+        self._sockets: list[socket.socket] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address: tuple[str, int] = self._server.getsockname()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self.answers.set()
+        self.requests.set()
+
+    def close(self) -> None:
+        self._server.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                store = socket.create_connection(self._store)
+                for one in (client, store):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets += [client, store]
+                threading.Thread(target=self._pass_requests, args=(client, store), daemon=True).start()
+                threading.Thread(target=self._pass_answers, args=(store, client), daemon=True).start()
+
+    def _pass_requests(self, client: socket.socket, store: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := client.recv(1 << 16):
+                self.requests.wait()
+                store.sendall(data)
+        _end(store)
+
+    def _pass_answers(self, store: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := store.recv(1 << 16):
+                self.answers.wait()
+                for piece in self.changed(data):
+                    client.sendall(piece)
+        _end(client)
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def gated(uri: str, store: tuple[str, int]) -> Iterator[tuple[StreamManager, Gate]]:
+    """A client of the server at `uri` whose connections to the segment store lead through a gate."""
+    gate = Gate(store)
+
+    async def segment_endpoint(segment: str) -> tuple[str, int]:
+        return gate.address
+
+    try:
+        with StreamManager(uri) as manager:
+            stores_of(manager._core).controller.segment_endpoint = segment_endpoint  # type: ignore[method-assign]
+            yield manager, gate
+    finally:
+        gate.close()
