@@ -135,11 +135,13 @@ class StorageWriter:
         ends_at = self._runtime.monotonic() + FLUSH_ROUND_S
 
         async def one_after_another() -> None:
-            while self._runtime.monotonic() < ends_at:
-                if not await self.flush_once():
-                    if not self._moving:
-                        return
+            while (began := self._runtime.monotonic()) < ends_at:
+                if await self.flush_once():
+                    await self._give_way(began)
+                elif self._moving:
                     await asyncio.sleep(STORAGE_WRITER_TICK_S)
+                else:
+                    return
 
         outcomes = await asyncio.gather(
             *(one_after_another() for _ in range(STORAGE_WRITER_RUNS)), return_exceptions=True
@@ -147,6 +149,14 @@ class StorageWriter:
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
+
+    async def _give_way(self, began: float) -> None:
+        """Pause after a move, unless the log needs the room."""
+        container = self._container
+        if container.failure is None and not container.log.is_full and container.logged_bytes < LOG_MAX_BYTES // 4:
+            pause = container.courtesy.pause("moving", self._runtime.monotonic() - began)
+            if pause:
+                await asyncio.sleep(pause)
 
     async def flush_once(self, *, everything: bool = False) -> bool:
         """Move one run of the log to a chunk, if one is due; return whether it did."""

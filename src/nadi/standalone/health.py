@@ -76,11 +76,12 @@ def _container(container: Container) -> Component:
     details: dict[str, Any] = {
         "frame": container.state.sequence,
         "queued_bytes": container.queue.size_bytes,
-        "log_bytes": container.log.size_bytes,
+        "log_bytes": container.logged_bytes,
         "waits_for_room": container.waits_for_room or container.checkpoints.waits_for_room,
         "snapshot": snapshots.sequence,
     }
-    unusual = {
+    unusual: dict[str, Any] = {
+        "paused_s": {what: round(seconds, 3) for what, seconds in container.courtesy.paused_s.items()},
         "snapshot_error": snapshots.error,
         "snapshot_damaged": snapshots.damage,
         "snapshot_renewed": snapshots.renewed,

@@ -17,6 +17,7 @@ import lmdb
 from nadi import limits
 from nadi.errors import DamagedStateError, UnavailableError
 from nadi.runtime import Runtime
+from nadi.segmentstore.container.courtesy import Courtesy
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import Checkpoint
 
@@ -33,6 +34,7 @@ class Checkpoints:
         parts: ContainerParts,
         wake: Callable[[], None],
         recover_from: Callable[[Exception], None],
+        courtesy: Courtesy,
         runtime: Runtime,
     ) -> None:
         self.sequence = 0  # of the last frame that the state reflects as it is written
@@ -40,6 +42,7 @@ class Checkpoints:
         self.waits_for_room = False  # checkpoints fail for lack of room, and are retried
         self.stopping = False
         self._parts, self._wake, self._recover_from, self._runtime = parts, wake, recover_from, runtime
+        self._courtesy = courtesy
         self._task: asyncio.Task[Any] | None = None  # a checkpoint, or something else that no commit may run beside
         self._started_at = 0.0
         self._truncation_due = False
@@ -133,6 +136,7 @@ class Checkpoints:
             if left and not self.stopping and not self._opened.log.is_full:
                 left -= 1
                 self._runtime.rest(limits.CHECKPOINT_REST_S)
+                self._courtesy.paused("checkpoints", limits.CHECKPOINT_REST_S)
 
         return rest
 

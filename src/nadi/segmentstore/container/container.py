@@ -23,6 +23,7 @@ from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, LOG_MAX_BYTES, MAX_
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache, place_in_log
 from nadi.segmentstore.container.checkpoints import Checkpoints
+from nadi.segmentstore.container.courtesy import Courtesy
 from nadi.segmentstore.container.damage import Damage, KnownDamage
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import RequestQueue
@@ -62,6 +63,7 @@ class Container:
         self.cache = cache
         self.damage = KnownDamage(parts.number)
         self.load = LoadMeter(runtime.monotonic)
+        self.courtesy = Courtesy(runtime.monotonic)
         self._runtime = runtime
         self._told_full = False
         self.log_full = False  # at its limit, because tier 2 takes no data; checked for each frame
@@ -75,7 +77,7 @@ class Container:
         self._given_up_to: str | None = None  # the other store's address, "" if it isn't known
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, runtime)
+        self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.courtesy, runtime)
         self.on_taken: Callable[[], None] = lambda: None  # the parts are another server's now
         self.on_opened: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)  # before it takes requests
 
@@ -246,6 +248,7 @@ class Container:
                 await self.runs.write([piece for _, piece, _ in beside])  # first: what the frame mentions is there
             parts, extents = frame.finish()
             ref.address, checksums = await self.log.append(parts)
+            self.courtesy.took(self._runtime.monotonic() - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
             self.checkpoints.logged_bytes += frame.size_bytes - sum(piece.length for _, piece, _ in beside)
