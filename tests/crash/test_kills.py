@@ -39,9 +39,11 @@ from tests.crash.load import (
 )
 
 KILLS = int(os.environ.get("NADI_CRASH_KILLS", "8"))
-SMALL_LIMITS = (  # so that files rotate, data moves to tier 2, chunks go, and records leave memory between kills
+# So that files rotate, runs go beside the log too, data moves to tier 2, chunks go, and records leave memory between kills.
+SMALL_LIMITS = (
     "chunk_flush_age_s=0.2,chunk_flush_bytes=65536,checkpoint_interval_s=0.1,storage_writer_tick_s=0.05,"
     "chunk_garbage_delay_s=0.5,log_file_bytes=1048576,cache_max_bytes=4194304,"
+    "run_least_bytes=8192,run_file_bytes=262144,run_carry_bytes=16384,run_idle_s=0.05,"
     "records_in_memory=2,state_map_bytes=262144,snapshot_interval_s=0.2,snapshot_deltas=5"
 )
 
