@@ -39,7 +39,7 @@ from tests.crash.load import (
 )
 
 KILLS = int(os.environ.get("NADI_CRASH_KILLS", "8"))
-# So that files rotate, runs go beside the log too, data moves to tier 2, chunks go, and records leave memory between kills.
+# So that files rotate, runs go beside the log, data moves to tier 2, chunks go, records leave memory between kills.
 SMALL_LIMITS = (
     "chunk_flush_age_s=0.2,chunk_flush_bytes=65536,checkpoint_interval_s=0.1,storage_writer_tick_s=0.05,"
     "chunk_garbage_delay_s=0.5,log_file_bytes=1048576,cache_max_bytes=4194304,"
