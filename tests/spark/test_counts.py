@@ -28,7 +28,10 @@ from nadi.spark.reading.tasks import Piece
 from .queries import Home, Query
 
 # small pages; 256 KiB go to tier 2 at once, less stays in the log
-LIMITS = "event_sizes_scanned_bytes=100000,event_sizes_listed=900,chunk_flush_bytes=262144,chunk_flush_age_s=3600"
+LIMITS = (
+    "event_sizes_scanned_bytes=100000,event_sizes_listed=900,chunk_flush_bytes=262144,chunk_flush_age_s=3600,"
+    "run_least_bytes=1000000000"
+)
 PLACES = "offset,segment_id,position_before,position,stream"
 
 

@@ -28,7 +28,7 @@ from nadi.spark.reading.direct.blocks import segment_blocks
 from nadi.spark.reading.tasks import Piece
 
 # 256 KiB go to tier 2 at once, less stays in the log
-LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,chunks_located=2"
+LIMITS = "chunk_flush_bytes=262144,chunk_flush_age_s=3600,run_least_bytes=1000000000,chunks_located=2"
 SEGMENT = segment_name("home", "events", 0)
 
 

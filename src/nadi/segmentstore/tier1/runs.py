@@ -205,11 +205,11 @@ class RunFiles(RunReader):
     def _begin(self, segment: int, offset: int, size: int) -> RunFile | None:
         if size > RUN_FILE_BYTES or not self._may_open():
             return None
+        ready = self._ready.pop(0) if self._ready else None
         if len(self._ready) < RUN_FILES_READY:
             self._prepare()
-        if not self._ready:
+        if ready is None:
             return None
-        ready = self._ready.pop(0)
         file = RunFile(*ready, RUN_FILE_BYTES, segment, offset)
         self._written[file.number] = file
         return file
