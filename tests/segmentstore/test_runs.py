@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nadi.errors import UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container import container as container_module
@@ -209,7 +210,7 @@ async def test_anything_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not any(report.lost or report.is_refused for report in reports), [report.lost for report in reports]
 
 
-@pytest.mark.parametrize("what", ["flipped", "short", "missing"])
+@pytest.mark.parametrize("what", ["flipped", "short", "missing", "a folder", "a pipe"])
 async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path, what: str) -> None:
     async with open_store(tmp_path / "a", 1) as (store, peer):
         writer = await Writer(peer, S).begin()
@@ -231,6 +232,10 @@ async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path
         gaps = [(begin, end) for _, _, begin, end in places[1:]]
     else:
         path.unlink()
+        if what == "a folder":
+            path.mkdir()
+        elif what == "a pipe":
+            os.mkfifo(path)
         gaps = [(begin, end) for _, _, begin, end in places]
     reports = await inspect_folder(tmp_path / "b")
     told = "\n".join(line for report in reports for line in report.lost)
@@ -346,6 +351,26 @@ async def test_where_chunks_are_elsewhere_files_are_copied(tmp_path: Path) -> No
         for size in (LARGE, 100, LARGE):
             await writer.append(size)
         assert beside(store)
+        await move(store)
+        assert all(extent.chunk for extent in record_of(store, S).extents)
+        await assert_read(store, S, writer.data)
+
+
+async def test_a_file_that_can_not_be_made_a_chunk_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        for size in (LARGE, 100, LARGE):
+            await writer.append(size)
+        await store.storage_writers[0].flush_once(everything=True)
+
+        def complete(*_: Any) -> None:
+            raise OSError(errno.EIO, "the disk fails there")
+
+        monkeypatch.setattr(RunFile, "complete", complete)
+        with pytest.raises(UnavailableError, match="the disk fails there"):
+            await store.storage_writers[0].flush_once(everything=True)
+        await store.storage_writers[0]._drop_lost_plans()
         await move(store)
         assert all(extent.chunk for extent in record_of(store, S).extents)
         await assert_read(store, S, writer.data)

@@ -68,13 +68,14 @@ def next_move(
 
 def of_file(extents: list[Extent], first: int, file: RunFile) -> tuple[int, bool]:
     """Where the extents end that lie in a file, of which the one at `first` is the start; and whether they are all of
-    it. An extent elsewhere, or at another distance, shows that a truncation or a merge came in between."""
+    it. An extent elsewhere, or at another distance, shows that a truncation or a merge came in between; one that is
+    damaged stays where it is."""
     begin = extents[first].offset
     end, index = begin + file.length, first
     while index < len(extents) and extents[index].offset < end:
         extent = extents[index]
         place = extent.run, extent.position
-        if extent.frame is None or (extent.run and place != (file.number, extent.offset - begin)):
+        if extent.frame is None or extent.aside or (extent.run and place != (file.number, extent.offset - begin)):
             return index, False
         index += 1
     return index, extents[index - 1].end == end

@@ -256,13 +256,17 @@ class StorageWriter:
 
     async def _adopt(self, name: str, file: RunFile, tail: list[Buffer]) -> bool:
         """Make the file the chunk of that name; if that isn't possible, its extents are copied next time."""
+        is_left = False
         try:
-            adopted = await self._chunks.adopt(name, file.path, partial(file.complete, tail))
+            return await self._chunks.adopt(name, file.path, partial(file.complete, tail))
+        except StorageFullError:  # a copy would need more
+            is_left = True
+            raise
         except NotFoundError:  # nothing of it was needed any more
-            adopted = False
-        if self._container.runs is not None:
-            self._container.runs.forget(file)
-        return adopted
+            return False
+        finally:
+            if not is_left and self._container.runs is not None:
+                self._container.runs.forget(file)
 
     async def _read(self, record: SegmentRecord, extents: list[Extent]) -> list[Buffer] | None:
         """All their bytes, checked; None if they can't be moved (now). What is damaged is set aside."""

@@ -15,6 +15,7 @@ import errno
 import logging
 import os
 import re
+import stat
 import threading
 from collections.abc import Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,9 +75,10 @@ class RunReader:
     def has(self, number: int, end: int) -> bool:
         """Whether the file should have bytes up to `end`, by its size."""
         try:
-            return (self._folder / run_name(number)).stat().st_size >= end
-        except FileNotFoundError:
+            found = (self._folder / run_name(number)).stat()
+        except OSError:  # a link to itself, say
             return False
+        return stat.S_ISREG(found.st_mode) and found.st_size >= end
 
     def read(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
         """All of a run, checked; blocking.
@@ -87,6 +89,8 @@ class RunReader:
             OSError: the disk can't read them.
         """
         path = self._folder / run_name(number)
+        if not self.has(number, 0):  # a pipe in its place would make whoever opens it wait forever
+            raise NotFoundError(f"{path} is missing, or no file")
         try:
             fd = disk.open_for_reading(path)
         except FileNotFoundError:
@@ -299,8 +303,9 @@ class RunFiles(RunReader):
     def _made(self) -> _Ready:
         if disk.room_to_spare(self._folder) < _ROOM_FILES * RUN_FILE_BYTES:
             raise OSError(errno.ENOSPC, "the disk has little room left", str(self._folder))
+        while (path := self._folder / run_name(self._next_number)).exists():
+            self._next_number += 1
         number = self._next_number
-        path = self._folder / run_name(number)
         fd = disk.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, direct=bool(self._direct))
         try:
             os.posix_fallocate(fd, 0, RUN_FILE_BYTES)
