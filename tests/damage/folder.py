@@ -27,11 +27,12 @@ KEYS = 8
 # small, so that there are several chunks and log files, and little is in memory
 _FIRST = (
     "chunk_flush_age_s=0.3,chunk_flush_bytes=65536,log_file_bytes=1048576,cache_max_bytes=4194304,"
-    "storage_writer_tick_s=0.05,checkpoint_interval_s=0.2,snapshot_interval_s=0.3,state_map_bytes=4194304"
+    "storage_writer_tick_s=0.05,checkpoint_interval_s=0.2,snapshot_interval_s=0.3,state_map_bytes=4194304,"
+    "run_least_bytes=4096,run_file_bytes=131072,run_carry_bytes=8192"
 )
 _SECOND = (
     "chunk_flush_age_s=9999,chunk_flush_bytes=99999999,log_file_bytes=1048576,cache_max_bytes=4194304,"
-    "state_map_bytes=4194304"
+    "state_map_bytes=4194304,run_least_bytes=4096,run_file_bytes=131072,run_carry_bytes=8192"
 )
 _NO_CHECKPOINT = ",checkpoint_interval_s=3600"
 READING = "cache_max_bytes=4194304,chunk_flush_age_s=9999,chunk_flush_bytes=99999999,state_map_bytes=4194304"

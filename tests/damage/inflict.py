@@ -1,4 +1,4 @@
-"""Damage of all kinds to a folder's files: chunks, log, state, format."""
+"""Damage of all kinds to a folder's files: chunks, log, files beside it, state, format."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BLOCK = 4096
-KINDS = ("log", "chunk", "state", "snapshot", "format", "epoch", "rest")
-_WEIGHTS = (6, 5, 6, 2, 1, 1, 1)
+KINDS = ("log", "run", "chunk", "state", "snapshot", "format", "epoch", "rest")
+_WEIGHTS = (6, 4, 5, 6, 2, 1, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ def kind_of(file: str) -> str:
     """
     if "/log/log-" in file:
         return "log"
+    if "/log/runs/" in file:
+        return "run"
     if file.startswith("tier2/"):
         return "snapshot" if file.startswith("tier2/snapshots/") else "chunk"
     if "/state/" in file:
