@@ -381,3 +381,12 @@ class Deleter(Client):
             pass  # an answer that was lost
         for segment in segments:
             assert await self.length(stream.segment(segment.id)) is None, f"{stream} is deleted"
+
+
+async def learn_ends(client: Client, history: History, stream: StreamName) -> None:
+    """Ask what became of transactions whose client was stopped before it knew; wait until they have ended."""
+    for txn, state in history.transactions.items():
+        while state not in (TxnState.COMMITTED, TxnState.ABORTED):
+            state = await client.control("state", lambda controller: controller.transaction_state(stream, txn))  # noqa: B023
+            history.transactions[txn] = state
+            await asyncio.sleep(5.0)

@@ -17,7 +17,7 @@ from nadi.errors import AlreadyExistsError
 from nadi.model.reports import SCALING, ScalingReport
 from nadi.segmentstore import storage_writer
 
-from .clients import Client, Reader, Scaler, Transactions, Writer
+from .clients import Client, Reader, Scaler, Transactions, Writer, learn_ends
 from .history import History
 from .loop import SimulatedLoop, run
 from .world import World
@@ -86,6 +86,7 @@ async def follow(loop: SimulatedLoop, seed: str, by_hand: bool) -> tuple[World, 
         await asyncio.sleep(QUIET_S)
         watching.cancel()
         server = await world.until_ready()
+        await learn_ends(first, history, STREAM)
         reader = Reader(world, history, "reader", [STREAM])
         history.check(STREAM.key, await reader.read_on(STREAM))
         page, _ = await server.controller.report(STREAM, SCALING)

@@ -17,7 +17,7 @@ from nadi.controller.state.segments import Segments
 from nadi.controller.time.mark_stream import MarkStream
 from nadi.errors import AlreadyExistsError
 
-from .clients import Client, Deleter, Reader, Scaler, TableUser, Transactions, Truncater, Writer
+from .clients import Client, Deleter, Reader, Scaler, TableUser, Transactions, Truncater, Writer, learn_ends
 from .disk import SimulatedLog
 from .history import History
 from .loop import SimulatedLoop, run
@@ -144,11 +144,7 @@ async def _judge(world: World, history: History) -> int:
     async with asyncio.timeout(_END_S):
         await world.until_ready()
         last = Client(world, history, f"last-{world.starts}")
-        for txn, state in history.transactions.items():
-            while state not in (TxnState.COMMITTED, TxnState.ABORTED):
-                state = await last.control("state", lambda controller: controller.transaction_state(SCALED, txn))  # noqa: B023
-                history.transactions[txn] = state
-                await asyncio.sleep(5.0)
+        await learn_ends(last, history, SCALED)
         server = await world.until_ready()
         while server.controller.unfinished["workflows"]:  # noqa: ASYNC110
             await asyncio.sleep(1.0)
