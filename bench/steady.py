@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from bench.events import percentile
 from nadi.client.aio import Ack
 
 LEAST_SLEEP_S = 0.000_2
@@ -23,13 +24,13 @@ class Waits:
     seconds: list[float]
     rate: float
 
-    def ms(self, part: float) -> float:
+    def ms(self, part: int) -> float:
         """A percentile, in milliseconds.
 
         >>> Waits([0.001, 0.002, 0.003, 0.004], 10.0).ms(50)
         3.0
         """
-        return self.seconds[min(int(len(self.seconds) * part / 100), len(self.seconds) - 1)] * 1e3
+        return percentile(self.seconds, part)
 
 
 def steadily(

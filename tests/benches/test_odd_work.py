@@ -81,14 +81,17 @@ REST = "at rest, acknowledged at 5,000 events/s"
 
 
 @pytest.mark.timeout(300)
-def test_each_stored_byte_goes_to_the_log_and_to_tier_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("least", "low", "high"), [(1 << 40, 1.9, 3.0), (65_536, 1.0, 1.7)])
+def test_a_stored_byte_is_written_twice_if_it_goes_through_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int, low: float, high: float
+) -> None:
+    """And about once if it goes beside it. least: bytes of a run that does."""
     monkeypatch.setattr(amplification, "SIZES", (1_000,))
-    monkeypatch.setenv("NADI_LIMITS", "chunk_flush_age_s=0.5")
-    found = values(amplification.amplification(tmp_path, stored_bytes=20_000_000))
-    for method in ("write_event", "write_batch"):
-        assert 1 < found[f"1,000-byte events, {method}: disk bytes a stored byte"] < 3
-        # of 16 MiB and 32 MiB, that are filled meanwhile
-        assert 0 <= found[f"1,000-byte events, {method}: and zeros in new files of the log"] < 7
+    monkeypatch.setenv("NADI_LIMITS", f"chunk_flush_age_s=0.5,run_least_bytes={least}")
+    found = values(amplification.amplification(tmp_path, stored_bytes=40_000_000))
+    assert low < found["1,000-byte events, write_batch: disk bytes a stored byte"] < high
+    zeros = found["1,000-byte events, write_batch: and zeros in new files of the log"]
+    assert 0 < zeros < 4, "a file of 16 MiB at least is filled meanwhile, and none of more than 64"
 
 
 def test_a_steady_rate_counts_late_ones_and_not_the_first() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nadi.segmentstore.container.cache import BlockCache
+from nadi.segmentstore.container.cache import BlockCache, place_in_log
 from nadi.segmentstore.state.records import Extent, FrameRef
 
 
@@ -10,12 +10,12 @@ def test_the_parts_of_a_frame_are_there_and_count_as_if_put_one_by_one() -> None
     ref, parts = FrameRef(7, None, 0.0), [bytes([number]) * 100 for number in range(20)]
     extents = [Extent(0, 100, ref, 50 + 100 * number) for number in range(20)]
     together, single = BlockCache(4_000), BlockCache(4_000)
-    together.put_frame("3", 7, extents, parts)
+    together.put_frame(3, 7, extents, parts)
     for extent, part in zip(extents, parts, strict=True):
-        single.put(("3", 7, extent.position), part)
+        single.put(place_in_log(3, extent), part)
     assert 0 < together.size_bytes == single.size_bytes <= 4_000
-    found = [together.get(("3", 7, extent.position)) for extent in extents]
-    assert found == [single.get(("3", 7, extent.position)) for extent in extents]
+    found = [together.get(place_in_log(3, extent)) for extent in extents]
+    assert found == [single.get(place_in_log(3, extent)) for extent in extents]
     assert found[0] is None, "the oldest made room"
     assert found[-1] == parts[-1]
     together.drop(("3", 7, extents[-1].position))

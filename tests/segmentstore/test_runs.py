@@ -8,11 +8,12 @@ import os
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nadi.errors import UnavailableError
+from nadi.errors import DamagedDataError, UnavailableError
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container import container as container_module
@@ -20,6 +21,7 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier1 import reading
 from nadi.segmentstore.tier1 import runs as runs_module
 from nadi.segmentstore.tier1.cut import cut
 from nadi.segmentstore.tier1.files import FileLog
@@ -250,6 +252,24 @@ async def test_damage_beside_the_log_is_told_and_all_else_is_read(tmp_path: Path
         await checkpointed(store)
         await asyncio.sleep(0.1)
         assert path.exists() == (what != "missing"), "what is damaged can still be put back"
+
+
+async def test_what_the_disk_can_not_read_beside_the_log_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: Any) -> bytes:
+        raise OSError(errno.EIO, "input/output error")
+
+    async with open_store(tmp_path, 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        await writer.append(LARGE)
+        (extent,) = beside(store)
+        with monkeypatch.context() as patches:
+            patches.setattr(reading, "os", SimpleNamespace(pread=unreadable))
+            with pytest.raises(DamagedDataError, match="the disk can't read it"):
+                await store._reader.read(store.containers[0], S, extent.offset, 100)
+        await assert_read(store, S, writer.data)
 
 
 @pytest.mark.parametrize("fails", ["beside", "frame"])

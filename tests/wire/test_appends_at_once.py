@@ -9,8 +9,7 @@ import pytest
 
 from nadi.errors import ProtocolError
 from nadi.wire import commands as wire
-from nadi.wire.append import acknowledgement_frames
-from nadi.wire.codec import encode
+from nadi.wire.codec import encode, encode_alike
 from nadi.wire.decoder import Decoder
 
 
@@ -107,4 +106,4 @@ def test_a_buffer_with_appends_handed_out_is_not_written_again() -> None:
 def test_acknowledgements_are_what_the_codec_makes_of_them() -> None:
     chance = random.Random(1)
     many = [wire.DataAppended(chance.randbytes(16), n, n - 1, -n, n << 40) for n in (0, 5, 1 << 20)]
-    assert acknowledgement_frames(many) == b"".join(map(encode, many))
+    assert encode_alike(many) == b"".join(map(encode, many))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import struct
 
 from nadi.errors import ProtocolError
-from nadi.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, DataAppended
+from nadi.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend
 from nadi.wire.fields import Buffer
 
-_BEFORE = struct.Struct(">ii16sii")  # the frame's head, and what an AppendBlockEnd has before its data
-_AFTER = struct.Struct(">iqq")
-APPEND_BYTES = _BEFORE.size + _AFTER.size  # of an append's frame, beside its data
-_APPENDED = struct.Struct(">ii16sqqqq")
+BEFORE_DATA = struct.Struct(">ii16sii")  # the frame's head, and what an AppendBlockEnd has before its data
+AFTER_DATA = struct.Struct(">iqq")
+APPEND_BYTES = BEFORE_DATA.size + AFTER_DATA.size  # of an append's frame, beside its data
 _TRAILER = _HEADER = struct.Struct(">ii")
 _PADDING, _PARTIAL_EVENT = -1, -2
 
@@ -25,31 +24,8 @@ def append_frame(
     >>> len(b"".join(append_frame(bytes(16), [b"event"], 5, 1, 7, 3)))
     57
     """
-    before = _BEFORE.pack(AppendBlockEnd.code, APPEND_BYTES - 8 + size, writer_id, size, size)
-    return [before, *parts, _AFTER.pack(events, last, request_id)]
-
-
-def acknowledgement_frames(commands: list[DataAppended]) -> bytes:
-    """The frames of acknowledgements, end to end, as `codec` makes them, but faster: one may be due for each event.
-
-    >>> len(acknowledgement_frames([DataAppended(bytes(16), 7), DataAppended(bytes(16), 8)]))
-    112
-    """
-    pack, code, size = _APPENDED.pack, DataAppended.code, _APPENDED.size - 8
-    return b"".join(
-        [
-            pack(
-                code,
-                size,
-                each.writer_id,
-                each.event_number,
-                each.previous_event_number,
-                each.request_id,
-                each.current_segment_write_offset,
-            )
-            for each in commands
-        ]
-    )
+    before = BEFORE_DATA.pack(AppendBlockEnd.code, APPEND_BYTES - 8 + size, writer_id, size, size)
+    return [before, *parts, AFTER_DATA.pack(events, last, request_id)]
 
 
 def append_parts(block: AppendBlock | None, end: AppendBlockEnd) -> list[Buffer]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from nadi.errors import ProtocolError
 from nadi.limits import MAX_FRAME_RECEIVED_BYTES, RECEIVE_BUFFER_BYTES
+from nadi.wire.append import AFTER_DATA, APPEND_BYTES, BEFORE_DATA
 from nadi.wire.codec import decode_payload
 from nadi.wire.commands import (
     AppendBlock,
@@ -27,8 +28,6 @@ from nadi.wire.commands import (
 )
 
 _FRAME = struct.Struct(">ii")
-_APPEND_BEGINS, _APPEND_ENDS = struct.Struct(">ii16sii"), struct.Struct(">iqq")  # before an append's data, and after
-_APPEND_BYTES = _APPEND_BEGINS.size + _APPEND_ENDS.size
 _KEEPS_VIEW = frozenset(
     kind.code for kind in (AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead)
 )
@@ -142,21 +141,21 @@ class Decoder:
         There may be one for each event, so they are taken in one loop; what comes out is the same.
         """
         view, end, start, limit = self._view, self._end, self._start, self.max_frame_bytes
-        begins, ends, code = _APPEND_BEGINS.unpack_from, _APPEND_ENDS.unpack_from, AppendBlockEnd.code
+        begins, ends, code = BEFORE_DATA.unpack_from, AFTER_DATA.unpack_from, AppendBlockEnd.code
         found: list[AppendBlockEnd] = []
-        while len(found) < most and end - start >= _APPEND_BYTES:
+        while len(found) < most and end - start >= APPEND_BYTES:
             kind, length, writer, whole, size = begins(view, start)
             stop = start + 8 + length
-            if kind != code or length > limit or size < 0 or stop > end or length != size + _APPEND_BYTES - 8:
+            if kind != code or length > limit or size < 0 or stop > end or length != size + APPEND_BYTES - 8:
                 break
-            place = start + _APPEND_BEGINS.size
+            place = start + BEFORE_DATA.size
             after = place + size
             found.append(AppendBlockEnd(writer, whole, view[place:after], *ends(view, after)))
             start = stop
         if found:
             self._shared = True
             self._start = start
-            self.frame_bytes = _APPEND_BYTES + len(found[-1].data)
+            self.frame_bytes = APPEND_BYTES + len(found[-1].data)
         return found
 
     def buffer_updated(self, count: int) -> list[Command]:

@@ -6,12 +6,11 @@ A write to a socket costs more than most commands do, and each write may wake th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from nadi.limits import KIB
-from nadi.wire.append import acknowledgement_frames
-from nadi.wire.codec import encode_parts
-from nadi.wire.commands import Command, DataAppended
+from nadi.wire.codec import encode_alike, encode_parts
+from nadi.wire.commands import Command
 from nadi.wire.fields import Buffer
 
 _LARGE_PART_BYTES = 64 * KIB  # is not copied to be joined with others
@@ -37,9 +36,9 @@ class Outgoing:
         """Queue a command; none of it if this raises, such as ProtocolError for one that is too large."""
         self.send_parts(*encode_parts(command))
 
-    def send_all(self, commands: list[DataAppended]) -> None:
-        """Queue acknowledgements."""
-        frames = acknowledgement_frames(commands)
+    def send_all(self, commands: Sequence[Command]) -> None:
+        """Queue commands of one kind that is of fixed size."""
+        frames = encode_alike(commands)
         self.send_parts([frames], len(frames))
 
     def send_parts(self, parts: list[Buffer], size: int) -> None:

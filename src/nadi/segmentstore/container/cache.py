@@ -51,9 +51,9 @@ class BlockCache:
         self.size_bytes += len(block) + _ENTRY_BYTES
         self._make_room()
 
-    def put_frame(self, log: str, sequence: int, extents: list[Extent], parts: list[bytes]) -> None:
+    def put_frame(self, container: int, sequence: int, extents: list[Extent], parts: list[bytes]) -> None:
         """`put` the parts of a frame that was just written, which has one for each extent."""
-        blocks, size_bytes = self._blocks, self.size_bytes
+        blocks, size_bytes, log = self._blocks, self.size_bytes, f"{container}"  # as `place_in_log` says
         for extent, part in zip(extents, parts, strict=True):
             blocks[log, sequence, extent.position] = part
             size_bytes += len(part) + _ENTRY_BYTES

@@ -256,7 +256,7 @@ class Container:
                 self.state.frames[sequence] = ref
             for place, extent in enumerate(extents):
                 extent.checksums = checksums[place * CHECKSUM_BYTES : (place + 1) * CHECKSUM_BYTES]
-            self.cache.put_frame(f"{self.number}", sequence, extents, parts[1:])
+            self.cache.put_frame(self.number, sequence, extents, parts[1:])
             for extent, piece, block in beside:
                 extent.checksums = piece.checksum
                 self.cache.put(place_in_log(self.number, extent), block)

@@ -23,8 +23,6 @@ from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, Buffer
 
-_TABLE = int(Kind.TABLE)
-
 
 class Peer(Protocol):
     """The connection, as its appends see it."""
@@ -227,24 +225,19 @@ def _store(append: Append, frame: FrameBuilder) -> int:
     if session.container.log_full:
         raise StorageFullError("tier 2 takes no data and the log is full: free space, or repair tier 2")
     state = frame.state
-    record = state.find(session.segment)
-    if record is None or record.kind == _TABLE:
-        record = find(state, session.segment, Kind.STREAM)
+    record = find(state, session.segment, Kind.STREAM)
     if record.sealed:
         raise StreamSealedError(session.segment)
     if session.parent is not None and find(state, session.parent).sealed:
         # reported now: the Rust client looks for it here, and would repeat a refused merge forever
         raise StreamSealedError(session.parent)
-    known, last = session.stored, append.last
-    stored = record.attributes.get(writer)
-    if stored is None:  # in memory or on disk
-        stored = state.attribute(record, writer)
-    if (NO_VERSION if stored is None else stored) != known or last < known:
+    stored = state.attribute(record, writer)
+    if (NO_VERSION if stored is None else stored) != session.stored or append.last < session.stored:
         raise WriterConflictError(f"another connection writes with the id {writer.hex()}")
-    if append.after != NO_VERSION and append.after != known:
+    if append.after not in (NO_VERSION, session.stored):
         raise ConditionError(f"the append {append.after} before it was not stored")
     if append.expected_offset is not None and append.expected_offset != record.length:
         raise ConditionError(f"the segment has {record.length} bytes")
-    length = frame.append(record, append.parts, append.size_bytes, append.events, writer, last)
-    session.stored = last
+    length = frame.append(record, append.parts, append.size_bytes, append.events, writer, append.last)
+    session.stored = append.last
     return length

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from crc32c import crc32c
 
 from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
@@ -26,19 +30,36 @@ def read_checked(
         OSError: reading failed for another reason.
     """
     place = address.offset + offset
-    try:
-        if not checksum:
+    if not checksum:
+        with _readable(file.path, place):
             return _of_whole_frame(file, log_crc, address, offset, length)
-        data = os.pread(file.read_fd, length, place)
+    seed = checksum_at(b"", log_crc, file.number, place)
+    return read_part(file.read_fd, file.path, place, length, checksum, seed)
+
+
+def read_part(fd: int, path: Path, place: int, length: int, checksum: bytes, seed: int = 0) -> bytes:
+    """That many bytes of a file, of which the checksum is known; blocking.
+
+    Raises: as `read_checked`.
+    """
+    with _readable(path, place):
+        data = os.pread(fd, length, place)
+    if len(data) < length:
+        raise CorruptLogError(str(path), place, f"the file ends within {length:,} bytes that should be there")
+    if pack_checksum(crc32c(data, seed)) != checksum:
+        raise CorruptLogError(str(path), place, f"{length:,} bytes have a wrong checksum")
+    return data
+
+
+@contextmanager
+def _readable(path: Path, place: int) -> Iterator[None]:
+    """What the disk can't read is damaged."""
+    try:
+        yield
     except OSError as error:
         if error.errno != errno.EIO:
             raise
-        raise CorruptLogError(str(file.path), place, f"the disk can't read it ({error})") from error
-    if len(data) < length:
-        raise CorruptLogError(str(file.path), place, f"the file ends within frame {address.sequence:,}")
-    if pack_checksum(checksum_at(data, log_crc, file.number, place)) != checksum:
-        raise CorruptLogError(str(file.path), place, f"data of frame {address.sequence:,} has a wrong checksum")
-    return data
+        raise CorruptLogError(str(path), place, f"the disk can't read it ({error})") from error
 
 
 def _of_whole_frame(file: LogFile, log_crc: int, address: LogAddress, offset: int, length: int) -> bytes:

@@ -22,13 +22,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from nadi.errors import CorruptLogError, NotFoundError
+from nadi.errors import NotFoundError
 from nadi.limits import RUN_FILE_BYTES, RUN_FILES_OPEN, RUN_FILES_READY, RUN_IDLE_S, RUN_LEAST_BYTES, RUN_WRITERS
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.tier1 import disk
-from nadi.segmentstore.tier1.layout import pack_checksum
+from nadi.segmentstore.tier1.reading import read_part
 from nadi.segmentstore.tier1.runfile import Piece, RunFile
 from nadi.wire.fields import Buffer
 
@@ -85,8 +83,8 @@ class RunReader:
 
         Raises:
             NotFoundError: the file is gone.
-            CorruptLogError: the bytes are not those that were written.
-            OSError: the disk can't read them.
+            CorruptLogError: the bytes are not those that were written, or the disk can't read them.
+            OSError: reading failed for another reason.
         """
         path = self._folder / run_name(number)
         if not self.has(number, 0):  # a pipe in its place would make whoever opens it wait forever
@@ -96,13 +94,9 @@ class RunReader:
         except FileNotFoundError:
             raise NotFoundError(f"{path} is missing") from None
         try:
-            data = _read_all(fd, length, position)
+            return read_part(fd, path, position, length, checksum)
         finally:
             os.close(fd)
-        if len(data) < length or pack_checksum(crc32c(data)) != checksum:
-            what = "the file is too short" if len(data) < length else "a wrong checksum"
-            raise CorruptLogError(str(path), position, what)
-        return data
 
     async def read_at(self, number: int, position: int, length: int, checksum: bytes) -> bytes:
         """`read` in a thread."""
@@ -317,15 +311,3 @@ class RunFiles(RunReader):
             raise
         self._next_number += 1
         return _Ready(number, path, fd)
-
-
-def _read_all(fd: int, length: int, position: int) -> bytes:
-    data = os.pread(fd, length, position)
-    if len(data) == length or not data:
-        return data
-    parts = [data]
-    while data and sum(map(len, parts)) < length:
-        read = sum(map(len, parts))
-        data = os.pread(fd, length - read, position + read)
-        parts.append(data)
-    return b"".join(parts)
