@@ -52,8 +52,11 @@ class Session:
 
     def append(self, writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int) -> None:
         """Send an append of so many bytes and events, the last of which has that number of the writer."""
-        frame = append_frame(writer_id, parts, size, events, last, self.session_id)
-        self.connection.send_parts(frame, size + APPEND_BYTES)
+        self.connection.send_parts(self.framed(writer_id, parts, size, events, last), size + APPEND_BYTES)
+
+    def framed(self, writer_id: bytes, parts: list[Buffer], size: int, events: int, last: int) -> list[Buffer]:
+        """What `append` sends."""
+        return append_frame(writer_id, parts, size, events, last, self.session_id)
 
     def drop(self) -> None:
         """Ignore replies that still arrive for it."""

@@ -40,7 +40,6 @@ from nadi.errors import (
 )
 from nadi.limits import KIB, WRITER_BLOCK_BYTES
 from nadi.wire import commands as wire
-from nadi.wire.append import append_frame
 from nadi.wire.codec import encode_parts
 from nadi.wire.errors import error_of
 
@@ -177,12 +176,13 @@ class SegmentOutput:
         if batch.is_large:
             self._owner.spawn(self._send_large(session, batch))
             return
-        count = len(batch)
-        session.append(self._writer_id, batch.data_to_send(), batch.size, count, batch.number)
-        if self._sampler is not None:
-            report = self._sampler.passed(self._writer_id, count, batch.keys_of)
-            if report is not None:
-                session.send(report)
+        session.append(self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number)
+        if (report := self._report_after(batch)) is not None:
+            session.send(report)
+
+    def _report_after(self, batch: Batch) -> wire.ReportKeys | None:
+        """What is due to be said of keys, once that batch was sent."""
+        return self._sampler.passed(self._writer_id, len(batch), batch.keys_of) if self._sampler is not None else None
 
     async def _send_large(self, session: Session, batch: Batch) -> None:
         """Through a transient segment. The merge sets the writer's event number, so that the next
@@ -331,13 +331,9 @@ class SegmentOutput:
                 return False
             self._next()
             batch.ack.read_by(alone)
-            frame = append_frame(
-                self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number, session.session_id
-            )
-            if self._sampler is not None:
-                report = self._sampler.passed(self._writer_id, len(batch), batch.keys_of)
-                if report is not None:
-                    frame += encode_parts(report)[0]
+            frame = session.framed(self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number)
+            if (report := self._report_after(batch)) is not None:
+                frame += encode_parts(report)[0]
             alone.send(b"".join(frame), session.session_id, batch.number, self)
         finally:
             alone.lock.release()
