@@ -100,12 +100,16 @@ class Alone:
             self._needed = min(2 * self._needed, _MOST)
 
     def _lend(self) -> None:
-        self._transport.pause_reading()
         if self._wake is None:
-            self._wake = os.pipe()
+            try:
+                self._wake = os.pipe()
+            except OSError:  # no descriptors left: it goes on as it is
+                self._needed = _MOST
+                return
             self._poll.register(self._wake[0], select.POLLIN)
             self._fd = self._transport.get_extra_info("socket").fileno()
             self._poll.register(self._fd, select.POLLIN)
+        self._transport.pause_reading()
         self._uses = self._uses_seen = self._idle_looks = 0
         with self.lock:
             self.is_lent = True
