@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 import pytest
 
 from nadi.client import StreamManager
+from nadi.client.segments import alone
 
-from .test_alone import alone_of, made, stored
+from .test_alone import alone_of, lent, made, stored
 
 
 def test_without_descriptors_it_is_not_lent(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,3 +24,11 @@ def test_without_descriptors_it_is_not_lent(manager: StreamManager, monkeypatch:
             writer.write_event(b"x").result(5)
         assert not alone_of(writer).is_lent
     assert len(stored(manager, "descriptors", b"x")) == 20
+
+
+def test_a_timeout_of_months(manager: StreamManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "LOOK_S", 3600.0)
+    with made(manager, "months") as writer:
+        for timeout in (1e7, threading.TIMEOUT_MAX):
+            lent(writer)
+            writer.write_event(b"x").result(timeout)

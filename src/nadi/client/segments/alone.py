@@ -33,6 +33,7 @@ _IDLE_LOOKS = 50
 _FEW = 3  # such appends before it is lent
 _MANY = 64  # uses after which lending it has paid
 _MOST = 1024
+_LONGEST_POLL_MS = 1 << 30  # twelve days; a poll can't last much longer
 
 
 class Writer(Protocol):
@@ -229,7 +230,7 @@ class Alone:
             left_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
             if left_ms is not None and left_ms <= 0:
                 return
-            self._poll.poll(left_ms)
+            self._poll.poll(None if left_ms is None else min(left_ms, _LONGEST_POLL_MS))
             done: list[Any] = []
             writer = self._writer
             try:
