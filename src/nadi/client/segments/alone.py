@@ -33,6 +33,7 @@ _IDLE_LOOKS = 50
 _FEW = 3  # such appends before it is lent
 _MANY = 64  # uses after which lending it has paid
 _MOST = 1024
+_LONGEST_POLL_MS = 1 << 30  # twelve days; a poll can't last much longer
 
 
 class Writer(Protocol):
@@ -100,12 +101,17 @@ class Alone:
             self._needed = min(2 * self._needed, _MOST)
 
     def _lend(self) -> None:
-        self._transport.pause_reading()
         if self._wake is None:
-            self._wake = os.pipe()
+            try:
+                self._wake = os.pipe()
+            except OSError:  # no descriptors left: it goes on as it is
+                self._needed = _MOST
+                return
+            os.set_blocking(self._wake[0], False)
             self._poll.register(self._wake[0], select.POLLIN)
             self._fd = self._transport.get_extra_info("socket").fileno()
             self._poll.register(self._fd, select.POLLIN)
+        self._transport.pause_reading()
         self._uses = self._uses_seen = self._idle_looks = 0
         with self.lock:
             self.is_lent = True
@@ -176,11 +182,15 @@ class Alone:
 
     # --- a caller's thread ------------------------------------------------------------------------------
 
-    def send(self, frame: bytes, session_id: int, number: int, writer: Writer) -> None:
-        """Send an append of a writer's session, and of that number. With the lock held, lent and not busy."""
-        self._is_torn = self.is_busy = True
-        self._session_id, self._number, self._writer = session_id, number, writer
+    def begin(self, session_id: int, writer: Writer) -> None:
+        """The writer's session is about to send an append. With the lock held, lent and not busy."""
+        self._session_id, self._writer = session_id, writer
         self._uses += 1
+        self._is_torn = self.is_busy = True
+
+    def send(self, frame: bytes, number: int) -> None:
+        """Send the append, which has that number. With the lock held since `begin`."""
+        self._number = number
         try:
             sent = os.write(self._fd, frame)
         except BlockingIOError:
@@ -197,21 +207,24 @@ class Alone:
         """Read answers until it is done; returns earlier if the loop has to do that, or the time is over."""
         if not self._process.is_this:
             return
-        with self.lock:
-            if not self.is_busy or self._is_reading:  # who reads already does so for all
-                return
-            self._is_reading = True
+        is_reader = False
         try:
+            with self.lock:
+                if not self.is_busy or self._is_reading:  # who reads already does so for all
+                    return
+                self._is_reading = is_reader = True
             self._read(is_done, timeout_s)
         finally:
-            with self.lock:
-                self._is_reading = False
-                if self._is_woken and self._wake is not None:
-                    os.read(self._wake[0], 1)
-                    self._is_woken = False
-                self._close_pipe()
-            if self.is_busy:
-                self.give_back()
+            if is_reader:
+                with self.lock:
+                    self._is_reading = False
+                    if self._is_woken and self._wake is not None:
+                        with contextlib.suppress(BlockingIOError):  # what Ctrl-C left was read already
+                            os.read(self._wake[0], 1)
+                        self._is_woken = False
+                    self._close_pipe()
+                if self.is_busy:
+                    self.give_back()
 
     def give_back(self) -> None:
         """Have the loop take it back, soon; from any thread."""
@@ -225,7 +238,7 @@ class Alone:
             left_ms = None if deadline is None else (deadline - time.monotonic()) * 1000
             if left_ms is not None and left_ms <= 0:
                 return
-            self._poll.poll(left_ms)
+            self._poll.poll(None if left_ms is None else min(left_ms, _LONGEST_POLL_MS))
             done: list[Any] = []
             writer = self._writer
             try:
@@ -233,7 +246,7 @@ class Alone:
                     if writer is None or not self.is_busy:  # it was taken back
                         return
                     self._receive(writer, done)
-                    is_the_loops = self._is_torn or bool(self._handed)
+                    is_the_loops = self._is_torn or bool(self._handed) or not self.is_busy
                 writer.stored_alone(done)
             except BaseException:  # Ctrl-C: others may wait for them too
                 if done and writer is not None:

@@ -155,3 +155,8 @@ class Ack:
 def is_stored(ack: Ack) -> bool:
     """Whether it is known by now that the events are stored."""
     return ack._callbacks is None and ack._error is None
+
+
+def has_callbacks(ack: Ack) -> bool:
+    """Whether anybody else is to be told of it."""
+    return bool(ack._callbacks)

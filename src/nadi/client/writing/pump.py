@@ -7,7 +7,7 @@ one call that wakes the loop, one look at the lock, and one write to the socket.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,13 +23,21 @@ class Pump:
 
     def add(self, output: SegmentOutput) -> None:
         """It has more to send; call with the lock held, from any thread. Raises what `schedule` does."""
-        self._due.append(output)
-        if len(self._due) == 1:
+        is_first = not self._due
+        self._due += (output,)  # calls nothing: Ctrl-C can't come between this and the `try`
+        if is_first:
             try:
                 self._schedule(self.run)
             except BaseException:
                 self._due.clear()  # nobody comes for them: the next one is told again
                 raise
+
+    def add_unsent(self, outputs: Iterable[SegmentOutput]) -> None:
+        """Add those whose events wait: Ctrl-C may have come before the thread that wrote them could do so."""
+        with self._lock:
+            for output in outputs:
+                if output.current.entries:
+                    self.add(output)
 
     def run(self) -> None:
         """Have all that is due sent; on the loop's thread."""

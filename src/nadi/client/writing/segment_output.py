@@ -17,12 +17,14 @@ import logging
 import time
 import uuid
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nadi.backoff import Backoff
 from nadi.client.segments.connection import AppendSession
 from nadi.client.segments.key_reports import KeySampler
 from nadi.client.segments.session import Session, open_session
+from nadi.client.writing.ack import has_callbacks
 from nadi.client.writing.batch import Batch
 from nadi.client.writing.large_event import merge_large_event
 from nadi.errors import (
@@ -102,8 +104,14 @@ class SegmentOutput:
         self.notice_at = WRITER_BLOCK_BYTES
         if self._wakes:
             self._wakes = False
-            if not self._send_alone():
-                self._owner.pump.add(self)
+            try:
+                if not self._send_alone():
+                    self._owner.pump.add(self)
+            except BaseException as error:
+                self._wakes, self.notice_at = True, 1  # the next event tells of both, or raises the same
+                if not isinstance(error, ClosedError):  # but Ctrl-C
+                    self._owner.pump.add(self)
+                raise
 
     def cut(self) -> None:
         """Start a new batch for later events; call with the lock held."""
@@ -162,12 +170,13 @@ class SegmentOutput:
 
     def _next(self) -> Batch:
         if self.waiting:
-            batch = self.waiting.popleft()
+            batch, current = self.waiting.popleft(), self.current
         else:
-            batch, self.current = self.current, Batch()
-        self._number += len(batch)
-        batch.number = self._number
-        self.in_flight.append(batch)
+            batch, current = self.current, Batch()
+        batch.number = self._number + len(batch)
+        # nothing is called from here on: Ctrl-C in a caller's thread finds it here or there
+        self.current, self._number = current, batch.number
+        self.in_flight += (batch,)
         return batch
 
     def _send(self, session: Session, batch: Batch) -> None:
@@ -324,36 +333,41 @@ class SegmentOutput:
         if not owner.blocking or owner.gathering or not owner.process.is_this:
             return False
         alone, batch = session.alone, self.current
-        if self.in_flight or self.waiting or batch.size > _ALONE_BYTES or not alone.lock.acquire(blocking=False):
+        if self.in_flight or self.waiting or batch.size > _ALONE_BYTES:
             return False
-        try:
+        with alone.lock:
             if not alone.is_lent or alone.is_busy or self._session is not session:
                 return False
+            alone.begin(session.session_id, self)
             self._next()
             batch.ack.read_by(alone)
             frame = session.framed(self._writer_id, batch.data_to_send(), batch.size, len(batch), batch.number)
             if (report := self._report_after(batch)) is not None:
                 frame += encode_parts(report)[0]
-            alone.send(b"".join(frame), session.session_id, batch.number, self)
-        finally:
-            alone.lock.release()
+            alone.send(b"".join(frame), batch.number)
         self._wakes, self.notice_at = True, 1  # the next event has the loop take over
         return True
 
     def acknowledged_alone(self, number: int, done: list[Batch]) -> bool:
         """See `alone.Writer`: another thread that has the writer's lock just writes."""
         lock = self._owner.lock
-        if not lock.acquire(blocking=False):
-            return False
+        held: list[bool] = []
         try:
+            held += map(lock.acquire, (False,))  # in one step: Ctrl-C can't come between having it and knowing that
+            if not held[0]:
+                return False
             self.trouble = None
             self._take_stored(number, done)
         finally:
-            lock.release()
+            if True in held:
+                lock.release()
         return True
 
     def stored_alone(self, done: list[Batch]) -> None:
-        self._owner.stored(done)
+        if done and has_callbacks(done[0].ack):  # the only one; Ctrl-C mustn't keep others from hearing of it
+            self._owner.schedule(partial(self._owner.stored, done))
+        else:
+            self._owner.stored(done)
 
     # --- ends -------------------------------------------------------------------------------
 

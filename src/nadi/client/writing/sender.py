@@ -177,6 +177,7 @@ class EventSender:
     async def flush(self, timeout: float | None = None) -> None:
         failure, self._failure = self._failure, None
         async with TimeLimit(timeout, lambda: f"not everything was acknowledged within {timeout} s", self._trouble):
+            self.pump.add_unsent(self._outputs.values())
             for ack in self.unacknowledged():
                 try:
                     await ack
@@ -251,8 +252,8 @@ class EventSender:
         with self.lock:
             for batch in batches:
                 self._pending -= batch.size
+                batch.size, batch.entries = 0, []  # not twice, where Ctrl-C has this repeated
         for batch in batches:
-            batch.entries.clear()
             batch.ack.settle(error)
         self._make_room()
 
