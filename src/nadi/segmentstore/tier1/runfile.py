@@ -13,6 +13,7 @@ The checksums of its MiBs are computed as they are written, for the chunk that i
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from nadi.limits import MIB, RUN_CARRY_BYTES
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, pack_checksum
 from nadi.wire.fields import Buffer
+
+log = logging.getLogger(__name__)
 
 
 class Piece:
@@ -104,9 +107,9 @@ class RunFile:
             self._write(piece, staging)
         finally:
             with self._lock:
-                self._is_written = False
                 if self.closed:
                     self._close()
+                self._is_written = False  # last: whoever finds the file settled may write to its end
 
     def _write(self, piece: Piece, staging: memoryview) -> None:
         place = 0
@@ -157,7 +160,8 @@ class RunFile:
             os.close(fd)
 
     def shut(self) -> None:
-        """Take no more runs; close the descriptor, once no piece is being written."""
+        """Take no more runs; close the descriptor and give back the room that is left, once no piece is being
+        written."""
         with self._lock:
             self.closed = True
             if not self._is_written:
@@ -169,6 +173,11 @@ class RunFile:
         self.shut()
 
     def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._fd < 0:
+            return
+        try:
+            os.ftruncate(self._fd, self.end)  # about 50 us; it may be long until the file is a chunk, or deleted
+        except OSError as error:  # nothing is lost but room: `complete` tries again
+            log.warning("%s keeps room that it doesn't need: %s", self.path, error)
+        os.close(self._fd)
+        self._fd = -1
