@@ -338,6 +338,25 @@ async def test_a_file_that_takes_no_more_has_no_room_that_it_does_not_need(tmp_p
         assert await peer.read_all(S) == writer.data
 
 
+async def test_small_files_that_wait_hold_little_memory(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        for _ in range(8):
+            await writer.append(LARGE)
+            for _ in range(3):
+                await writer.append(100_000)
+            await asyncio.sleep(0.05)
+        runs = store.containers[0].runs
+        assert runs is not None
+        files = list(runs._written.values())
+        assert len(files) > 4
+        assert sum(file.length - file.end for file in files) < len(writer.data) // 20
+        await move(store)
+        assert not record_of(store, S).log_bytes
+        assert await peer.read_all(S) == writer.data
+
+
 async def test_many_segments_take_turns_at_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs_module, "RUN_FILES_OPEN", 2)
     async with open_store(tmp_path, 1) as (store, peer):

@@ -28,6 +28,8 @@ from nadi.wire.fields import Buffer
 
 log = logging.getLogger(__name__)
 
+_CARRIED_PART = 32  # of a file that ended, what it carries is no more than this part: memory for many small ones
+
 
 class Piece:
     """What one frame writes to one file: what was carried, and the whole blocks of a large run.
@@ -97,6 +99,11 @@ class RunFile:
         self.next_offset += size
         self._is_written = True
         return piece
+
+    def drop_carried(self) -> None:
+        """Before it is closed: carry nothing, if that is much for a file of this size; it is copied from the log."""
+        if self._carried_bytes > self.end // _CARRIED_PART:
+            self._carried, self._carried_bytes = [], 0
 
     def write(self, piece: Piece, staging: memoryview) -> None:
         """Make a piece durable; blocking, one at a time. `staging` is aligned, and of the piece's size.
