@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from nadi.errors import DamagedDataError, UnavailableError
+from nadi.limits import RUN_FILE_BYTES
 from nadi.model.framing import frame_events
 from nadi.segmentstore import storage_writer
 from nadi.segmentstore.container import container as container_module
@@ -340,6 +341,40 @@ async def test_a_cut_log_keeps_the_files_beside_it(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         assert not (log / "runs" / run_name(extent.run)).exists()
     assert (aside / run_name(extent.run)).stat().st_size >= extent.position + extent.length
+
+
+async def test_a_file_that_takes_no_more_has_no_room_that_it_does_not_need(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (_store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        for _ in range(8):
+            await writer.append(LARGE)
+            for _ in range(3):  # more than a file carries: the next large run begins another
+                await writer.append(100_000)
+            await asyncio.sleep(0.05)  # for one to be made ready
+        files = [path.stat() for path in runs_in(tmp_path)]
+        assert len(files) > 6, "each large run should have had a file of its own"
+        assert sum(file.st_blocks * 512 for file in files) < 3 * RUN_FILE_BYTES + len(writer.data)
+        assert await peer.read_all(S) == writer.data
+
+
+async def test_small_files_that_wait_hold_little_memory(tmp_path: Path) -> None:
+    async with open_store(tmp_path, 1) as (store, peer):
+        writer = await Writer(peer, S).begin()
+        await warm(writer, tmp_path)
+        for _ in range(8):
+            await writer.append(LARGE)
+            for _ in range(3):
+                await writer.append(100_000)
+            await asyncio.sleep(0.05)
+        runs = store.containers[0].runs
+        assert runs is not None
+        files = list(runs._written.values())
+        assert len(files) > 4
+        assert sum(file.length - file.end for file in files) < len(writer.data) // 20
+        await move(store)
+        assert not record_of(store, S).log_bytes
+        assert await peer.read_all(S) == writer.data
 
 
 async def test_many_segments_take_turns_at_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ The checksums of its MiBs are computed as they are written, for the chunk that i
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ from nadi.limits import MIB, RUN_CARRY_BYTES
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, pack_checksum
 from nadi.wire.fields import Buffer
+
+log = logging.getLogger(__name__)
+
+_CARRIED_PART = 32  # of a file that ended, what it carries is no more than this part: memory for many small ones
 
 
 class Piece:
@@ -95,6 +100,11 @@ class RunFile:
         self._is_written = True
         return piece
 
+    def drop_carried(self) -> None:
+        """Before it is closed: carry nothing, if that is much for a file of this size; it is copied from the log."""
+        if self._carried_bytes > self.end // _CARRIED_PART:
+            self._carried, self._carried_bytes = [], 0
+
     def write(self, piece: Piece, staging: memoryview) -> None:
         """Make a piece durable; blocking, one at a time. `staging` is aligned, and of the piece's size.
 
@@ -104,9 +114,9 @@ class RunFile:
             self._write(piece, staging)
         finally:
             with self._lock:
-                self._is_written = False
                 if self.closed:
                     self._close()
+                self._is_written = False  # last: whoever finds the file settled may write to its end
 
     def _write(self, piece: Piece, staging: memoryview) -> None:
         place = 0
@@ -157,7 +167,8 @@ class RunFile:
             os.close(fd)
 
     def shut(self) -> None:
-        """Take no more runs; close the descriptor, once no piece is being written."""
+        """Take no more runs; close the descriptor and give back the room that is left, once no piece is being
+        written."""
         with self._lock:
             self.closed = True
             if not self._is_written:
@@ -169,6 +180,11 @@ class RunFile:
         self.shut()
 
     def _close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._fd < 0:
+            return
+        try:
+            os.ftruncate(self._fd, self.end)  # about 50 us; it may be long until the file is a chunk, or deleted
+        except OSError as error:  # nothing is lost but room: `complete` tries again
+            log.warning("%s keeps room that it doesn't need: %s", self.path, error)
+        os.close(self._fd)
+        self._fd = -1

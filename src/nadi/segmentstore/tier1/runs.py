@@ -161,7 +161,7 @@ class RunFiles(RunReader):
         assert len(block) >= RUN_LEAST_BYTES
         file = self._open.pop(segment, None)
         if file is not None and not file.takes(offset, len(block)):
-            self.close_file(file)
+            self._end(file)
             file = None
         if file is None:
             file = self._begin(segment, offset, len(block))
@@ -175,7 +175,7 @@ class RunFiles(RunReader):
         """A small run went to the log: the segment's file carries it, or ends."""
         file = self._open.get(segment)
         if file is not None and not file.carry(offset, block):
-            self.close_file(file)
+            self._end(file)
 
     async def write(self, pieces: Sequence[Piece]) -> None:
         """Make them durable; afterwards they have their checksums.
@@ -218,8 +218,13 @@ class RunFiles(RunReader):
         oldest = next(iter(self._open.values()))
         if self._runtime.monotonic() - oldest.used_at < RUN_IDLE_S:
             return False  # its segment would come back at once, and push out another's
-        self.close_file(oldest)
+        self._end(oldest)
         return True
+
+    def _end(self, file: RunFile) -> None:
+        """Write no more runs to it; it may be long until it is moved."""
+        file.drop_carried()
+        self.close_file(file)
 
     # --- files that become chunks, or are of no more use -----------------------------------------------
 
