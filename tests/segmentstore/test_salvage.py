@@ -17,8 +17,8 @@ from nadi.segmentstore.repair.remains import LogTells, Remains, no_records
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.checked import STATE_KEY
 from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.records import Kind, SegmentRecord
-from nadi.segmentstore.state.stored import encode_state, record_changes
+from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
+from nadi.segmentstore.state.stored import PAIR, encode_state, pack_extent, record_changes
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
@@ -200,3 +200,29 @@ def test_what_chunks_have_beyond_an_older_record_is_kept(tmp_path: Path) -> None
         made.close()
         assert record is not None
         assert (record.length, [extent.chunk for extent in record.extents]) == (length, [chunk] * is_stale)
+
+
+def test_chunks_before_what_is_left_of_a_segments_extents_are_had_back(tmp_path: Path) -> None:
+    """Its record is lost, and so is its first extent: the others don't show that it was truncated."""
+    name, chunks = "s/t/0.#epoch.0", ["container-0/000000000007/0", "container-0/000000000007/190"]
+    record = SegmentRecord(7, name, Kind.STREAM, 0)
+    extents = [Extent(0, 400, None, 0, chunks[0], b"...."), Extent(400, 300, None, 0, chunks[1], b"....")]
+    records = no_records()
+    for table, key, value in record_changes(record):
+        if value is not None and table != "segments":
+            records[table][key] = value
+    records["extents"][PAIR.pack(7, 400)] = pack_extent(extents[1])
+    records["state"][STATE_KEY] = encode_state(20, 8)
+    described = {
+        7: [
+            (extent.chunk, ChunkDescription(1, 0, 7, name, extent.offset, extent.length, BLOCK_BYTES, b"....", (0,)))
+            for extent in extents
+        ]
+    }
+    salvage._make(tmp_path / "new", 0, Remains("a snapshot", records, {}, []), described, set(chunks), LogTells())
+    made = Metadata(tmp_path / "new", 0)
+    found = made.load(7, {})
+    made.close()
+    assert found is not None
+    assert (found.start_offset, found.length) == (0, 700)
+    assert [extent.chunk for extent in found.extents] == chunks

@@ -181,6 +181,7 @@ def _make(new: Path, container: int, found: Remains, described: Described, there
                     lost.append(f"{told}: all of it; its record is gone, and nothing else mentions it")
                     continue
                 record = _record_anew(metadata, segment, name or _made_up(container, segment), segment in tables)
+                record.start_offset = reaches_back_to(record.start_offset, [part for _, part in parts])
                 ends = [record.length, *(part.offset + part.length for _, part in parts)]
                 record.length = 0 if segment in tables else log.lengths.get(segment, max(ends))
                 if name:
@@ -274,6 +275,21 @@ def _record_anew(metadata: Metadata, segment: int, name: str, is_table: bool) ->
     if made.extents:
         made.start_offset, made.length = made.extents[0].offset, made.extents[-1].end
     return made
+
+
+def reaches_back_to(start: int, parts: list[ChunkDescription]) -> int:
+    """Where a segment begins whose record is lost, and maybe some of its extents, of which the first is at `start`:
+    chunks that lead up to there are part of it, for what was truncated is deleted soon.
+
+    >>> def chunk(offset: int, length: int) -> ChunkDescription:
+    ...     return ChunkDescription(1, 0, 7, "s/t/0.#epoch.0", offset, length, 1 << 20, b"", ())
+    >>> reaches_back_to(30, [chunk(0, 10), chunk(10, 20), chunk(30, 5)]), reaches_back_to(30, [chunk(0, 29)])
+    (0, 30)
+    """
+    begin_of = {part.offset + part.length: part.offset for part in sorted(parts, key=lambda part: -part.offset)}
+    while start in begin_of and begin_of[start] < start:
+        start = begin_of[start]
+    return start
 
 
 def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[str, ChunkDescription]]) -> set[str]:
