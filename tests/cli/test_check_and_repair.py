@@ -18,8 +18,8 @@ from nadi.errors import DamagedDataError, DataFolderError
 from nadi.segmentstore.recovery import snapshotter
 from nadi.segmentstore.repair import usedpages
 from nadi.segmentstore.repair.stopped import StoppedLog
-from nadi.segmentstore.state import pages
 from nadi.segmentstore.state.checked import STATE_KEY
+from nadi.segmentstore.state.file import pages
 from tests.segmentstore.harness import open_store
 from tests.segmentstore.state_tables import lose_states, records_of, recovered
 from tests.segmentstore.test_lost_state import EVENTS, base, contents, event, events_of, folder

@@ -15,7 +15,7 @@ import nadi
 from nadi.errors import CorruptLogError, NadiError
 from nadi.segmentstore.recovery import rebuild
 from nadi.segmentstore.repair.replacement import repair_container
-from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.cli.test_check_and_repair import command, flip, late_events, spoil
 from tests.segmentstore.dying_main import DIED

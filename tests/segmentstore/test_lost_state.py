@@ -21,10 +21,10 @@ from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery import rebuild, snapshots
 from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state import inspector
 from nadi.segmentstore.state import metadata as metadata_module
 from nadi.segmentstore.state.checked import COUNTED, STATE_KEY, TABLES, TOTALS_KEY
+from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state.file import inspector
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import state_change
 from nadi.segmentstore.tier1.files import FileLog

@@ -23,8 +23,8 @@ from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.scrub import kept as keeping
 from nadi.segmentstore.scrub import scrub as scrubs
-from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state.checked import Inspected
+from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.records import Extent
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier1.files import FileLog

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state import inspector, pages
-from nadi.segmentstore.state.check import STATE_FILE, Verdict
+from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state.file import inspector, pages
+from nadi.segmentstore.state.file.check import STATE_FILE, Verdict
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.stored import state_change
 from tests.segmentstore.state_tables import records_of

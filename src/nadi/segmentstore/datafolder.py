@@ -33,7 +33,7 @@ from nadi.segmentstore.tier1 import disk
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3  # 2: without files beside the log; 1: without checksums in the states and in this very file
+FORMAT = 4  # 3: with a row for each extent in the states; 2: without files beside the log; 1: without checksums
 DEFAULT_CONTAINERS = 1
 TIER2 = "tier2"
 _FILE = "format"

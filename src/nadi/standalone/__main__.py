@@ -52,7 +52,7 @@ def main() -> int:
     folder, settings = sys.argv[1], msgspec.json.decode(sys.argv[2], type=Settings)
     try:
         _take_environment()
-        from nadi.segmentstore.state.check import look_ahead
+        from nadi.segmentstore.state.file.check import look_ahead
 
         look_ahead(Path(folder))
         import uvloop

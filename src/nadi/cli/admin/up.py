@@ -71,7 +71,7 @@ def up(
     ] = False,
 ) -> None:
     """Serve a data folder until Ctrl-C or SIGTERM."""
-    from nadi.segmentstore.state.check import look_ahead
+    from nadi.segmentstore.state.file.check import look_ahead
 
     look_ahead(data)
     import uvloop

@@ -21,8 +21,8 @@ from nadi.errors import DamagedStateError, UnavailableError
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
-from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state.check import Examined, Verdict
+from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state.file.check import Examined, Verdict
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier1.fence import read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FileHeader, log_file_number

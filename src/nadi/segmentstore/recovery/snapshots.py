@@ -28,9 +28,9 @@ from crc32c import crc32c
 from nadi.errors import NadiError, NotFoundError
 from nadi.limits import SNAPSHOT_PART_BYTES, STATE_MAP_BYTES
 from nadi.segmentstore.state import commit
-from nadi.segmentstore.state.check import STATE_FILE, inspect_file
 from nadi.segmentstore.state.checked import TABLES
 from nadi.segmentstore.state.commit import Changes
+from nadi.segmentstore.state.file.check import STATE_FILE, inspect_file
 from nadi.segmentstore.tier1 import disk
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 

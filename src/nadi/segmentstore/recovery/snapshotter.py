@@ -37,9 +37,9 @@ from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
-from nadi.segmentstore.state import check as statecheck
-from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.commit import Changes, merge
+from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state.file.check import STATE_FILE
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.tier1.disk import is_no_room
 from nadi.segmentstore.tier2.chunks import ChunkStore

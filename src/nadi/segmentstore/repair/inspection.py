@@ -30,7 +30,7 @@ from nadi.segmentstore.repair.leftout import leave_out
 from nadi.segmentstore.repair.report import Report
 from nadi.segmentstore.repair.salvage import salvage
 from nadi.segmentstore.repair.stopped import Lost, StoppedContainer, in_words
-from nadi.segmentstore.state import check as statecheck
+from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.tier1.cut import check_place
 from nadi.segmentstore.tier2.chunks import ChunkStore
 

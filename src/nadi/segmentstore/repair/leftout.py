@@ -26,8 +26,8 @@ from nadi.segmentstore.recovery.replay import apply_frame
 from nadi.segmentstore.repair.remains import LOST_CHUNK, Described, described_chunks
 from nadi.segmentstore.repair.stopped import ReadableFrame, StoppedLog, in_words
 from nadi.segmentstore.repair.unnamed import TakeBack, lose, make_fit, of_one_past
-from nadi.segmentstore.state import check as statecheck
 from nadi.segmentstore.state import operations as op
+from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import FrameRef, SegmentRecord

@@ -13,7 +13,15 @@ import msgspec
 
 from nadi.segmentstore.repair.usedpages import UsedPages, pages_of
 from nadi.segmentstore.state.checked import CRC_BYTES, STATE_KEY, TABLES
-from nadi.segmentstore.state.pages import PAGE_BYTES, TREE_BYTES, DamagedPagesError, Meta, Tree, meta_of, records_on
+from nadi.segmentstore.state.file.pages import (
+    PAGE_BYTES,
+    TREE_BYTES,
+    DamagedPagesError,
+    Meta,
+    Tree,
+    meta_of,
+    records_on,
+)
 from nadi.segmentstore.state.stored import decode_sequence
 
 

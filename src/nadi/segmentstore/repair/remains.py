@@ -25,7 +25,6 @@ from nadi.segmentstore.recovery.snapshots import NO_CRC, Manifest, Part, Snapsho
 from nadi.segmentstore.repair import lostheads, usedpages
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.state import operations as op
-from nadi.segmentstore.state.check import STATE_FILE
 from nadi.segmentstore.state.checked import (
     CRC_BYTES,
     STATE_KEY,
@@ -36,13 +35,15 @@ from nadi.segmentstore.state.checked import (
     decode_totals,
     seeds_of,
 )
-from nadi.segmentstore.state.pages import PAGE_BYTES, DamagedPagesError, records_on
+from nadi.segmentstore.state.extent_rows import singles
+from nadi.segmentstore.state.file.check import STATE_FILE
+from nadi.segmentstore.state.file.pages import PAGE_BYTES, DamagedPagesError, records_on
 from nadi.segmentstore.state.stored import decode_segment, decode_sequence, encode_state
 from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.segmentstore.tier2.description import ChunkDescription
 
 Described = dict[int, list[tuple[str, ChunkDescription]]]  # by segment, with the chunks' names
-Records = dict[str, dict[bytes, bytes]]  # by table and key, without checksums
+Records = dict[str, dict[bytes, bytes]]  # by table and key, without checksums; in `Remains`, extents are single rows
 LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that doesn't exist: readers of its bytes get an error
 
 
@@ -84,9 +85,9 @@ def of_state(folder: Path, container: int) -> Remains:
             used = usedpages.used_pages(stream.fileno())
         except DamagedPagesError as error:
             used = lostheads.used_pages(stream.fileno(), container, error)
-        records = _whole_on(stream.fileno(), container, used.rest)
+        records = _single(_whole_on(stream.fileno(), container, used.rest))
         records["state"].clear()  # an outdated one would name another end
-        for table, rows in _whole_on(stream.fileno(), container, used.sure).items():
+        for table, rows in _single(_whole_on(stream.fileno(), container, used.sure)).items():
             records[table] |= rows
     if used.damage:
         told.append(
@@ -110,6 +111,15 @@ def _whole_on(file: int, container: int, numbers: Iterable[int]) -> Records:
                         found[table][key] = raw
                     break
     return found
+
+
+def _single(records: Records) -> Records:
+    """The same with a row for each extent."""
+    found: dict[bytes, bytes] = {}
+    for key, raw in singles(records["extents"].items()):
+        if key not in found or _age("extents", raw) >= _age("extents", found[key]):
+            found[key] = raw
+    return records | {"extents": found}
 
 
 def _age(table: str, raw: bytes) -> tuple[int, ...]:
@@ -177,7 +187,8 @@ async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Rema
     if STATE_KEY not in records["state"]:
         told.append("its own record is gone: it said which chunks are garbage; they stay")
         records["state"][STATE_KEY] = encode_state(snapshots.base_sequence(manifest), 1)
-    return Remains(f"the snapshot of frame {manifest.sequence:,} in tier 2", records, totals, told, is_stale)
+    source = f"the snapshot of frame {manifest.sequence:,} in tier 2"
+    return Remains(source, _single(records), totals, told, is_stale)
 
 
 async def _lay_out(chunks: ChunkStore, manifest: Manifest, file: Path) -> list[str]:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nadi.segmentstore.state.checked import TABLES
-from nadi.segmentstore.state.inspector import inspect_pages
-from nadi.segmentstore.state.pages import (
+from nadi.segmentstore.state.file.inspector import inspect_pages
+from nadi.segmentstore.state.file.pages import (
     DEEPEST,
     NO_PAGE,
     TREE_BYTES,

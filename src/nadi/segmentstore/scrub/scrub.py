@@ -37,8 +37,8 @@ from nadi.segmentstore.hosted import Hosted
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.scrub.kept import Kept, Place, encode, read, write
 from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.state.extent_rows import row_length
 from nadi.segmentstore.state.records import Extent, SegmentRecord
-from nadi.segmentstore.state.stored import extent_length
 from nadi.segmentstore.storage_writer import StorageWriter
 
 log = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class Scrub:
         try:
             records = container.metadata.page(table, place.key, SCRUB_STATE_RECORDS)
             if table == "extents":
-                found.total_bytes += sum(extent_length(value) for _, value in records)
+                found.total_bytes += sum(row_length(value) for _, value in records)
         except (DataFolderError, lmdb.Error) as error:
             # the container checks all of it when it recovers from this
             self._note(found, f"the state of container {container.number}: {error}")

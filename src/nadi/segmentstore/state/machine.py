@@ -14,8 +14,9 @@ from nadi.errors import DamagedStateError
 from nadi.limits import CHUNK_FLUSH_BYTES
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
+from nadi.segmentstore.state.extent_rows import ChangedExtents
 from nadi.segmentstore.state.held_runs import HeldRuns
-from nadi.segmentstore.state.metadata import ChangedExtents, Metadata, Overlay
+from nadi.segmentstore.state.metadata import Metadata, Overlay
 from nadi.segmentstore.state.record_cache import RecordCache
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import Change, ContainerState, record_changes, state_change

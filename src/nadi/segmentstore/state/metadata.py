@@ -23,6 +23,7 @@ from crc32c import crc32c
 from nadi.errors import DamagedStateError, StorageFullError, UnavailableError
 from nadi.limits import STATE_CHANGES_MAX_BYTES, STATE_MAP_BYTES, TIME_INDEX_TRIM_ENTRIES
 from nadi.segmentstore import reserve
+from nadi.segmentstore.state import extent_rows
 from nadi.segmentstore.state.checked import (
     CRC_BYTES,
     STATE_KEY,
@@ -34,7 +35,9 @@ from nadi.segmentstore.state.checked import (
     seeds_of,
 )
 from nadi.segmentstore.state.commit import Changes, Commit, is_checked, merge
-from nadi.segmentstore.state.records import Extent, FrameRef, SegmentRecord
+from nadi.segmentstore.state.extent_rows import ChangedExtents
+from nadi.segmentstore.state.file.upgrade import upgrade
+from nadi.segmentstore.state.records import FrameRef, SegmentRecord
 from nadi.segmentstore.state.stored import (
     EXTENT,
     HEAD_BYTES,
@@ -46,18 +49,15 @@ from nadi.segmentstore.state.stored import (
     bounded_key,
     decode_record,
     decode_state,
-    pack_extent,
     unpack_chunk,
     unpack_entry,
 )
-from nadi.segmentstore.state.upgrade import upgrade
 
 log = logging.getLogger(__name__)
 
 _MAX_READERS = 64
 _LOCK_BYTES = 8192  # holds LMDB's list of `_MAX_READERS` readers
 
-ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent begins there any more
 Overlay = dict[bytes, tuple[int, bytes | None]]  # a table's newest entries: key -> (version, value or None)
 
 
@@ -202,11 +202,7 @@ class Metadata:
                 else:
                     commit.put(table, key, value)
             for segment, changed in extents:
-                for offset, extent in changed.items():
-                    if extent is None:
-                        commit.delete("extents", PAIR.pack(segment, offset))
-                    else:
-                        commit.put("extents", PAIR.pack(segment, offset), pack_extent(extent))
+                extent_rows.put_extents(commit, self._whole, segment, changed)
             for segment, overlay in entries:
                 self._put_entries(txn, commit, ID.pack(segment), overlay)
             for segment, added, start_offset in moments:
@@ -299,6 +295,9 @@ class Metadata:
                         return
                     yield key, self._whole(table, key, raw)
 
+    def _extents(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return extent_rows.singles(self._scan(extent_rows.TABLE, prefix))
+
     def page(self, table: str, after: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """The first `count` (key, value) of a table after a key; from the start if the key is empty."""
         return list(islice(self._scan(table, b"", after + b"\0" if after else b""), count))
@@ -322,21 +321,21 @@ class Metadata:
         """The record of a segment; frames in the log are shared through `frames`, by sequence."""
         prefix = ID.pack(segment)
         raw = self._get("segments", prefix)
-        return None if raw is None else decode_record(segment, raw, self._scan("extents", prefix), frames)
+        return None if raw is None else decode_record(segment, raw, self._extents(prefix), frames)
 
     def logged(self, *, complete: bool) -> list[int]:
         """The segments that have bytes in the log only; not `complete`: found among all extents."""
         if complete:
             return [ID.unpack(key)[0] for key, _ in self._scan("logged", b"")]
         found: dict[int, None] = {}
-        for key, value in self._scan("extents", b""):
+        for key, value in self._extents(b""):
             if EXTENT.unpack_from(value)[1]:
                 found[PAIR.unpack(key)[0]] = None
         return list(found)
 
     def chunks(self) -> Iterator[tuple[int, int, int, str]]:
         """Segment, offset, length and chunk of all extents that are in chunks, as of the last checkpoint."""
-        for key, value in self._scan("extents", b""):
+        for key, value in self._extents(b""):
             if not EXTENT.unpack_from(value)[1]:
                 yield *PAIR.unpack(key), EXTENT.unpack_from(value)[0], unpack_chunk(value)[0]
 

@@ -128,11 +128,6 @@ def unpack_chunk(value: bytes) -> tuple[str, bytes]:
     return chunk.decode(), checksums
 
 
-def extent_length(value: bytes) -> int:
-    """How many bytes of its segment an extent has, by its value in the table."""
-    return int(EXTENT.unpack_from(value)[0])
-
-
 def unpack_entry(raw: bytes) -> tuple[bytes, int, bytes]:
     size = ID.unpack_from(raw, 8)[0]
     return raw[16 : 16 + size], int(I64.unpack_from(raw)[0]), raw[16 + size :]

@@ -1,7 +1,7 @@
 """Is a state's file intact? Every page, every record's checksum and every table's total is checked, in one pass.
 
-As a program, `python -m nadi.segmentstore.state.inspector FILE CONTAINER`, it prints what it found as JSON: so a server
-leaves it to a process of its own, and another core, while it reads its log.
+As a program, `python -m nadi.segmentstore.state.file.inspector FILE CONTAINER`, it prints what it found as JSON: so a
+server leaves it to a process of its own, and another core, while it reads its log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from nadi.segmentstore.state.checked import (
     is_whole,
     seed_of,
 )
-from nadi.segmentstore.state.pages import (
+from nadi.segmentstore.state.file.pages import (
     BIG,
     NO_PAGE,
     TREE,

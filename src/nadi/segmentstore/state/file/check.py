@@ -153,7 +153,7 @@ def inspect_file(file: Path, container: int) -> Inspected:
             return found
     if file.stat().st_size > _OWN_PROCESS_BYTES:
         return _answer(file, _start(file, container))
-    from nadi.segmentstore.state import inspector
+    from nadi.segmentstore.state.file import inspector
 
     return inspector.inspect(file, container)
 
@@ -176,8 +176,8 @@ def _identity(file: Path) -> tuple[int, int, int]:
 
 
 def _start(file: Path, container: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "nadi.segmentstore.state.inspector", str(file), str(container)]
-    source = str(Path(__file__).parents[2])  # where this very nadi lies
+    command = [sys.executable, "-m", "nadi.segmentstore.state.file.inspector", str(file), str(container)]
+    source = str(Path(__file__).parents[4])  # where this very nadi lies
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
     pipe = subprocess.PIPE

@@ -1,0 +1,233 @@
+"""Rows of a state that several extents share: what was put is what is read, whatever of it was changed when."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from nadi.errors import DamagedStateError
+from nadi.segmentstore.repair import remains
+from nadi.segmentstore.state import extent_rows
+from nadi.segmentstore.state.checked import STATE_KEY, TABLES
+from nadi.segmentstore.state.commit import Commit
+from nadi.segmentstore.state.extent_rows import singles
+from nadi.segmentstore.state.file.inspector import inspect
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
+from nadi.segmentstore.state.stored import PAIR, encode_state, pack_extent, record_changes
+from nadi.segmentstore.tier1.log import LogAddress
+
+CHUNK = "container-0/000000000001/0"
+SEGMENTS = (1, 2, 3)
+Extents = dict[int, Extent]
+
+
+@pytest.fixture
+def metadata(tmp_path: Path) -> Iterator[Metadata]:
+    opened = Metadata(tmp_path / "state", 0)
+    for segment in SEGMENTS:
+        opened.commit(record_changes(SegmentRecord(segment, f"s/t/{segment}.#epoch.0", Kind.STREAM, 0)))
+    opened.commit([("state", STATE_KEY, encode_state(9, 4))])
+    yield opened
+    opened.close()
+
+
+def in_log(offset: int, length: int, sequence: int, *, run: int = 0, checksums: bytes = b"abcd") -> Extent:
+    frame = FrameRef(sequence, LogAddress(sequence, 1 + sequence // 7, 4_096 * sequence), 0.0)
+    return Extent(offset, length, frame, 33 + offset % 64, checksums=checksums, continues=offset % 5 == 1, run=run)
+
+
+def in_chunk(offset: int, length: int) -> Extent:
+    return Extent(offset, length, None, 0, f"{CHUNK}-{offset}", b"abcd")
+
+
+def told(extent: Extent) -> tuple[object, ...]:
+    frame = None if extent.frame is None else extent.frame.address
+    place = (extent.position, extent.chunk, extent.checksums, extent.continues, extent.run)
+    return extent.offset, extent.length, frame, *place
+
+
+def put(metadata: Metadata, segment: int, changed: dict[int, Extent | None]) -> None:
+    metadata.commit([], extents=[(segment, changed)])
+
+
+def check(metadata: Metadata, expected: dict[int, Extents]) -> None:
+    for segment, extents in expected.items():
+        record = metadata.load(segment, {})
+        assert record is not None
+        assert [told(extent) for extent in record.extents] == [told(extents[offset]) for offset in sorted(extents)]
+        assert record.log_bytes == sum(extent.length for extent in extents.values() if extent.frame is not None)
+
+
+def rows_of(metadata: Metadata) -> list[tuple[bytes, bytes]]:
+    return metadata.page("extents", b"", 100_000)
+
+
+def test_extents_of_the_log_share_rows_and_are_read_as_they_were(metadata: Metadata) -> None:
+    extents = {offset: in_log(offset, 10, 5 + offset) for offset in range(0, 1_000, 10)}
+    put(metadata, 1, dict(extents))
+    assert [PAIR.unpack(key)[1] for key, _ in rows_of(metadata)] == [0, 420, 840]
+    assert [extent_rows.row_length(value) for _, value in rows_of(metadata)] == [420, 420, 160]
+    assert all(len(value) < 2_000 for _, value in rows_of(metadata)), "else LMDB gives them pages of their own"
+    check(metadata, {1: extents, 2: {}})
+
+
+def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:
+    """So that whoever reads them needs to know of no second form."""
+    extents = [in_log(100 + 10 * number, 10, 5 + number) for number in range(3)]
+    parts = [pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in extents]
+    shared = extent_rows._HEAD.pack(30 | 1 << 63, 3) + b"".join(parts)
+    alone = [(PAIR.pack(1, extent.offset), pack_extent(extent)) for extent in extents]
+    assert list(singles([(PAIR.pack(1, 100), shared)])) == alone
+    assert list(singles(alone)) == alone
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> None:
+    """Appends, gaps, files beside the log, chunks in place of any range, truncations, merges, and rows of before."""
+    chance = random.Random(seed)
+    expected: dict[int, Extents] = {segment: {} for segment in SEGMENTS}
+    changes: dict[int, dict[int, Extent | None]] = {segment: {} for segment in SEGMENTS}
+    ends = dict.fromkeys(SEGMENTS, 0)
+    for step in range(400):
+        segment = chance.choice(SEGMENTS)
+        extents, changed = expected[segment], changes[segment]
+        match chance.choice(["append"] * 6 + ["move", "move", "truncate", "mark", "merge", "write", "write"]):
+            case "append":
+                for _ in range(chance.choice([1, 3, 60])):
+                    length = chance.randint(1, 50)
+                    run, checksums = chance.choice([(0, b"abcd")] * 20 + [(3, b"abcd"), (0, b"")])
+                    extent = in_log(ends[segment], length, step + 1, run=run, checksums=checksums)
+                    extents[extent.offset] = changed[extent.offset] = extent
+                    ends[segment] += length
+            case "move" if extents:
+                offsets = sorted(extents)
+                first = chance.randrange(len(offsets))
+                some = offsets[first : first + chance.choice([1, 5, 100])]
+                length = extents[some[-1]].end - some[0]
+                for offset in some:
+                    del extents[offset]
+                    changed[offset] = None
+                extents[some[0]] = changed[some[0]] = in_chunk(some[0], length)
+            case "truncate" if extents:
+                offsets = sorted(extents)
+                for offset in offsets[: chance.randrange(len(offsets))]:
+                    del extents[offset]
+                    changed[offset] = None
+            case "mark" if extents:
+                extent = extents[chance.choice(sorted(extents))]
+                extent.continues = not extent.continues
+                changed[extent.offset] = extent
+            case "merge":  # of a segment that was never written
+                for number in range(chance.choice([2, 50])):
+                    extent = in_log(ends[segment] + 7 * number, 7, step + 1)
+                    extents[extent.offset] = changed[extent.offset] = extent
+                ends[segment] = extent.end + chance.choice([0, 11])
+            case "write" if chance.random() < 0.2:  # as earlier versions did
+                put_as_before(metadata, segment, changed)
+                changes[segment] = {}
+            case "write":
+                put(metadata, segment, changed)
+                changes[segment] = {}
+    for segment in SEGMENTS:
+        put(metadata, segment, changes[segment])
+    check(metadata, expected)
+    of_chunks = [
+        (segment, extent.offset, extent.length, extent.chunk)
+        for segment in SEGMENTS
+        for _, extent in sorted(expected[segment].items())
+        if extent.frame is None
+    ]
+    assert list(metadata.chunks()) == of_chunks
+    assert sorted(metadata.logged(complete=False)) == [
+        segment for segment in SEGMENTS if any(extent.frame is not None for extent in expected[segment].values())
+    ]
+    found = inspect(tmp_path / "state/data.mdb", 0)
+    assert (found.damage, found.records["extents"]) == ("", len(rows_of(metadata)))
+    kept = remains.of_state(tmp_path / "state", 0).records["extents"]
+    assert kept == {
+        PAIR.pack(segment, offset): pack_extent(extent)
+        for segment in SEGMENTS
+        for offset, extent in expected[segment].items()
+    }
+
+
+def put_as_before(metadata: Metadata, segment: int, changed: dict[int, Extent | None]) -> None:
+    """A row for each, as earlier versions did, unless any of them is in a shared row."""
+    shared = [(key, value) for key, value in rows_of(metadata) if value[0] >= 128]
+    if {PAIR.pack(segment, offset) for offset in changed} & dict(singles(shared)).keys():
+        put(metadata, segment, changed)
+        return
+    metadata.commit(
+        [
+            ("extents", PAIR.pack(segment, offset), None if extent is None else pack_extent(extent))
+            for offset, extent in changed.items()
+        ]
+    )
+
+
+def test_what_is_kept_of_a_damaged_row_is_not_made_whole(metadata: Metadata, tmp_path: Path) -> None:
+    """Half of a row goes: the other half is read to be written again, and must not get a checksum that fits."""
+    put(metadata, 1, {offset: in_log(offset, 10, 5) for offset in range(0, 100, 10)})
+    metadata.close()
+    with lmdb.open(str(tmp_path / "state"), max_dbs=len(TABLES)) as env, env.begin(write=True) as txn:
+        table = env.open_db(b"extents", txn=txn)
+        key, raw = next(iter(txn.cursor(db=table)))
+        txn.put(bytes(key), bytes(raw[:40]) + bytes([raw[40] ^ 1]) + bytes(raw[41:]), db=table)
+    opened = Metadata(tmp_path / "state", 0)
+    before = records_of_open(opened)
+    with pytest.raises(DamagedStateError):
+        put(opened, 1, dict.fromkeys(range(0, 50, 10)))
+    assert records_of_open(opened) == before
+    opened.close()
+
+
+def records_of_open(metadata: Metadata) -> dict[bytes, bytes]:
+    with metadata._env.begin(db=metadata._tables["extents"]) as txn:
+        return {bytes(key): bytes(value) for key, value in txn.cursor()}
+
+
+def test_what_lies_behind_a_gap_is_found(metadata: Metadata) -> None:
+    put(metadata, 1, {100: in_chunk(100, 10), 110: in_chunk(110, 10), 120: in_log(120, 10, 5), 130: in_log(130, 10, 5)})
+    put(metadata, 1, {50: in_chunk(50, 10), 60: None, 100: None, 120: None})
+    check(metadata, {1: {50: in_chunk(50, 10), 110: in_chunk(110, 10), 130: in_log(130, 10, 5)}})
+
+
+def test_an_append_reads_no_more_than_a_segments_last_row(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: the oldest are replaced while the newest are added, and those between are left alone."""
+    chunks = {offset: in_chunk(offset, 10) for offset in range(0, 10_000, 10)}
+    put(metadata, 1, dict(chunks))
+    put(metadata, 1, {offset: in_log(offset, 10, 5) for offset in range(10_000, 10_500, 10)})
+    asked = []
+    around = Commit.around
+
+    def counted(commit: Commit, table: str, key: bytes) -> tuple[bytes, bytes, bytes]:
+        asked.append(key)
+        return around(commit, table, key)
+
+    monkeypatch.setattr(Commit, "around", counted)
+    put(metadata, 1, {offset: in_log(offset, 10, 9) for offset in range(10_500, 11_000, 10)})
+    assert len(asked) == 1
+    asked.clear()
+    both: dict[int, Extent | None] = {0: in_chunk(0, 30), 10: None, 20: None}
+    put(metadata, 1, both | {offset: in_log(offset, 10, 11) for offset in range(11_000, 11_500, 10)})
+    assert len(asked) == 4
+
+
+def test_an_outdated_shared_row_gives_way_extent_by_extent() -> None:
+    """A page that may be free has a row of before, which overlaps with newer ones under other keys."""
+    old = [in_log(10 * number, 10, 5) for number in range(4)]
+    parts = b"".join(pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in old)
+    records = remains.no_records()
+    records["extents"] = {
+        PAIR.pack(1, 0): extent_rows._HEAD.pack(40 | 1 << 63, 4) + parts,
+        PAIR.pack(1, 10): pack_extent(in_chunk(10, 10)),
+    }
+    found = remains._single(records)["extents"]
+    assert found[PAIR.pack(1, 10)] == pack_extent(in_chunk(10, 10))
+    assert found[PAIR.pack(1, 30)] == pack_extent(old[3])
+    assert len(found) == 4
