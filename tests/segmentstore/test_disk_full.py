@@ -333,7 +333,9 @@ def test_without_a_byte_left_what_makes_room_is_done(disk: Path, monkeypatch: py
 
 @pytest.mark.crash
 def test_room_can_be_made_after_a_start_without_a_byte_left(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NADI_LIMITS", "log_file_bytes=2097152,chunk_flush_age_s=0.2,checkpoint_interval_s=0.2")
+    """The log's file kept aside is there: nothing is moved, which would begin it."""
+    limits = "log_file_bytes=2097152,checkpoint_interval_s=0.2,chunk_flush_age_s=600,chunk_flush_bytes=1000000000"
+    monkeypatch.setenv("NADI_LIMITS", limits)
     server = nadi.embedded(disk / "data", containers=1)
     with nadi.StreamManager(server.controller_uri) as manager:
         manager.create_scope("s")
@@ -341,6 +343,7 @@ def test_room_can_be_made_after_a_start_without_a_byte_left(disk: Path, monkeypa
         waiting = Waiting(manager, 0)
         waiting.until_still()
         server.kill()
+    assert (disk / "data/container-0/log/kept-aside").exists()
     fill(disk, 0)
     with nadi.embedded(disk / "data") as server, nadi.StreamManager(server.controller_uri) as manager:
         numbers = read_numbers(manager)
