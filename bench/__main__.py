@@ -37,7 +37,8 @@ from bench import (
     structures,
     transactions,
 )
-from bench.measure import Figure
+from bench.java import spread as java_spread
+from bench.measure import Figure, LeftOutError
 
 console = Console(highlight=False)
 
@@ -70,6 +71,8 @@ BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run
     "amplification": amplification.amplification,
     "busy-streams": partial(busy.busy_streams, count=100_000),
     "long": long.long,
+    "spread-java": java_spread.spread_java,
+    "spread-java-pooled": partial(java_spread.spread_java, pooled=True),
 }
 
 
@@ -117,14 +120,11 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "figure" else "right")
     rows = []
     for name in options.names or BENCHES:
-        runs: list[list[Figure]] = []
-        for number in range(options.runs):
-            folder = Path(tempfile.mkdtemp(prefix="nadi-bench-", dir=options.data))
-            try:
-                with console.status(f"{name}, run {number + 1} of {options.runs}"):
-                    runs.append(benches[name](folder))
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+        try:
+            runs = [_run(name, benches[name], number, options) for number in range(options.runs)]
+        except LeftOutError as error:
+            console.print(f"{name} is left out: {error}", markup=False)
+            continue
         for figures in zip(*runs, strict=True):
             figure = figures[0]
             value = statistics.median(f.value for f in figures)
@@ -142,6 +142,15 @@ def main() -> None:
         console.print(f"Only by name, as they take minutes: {', '.join(BY_NAME)}")
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def _run(name: str, bench: Callable[[Path], list[Figure]], number: int, options: argparse.Namespace) -> list[Figure]:
+    folder = Path(tempfile.mkdtemp(prefix="nadi-bench-", dir=options.data))
+    try:
+        with console.status(f"{name}, run {number + 1} of {options.runs}"):
+            return bench(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

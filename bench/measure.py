@@ -17,6 +17,10 @@ KEYS = [f"key-{number}" for number in range(1000)]
 MEMORY_MB = 1000
 
 
+class LeftOutError(Exception):
+    """What a bench needs isn't to be had here, and the text says what: it is left out, and the others go on."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure; `target` None is for information."""

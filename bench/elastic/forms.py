@@ -17,11 +17,11 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.elastic import plan, report, retail
-from bench.elastic.java_writer import JavaMissingError
-from bench.elastic.parts import PartFailedError
 from bench.elastic.retail import RetailMissingError
 from bench.elastic.run import BY_HAND, Outcome, Settings, run
 from bench.elastic.scalings import OVER, seconds_until_all_under
+from bench.java.client import JavaMissingError
+from bench.part import PartFailedError
 
 STEADY_S = 20  # at the lower rate, before the ten-fold
 

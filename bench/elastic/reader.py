@@ -17,7 +17,8 @@ import numpy as np
 
 import nadi
 from bench.elastic.event import headers
-from bench.elastic.parts import GROUP, SCOPE, say_ready
+from bench.elastic.parts import GROUP, SCOPE
+from bench.part import say_ready
 
 NAP_S = 1.0
 NOTES = np.dtype([("at_ns", "<i8"), ("wait_us", "<i8"), ("key", "<u4"), ("sequence", "<u4")])

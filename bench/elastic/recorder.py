@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import nadi
-from bench.elastic.parts import SCOPE, STREAM, ms_now, say_ready
+from bench.elastic.parts import SCOPE, STREAM, ms_now
+from bench.part import say_ready
 
 
 def main(uri: str, file: Path) -> None:

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 import nadi
-from bench.elastic import java_writer, plan, spark_query
-from bench.elastic.parts import GROUP, SCOPE, STREAM, Part, ms_now
+from bench.elastic import plan, spark_query
+from bench.elastic.parts import GROUP, SCOPE, STREAM, ms_now
 from bench.elastic.reader import NOTES
 from bench.elastic.scalings import Sample, Scaling, samples_of, scalings_of
 from bench.elastic.verdict import Array, Verdict, judge
+from bench.java import client
+from bench.part import Part
 from nadi.client import ScalingPolicy
 from nadi.model.reports import ScalingReport, SegmentReport
 
@@ -74,7 +76,7 @@ class Outcome:
 def run(folder: Path, settings: Settings) -> Outcome:
     """Follow the plan in `folder / "plan"`; raises PartFailedError if a process fails, JavaMissingError."""
     rates = plan.rates_of(folder / "plan")
-    java = java_writer.command(folder) if settings.writer == "java" else None
+    java = client.command("PlanWriter.java", folder) if settings.writer == "java" else None
     (folder / "notes").mkdir()
     is_by_hand = settings.scaling == BY_HAND
     with ExitStack() as stack:
@@ -88,10 +90,11 @@ def run(folder: Path, settings: Settings) -> Outcome:
         manager.reader_group_manager(SCOPE).create_reader_group(GROUP, STREAM)
         uri = server.controller_uri
         readers = [stack.enter_context(_reader(settings, folder, uri, number)) for number in range(READERS)]
-        recorder = stack.enter_context(Part.of_module("recorder", "recorder", folder, uri, str(folder / "samples")))
+        recording = Part.of_module("recorder", "bench.elastic.recorder", folder, uri, str(folder / "samples"))
+        recorder = stack.enter_context(recording)
         parts = [*readers, recorder]
         if settings.spark:
-            query = Part.of_module("query", "spark_query", folder, uri, str(folder / "spark"))
+            query = Part.of_module("query", "bench.elastic.spark_query", folder, uri, str(folder / "spark"))
             parts.append(stack.enter_context(query))
         for part in parts:
             part.await_ready()
@@ -100,14 +103,14 @@ def run(folder: Path, settings: Settings) -> Outcome:
         began_ms = ms_now()
         with _Hand(manager, settings.seed) if is_by_hand else nullcontext():
             _watch(writer, parts, len(rates))
-        recorder.end()
+        recorder.tell()
         recorder.await_end(END_S)
         history, log = manager.segment_history(SCOPE, STREAM), manager.scaling_log(SCOPE, STREAM)
         manager.seal_stream(SCOPE, STREAM)
         for part in readers:
             part.await_end(END_S)
         if settings.spark:
-            query.end()
+            query.tell()
             query.await_end(END_S)
         memory = server.peak_memory_bytes()
     written = np.loadtxt(folder / "plan" / "counts", np.int64, ndmin=1)
@@ -142,14 +145,15 @@ def _notes(folder: Path, number: int) -> Path:
 
 def _reader(settings: Settings, folder: Path, uri: str, number: int) -> Part:
     naps = "naps" if settings.naps and number else "awake"
-    return Part.of_module(f"reader-{number}", "reader", folder, uri, f"{number}", str(_notes(folder, number)), naps)
+    arguments = [uri, f"{number}", str(_notes(folder, number)), naps]
+    return Part.of_module(f"reader-{number}", "bench.elastic.reader", folder, *arguments)
 
 
 def _writer(java: list[str] | None, folder: Path, uri: str) -> Part:
     arguments = [uri, SCOPE, STREAM, str((folder / "plan").absolute())]
     if java is not None:
         return Part("writer", [*java, *arguments], folder)
-    return Part.of_module("writer", "writer", folder, *arguments)
+    return Part.of_module("writer", "bench.elastic.writer", folder, *arguments)
 
 
 def _watch(writer: Part, others: list[Part], seconds: int) -> None:

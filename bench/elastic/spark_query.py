@@ -16,8 +16,9 @@ from urllib.parse import unquote, urlparse
 import numpy as np
 import pyarrow.parquet as pq
 
-from bench.elastic.parts import SCOPE, STREAM, say_ready
+from bench.elastic.parts import SCOPE, STREAM
 from bench.elastic.verdict import Array
+from bench.part import say_ready
 
 TRIGGER = "2 seconds"
 

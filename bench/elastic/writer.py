@@ -14,7 +14,7 @@ from pathlib import Path
 import nadi
 from bench.elastic import plan
 from bench.elastic.event import HEADER
-from bench.elastic.parts import say_ready
+from bench.part import say_ready
 
 TICK_S = 0.01
 

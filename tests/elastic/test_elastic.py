@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.elastic import plan, retail
-from bench.elastic.java_writer import JavaMissingError
 from bench.elastic.retail import RetailMissingError
 from bench.elastic.run import BY_HAND, Outcome, Settings, run
+from bench.java.client import JavaMissingError
 
 TARGET, TOP = 100, 800
 
