@@ -23,8 +23,8 @@ import java.util.stream.IntStream;
  * steady rate, and prints what came of it as one JSON object.
  *
  * <p>Arguments are the controller's URI, scope, stream; events a second, bytes of one, how many, the first of them that
- * are left out of latencies; how many keys, and how much further on the next event's key is; and "pooled" if segments share connections, "shipped"
- * if the client's settings stay as they are.
+ * are left out of latencies; how many keys, and how much further on the next event's key is; and "pooled" if segments
+ * share connections, "shipped" if the client's settings stay as they are.
  */
 final class SpreadWriter {
     private static final long PAUSE_MS = 1;
