@@ -1,24 +1,98 @@
-"""Run seeds again: python -m tests.simulation SEED [SEED...] [--seconds N]; a failing one tells what happened last."""
+"""Simulations of a whole server, many seeds at once, or one again with what happened last in it.
+
+    script/simulate --seeds 1000 --minutes 10
+    script/simulate 527 --log 527.log
+
+Ends with 1 if a seed failed; each is named with its error and how to run it again, as soon as it is known.
+"""
 
 from __future__ import annotations
 
 import argparse
-import logging
+import multiprocessing
+import os
+import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
 
-from .work import simulate
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-parser = argparse.ArgumentParser()
-parser.add_argument("seeds", type=int, nargs="+")
-parser.add_argument("--seconds", type=float, default=300.0, help="of simulated time")
-parser.add_argument("--pace", type=float, default=1.0, help="how many times slower all of it happens")
-arguments = parser.parse_args()
-logging.disable(logging.ERROR)
-for seed in arguments.seeds:
-    began = time.perf_counter()
-    print(
-        seed,
-        simulate(seed, arguments.seconds, pace=arguments.pace, tell=True),
-        f"in {time.perf_counter() - began:.1f} s",
-        flush=True,
+from .seeds import Ask, outcome_of
+from .work import Outcome
+
+_FIRST = 1
+_TOTALS = [field.name for field in fields(Outcome) if field.name not in ("trace", "seconds")]
+
+
+def main(arguments: list[str]) -> int:
+    options = _options(arguments)
+    seeds = options.seed or range(options.first, options.first + options.seeds)
+    asks = [Ask(seed, options.minutes, options.pace, options.log) for seed in seeds]
+    console, began = Console(highlight=False), time.monotonic()
+    outcomes: list[Outcome] = []
+    failed = 0
+    with _results(asks, options.processes) as results, _progress(console, len(asks)) as advance:
+        for ask, outcome, why in results:
+            advance()
+            if outcome is not None:
+                outcomes.append(outcome)
+                continue
+            failed += 1
+            console.print(f"seed {ask.seed} FAILED: {why}\n  again: {ask.again}", markup=False, soft_wrap=True)
+    if len(asks) == 1 and outcomes:
+        console.print(f"seed {asks[0].seed}: trace {outcomes[0].trace}")
+    simulated_min = sum(outcome.seconds for outcome in outcomes) / 60
+    parts = [f"{sum(getattr(outcome, name) for outcome in outcomes):,} {name}" for name in _TOTALS]
+    took = f"{simulated_min:,.0f} simulated minutes in {time.monotonic() - began:,.0f} s"
+    console.print(f"{len(asks):,} seeds, {failed} failed; {took}: {', '.join(parts)}", soft_wrap=True)
+    if options.log is not None:
+        console.print(f"what happened last is in {options.log}", soft_wrap=True)
+    return int(failed > 0)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="script/simulate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("seed", type=int, nargs="*", help="these seeds, instead of --seeds many")
+    parser.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
+    parser.add_argument("--first", type=int, default=_FIRST, help=f"the first of them (default {_FIRST})")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of simulated time, each (default 5)")
+    parser.add_argument("--pace", type=float, default=1.0, help="how many times slower all of it happens (default 1)")
+    processes = os.cpu_count() or 1
+    parser.add_argument("--processes", type=int, default=processes, help=f"at a time (default {processes}: the cores)")
+    parser.add_argument("--log", type=Path, help="of one seed: a file for what happened last in it")
+    options = parser.parse_args(arguments)
+    if options.log is not None and len(options.seed) != 1:
+        parser.error("--log is for one seed: script/simulate SEED --log FILE")
+    if options.seed and (options.seeds != parser.get_default("seeds") or options.first != _FIRST):
+        parser.error("name seeds, or say how many with --seeds and --first, not both")
+    for name in ("seeds", "minutes", "pace", "processes"):
+        if getattr(options, name) <= 0:
+            parser.error(f"--{name} must be more than 0")
+    return options
+
+
+@contextmanager
+def _results(asks: list[Ask], processes: int) -> Iterator[Iterator[tuple[Ask, Outcome | None, str]]]:
+    if len(asks) == 1 or processes == 1:
+        yield map(outcome_of, asks)
+        return
+    with multiprocessing.get_context("spawn").Pool(min(processes, len(asks)), maxtasksperchild=50) as pool:
+        yield pool.imap_unordered(outcome_of, asks)
+
+
+@contextmanager
+def _progress(console: Console, count: int) -> Iterator[Callable[[], None]]:
+    columns = TextColumn("seeds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("seeds", total=count)
+        yield lambda: progress.advance(task)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,6 +1,6 @@
 """A simulation from start to end: clients at work on a server that is killed again and again, and what they saw judged.
 
-The same seed does the same each time, in any process. To see what happened at one: python -m tests.simulation SEED
+The same seed does the same each time, in any process. To see what happened at one: script/simulate SEED --log FILE
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nadi.controller.state.metadata import StreamName
@@ -49,18 +50,23 @@ def simulate(
     log: type[SimulatedLog] = SimulatedLog,
     *,
     pace: float = 1.0,
-    tell: bool = False,
+    log_file: Path | None = None,
 ) -> Outcome:
     """Raises BrokenWordError, or whatever else nobody should meet.
 
     log: what keeps the containers' frames. pace: how many times longer than a minute it takes from kill to kill, and so
-    from call to call. tell: print the last that happened before an error.
+    from call to call. log_file: gets the last that happened, whether it went well or not.
     """
-    return run(lambda loop: _simulate(loop, f"{seed}", seconds, log, pace=pace, tell=tell))
+    last_lines: list[str] = []
+    try:
+        return run(lambda loop: _simulate(loop, f"{seed}", seconds, log, pace=pace, last_lines=last_lines))
+    finally:
+        if log_file is not None:
+            log_file.write_text("\n".join(last_lines) + "\n")
 
 
 async def _simulate(
-    loop: SimulatedLoop, seed: str, seconds: float, log: type[SimulatedLog], *, pace: float, tell: bool
+    loop: SimulatedLoop, seed: str, seconds: float, log: type[SimulatedLog], *, pace: float, last_lines: list[str]
 ) -> Outcome:
     async with World(loop, seed, log) as world:
         try:
@@ -74,10 +80,10 @@ async def _simulate(
             await world.start()
             watermarks = await _judge(world, history)
         except BaseException as error:
-            error.add_note(f"again: python -m tests.simulation {seed} --seconds {seconds:g} --pace {pace:g}")
-            if tell:
-                print("\n".join(world.last_lines))
+            error.add_note(f"again: script/simulate {seed} --minutes {seconds / 60:g} --pace {pace:g} --log {seed}.log")
             raise
+        finally:
+            last_lines += world.last_lines
         return Outcome(
             world.trace,
             loop.time(),

@@ -1,0 +1,38 @@
+"""One seed of many, run in whichever process."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from .work import Outcome, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    seed: int
+    minutes: float
+    pace: float
+    log: Path | None
+
+    @property
+    def again(self) -> str:
+        """The command that shows what happened.
+
+        >>> Ask(7, 10.0, 1.0, None).again
+        'script/simulate 7 --minutes 10 --log 7.log'
+        """
+        pace = "" if self.pace == 1.0 else f" --pace {self.pace:g}"
+        return f"script/simulate {self.seed} --minutes {self.minutes:g}{pace} --log {self.seed}.log"
+
+
+def outcome_of(ask: Ask) -> tuple[Ask, Outcome | None, str]:
+    """What came of a seed, or None and why it failed."""
+    logging.disable(logging.ERROR)  # a server says much about kills and failing disks
+    try:
+        return ask, simulate(ask.seed, ask.minutes * 60, pace=ask.pace, log_file=ask.log), ""
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return ask, None, f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
