@@ -40,29 +40,29 @@ class Row:
 
 
 def _rows() -> tuple[Row, ...]:
-    after = f"acknowledged at {ACK_RATE:,} events/s, right after full load"
-    lone = "one event and its acknowledgement, then the next"
-    tail = f"written to read by another process, {TAIL_RATE:,} events/s"
+    after = f"ack at {ACK_RATE:,}/s right after full load"
+    lone = "one event, then the next: ack"
+    tail = f"written to read at {TAIL_RATE:,}/s"
     spread = [
-        Row(f"{SPREAD_RATE // 1_000} MB/s of 1 KB on {n:,} segment{'s' * (n > 1)}, p95", f"spread-on-{n}", "p95", "ms")
+        Row(f"{SPREAD_RATE // 1_000} MB/s on {n:,} segment{'s' * (n > 1)}: ack p95", f"spread-on-{n}", "p95", "ms")
         for n in SPREAD_OVER
     ]
     return (
-        Row("write 100-byte events, acknowledged", "write-100", "events", "events/s"),
-        Row("write 1,000-byte events, acknowledged", "write-1000", "mb", "MB/s"),
-        Row("write 10,000-byte events, acknowledged", "write-10000", "mb", "MB/s"),
+        Row("write 100 B events", "write-100", "events", "events/s"),
+        Row("write 1 KB events", "write-1000", "mb", "MB/s"),
+        Row("write 10 KB events", "write-10000", "mb", "MB/s"),
         Row(f"{after}, p50", "after-load", "p50", "ms"),
         Row(f"{after}, p99", "after-load", "p99", "ms"),
-        Row(f"{lone}, p50", "round-trip", "p50", "ms"),
-        Row(f"{lone}, p99", "round-trip", "p99", "ms"),
+        Row(f"{lone} p50", "round-trip", "p50", "ms"),
+        Row(f"{lone} p99", "round-trip", "p99", "ms"),
         Row(f"{tail}, p50", "tail", "p50", "ms"),
         Row(f"{tail}, p99", "tail", "p99", "ms"),
-        Row("read history of 1,000-byte events", "read", "mb", "MB/s"),
+        Row("history of 1 KB events", "read", "mb", "MB/s"),
         *spread,
-        Row("server memory at its peak, in any of these", ALL, "memory", "MB"),
-        Row("disk bytes written for a byte of 1,000-byte events", "disk", "times", "times"),
-        Row("of these, zeros in new files of the log", "disk", "zeros", "times"),
-        Row("start of the server's process to the first acknowledgement", "start", "seconds", "s"),
+        Row("server memory at its peak", ALL, "memory", "MB"),
+        Row("disk bytes a stored byte", "disk", "times", "times"),
+        Row("of these, zeros in new log files", "disk", "zeros", "times"),
+        Row("process start to first ack", "start", "seconds", "s"),
     )
 
 
@@ -102,7 +102,7 @@ def cell(value: float | str | None) -> str:
 def table_of(title: str, columns: Mapping[str, Column]) -> Table:
     """columns: by the peers' names. Rows that say nothing of any are left out."""
     table = Table(title=title)
-    table.add_column("figure")
+    table.add_column("figure", no_wrap=True)
     for name in columns:
         table.add_column(name, justify="right")
     for row in ROWS:

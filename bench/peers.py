@@ -27,6 +27,7 @@ from bench.peer_servers import HEAP, kafka_server, nadi_server, nats_server
 from bench.peer_table import WORKS, Column, Failure, Runs, cell, found_in, table_of
 from bench.peer_work import Figures
 
+_WIDTH = 140  # of a table in a file
 _WITHOUT_ACKS = ("write-100", "write-1000", "write-10000", "round-trip", "tail", "read", "disk")
 PEERS = (
     PeerUnderTest(
@@ -54,7 +55,7 @@ PEERS = (
         short="pravega",
         name="pravega 0.3.8 on nadi",
         idiom="10,000 events in flight, then flush; slices of a reader group. The package doesn't tell when one of "
-        "many events is acknowledged: cells about that are empty, and so is nadi's own start",
+        "many events is acknowledged: cells about that are empty",
         module="peer_pravega",
         packages=("pravega==0.3.8",),
         server=nadi_server,
@@ -130,7 +131,8 @@ def run(console: Console, runs: int, data: Path | None, only: Collection[str] = 
     the_disk = _medians(disks)
     console.print("the disk: " + "; ".join(f"{figure.name} {cell(figure.value)} {figure.unit}" for figure in the_disk))
     columns: dict[str, Column] = dict(measured)
-    console.print(table_of(f"nadi beside others, each synced before it is acknowledged, median of {runs}", columns))
+    table = table_of(f"nadi beside others, each synced before it is acknowledged, median of {runs}", columns)
+    console.print(table, width=None if console.is_terminal else _WIDTH)
     for peer in here:
         console.print(f"{peer.name}: {peer.idiom}")
     for name, column in measured.items():

@@ -59,9 +59,9 @@ def test_the_table_and_the_figures_say_the_same() -> None:
     Console(file=text, width=160).print(table_of("a title", columns))
     rows = [[part.strip() for part in line.split("│")[1:-1]] for line in text.getvalue().splitlines()]
     assert [row for row in rows if len(row) == 3 and row[0] != "figure"] == [
-        ["written to read by another process, 10,000 events/s, p50 (ms)", "1.5", "failed"],
-        ["written to read by another process, 10,000 events/s, p99 (ms)", "4", "failed"],
-        ["20 MB/s of 1 KB on 100 segments, p95 (ms)", "overloaded", ""],
+        ["written to read at 10,000/s, p50 (ms)", "1.5", "failed"],
+        ["written to read at 10,000/s, p99 (ms)", "4", "failed"],
+        ["20 MB/s on 100 segments: ack p95 (ms)", "overloaded", ""],
     ]
     assert [(each["peer"], each["value"], each.get("word")) for each in found_in(columns)] == [
         ("one", 1.5, None),

@@ -94,7 +94,8 @@ from bench.peer_kafka import Kafka
 from bench.peer_work import STREAM, Setting
 Kafka(Setting(sys.argv[1], 4)).prepare()
 topic = ConfigResource(ResourceType.TOPIC, STREAM)
-print(AdminClient({"bootstrap.servers": sys.argv[1]}).describe_configs([topic])[topic].result()["flush.messages"].value)
+admin = AdminClient({"bootstrap.servers": sys.argv[1]})
+print(admin.describe_configs([topic])[topic].result()["flush.messages"].value)
 """
 
 
@@ -123,7 +124,7 @@ def test_a_work_that_fails_is_said_and_the_others_go_on(tmp_path: Path, monkeypa
     assert said.startswith("the disk: fdatasync of 4 KB, p50 ")
     assert "broken failed at start: WorkFailed: start ended with 1: " in said
     assert "No module named bench.peer_that_is_not_there" in said
-    started = {entry["peer"]: entry for entry in found if "start" in str(entry["name"])}
+    started = {entry["peer"]: entry for entry in found if entry["name"] == "process start to first ack"}
     assert started["broken"]["word"] == "failed"
     assert started["broken"]["value"] is None
     assert isinstance(started["nadi"]["value"], float)
