@@ -22,6 +22,7 @@ from bench.peer_work import (
     KEYS,
     LARGE,
     LOAD_S,
+    LONE,
     MANY_KEYS,
     SMALL,
     SPREAD_RATE,
@@ -29,6 +30,7 @@ from bench.peer_work import (
     TAIL_RATE,
     TAIL_S,
     WARM_S,
+    WARM_WRITE_S,
     WRITE_S,
     Figures,
     Peer,
@@ -83,8 +85,14 @@ def _write(peer: Peer, size: int, seconds: float) -> Figures:
     return {"events": rate, "mb": rate * size / 1e6}
 
 
+def _write_warm(peer: Peer, size: int, scale: float) -> Figures:
+    _write(peer, size, WARM_WRITE_S * scale)
+    return _write(peer, size, WRITE_S * scale)
+
+
 def _round_trip(peer: Peer, scale: float) -> Figures:
-    waits = sorted(peer.round_trips(SMALL, int(3_500 * scale))[int(500 * scale) :])
+    count = int(LONE * scale)
+    waits = sorted(peer.round_trips(SMALL, 2 * count)[count:])
     return {"p50": percentile_ms(waits, 50), "p99": percentile_ms(waits, 99)}
 
 
@@ -160,7 +168,7 @@ def main(make: Callable[[Setting], Peer]) -> None:
     """PROGRAM WORK SETTING, the latter as JSON."""
     work, setting = sys.argv[1], Setting(**json.loads(sys.argv[2]))
     scale = setting.scale
-    writes = {f"write-{size}": partial(_write, size=size, seconds=WRITE_S * scale) for size in (100, 1_000, 10_000)}
+    writes = {f"write-{size}": partial(_write_warm, size=size, scale=scale) for size in (100, 1_000, 10_000)}
     works: dict[str, Callable[[Peer], Figures]] = {
         **writes,
         "prepare": _prepare,

@@ -19,10 +19,12 @@ END = bytes(8)  # and the one after it
 CHUNK = 2_000  # events written between two looks at the clock
 SMALL, LARGE = 100, 1_000  # bytes of an event
 WRITE_S, LOAD_S = 4.0, 6.0
+LONE = 3_000  # events one by one, after as many that are not counted
 ACK_RATE, ACK_S = 5_000, 10.0  # events a second, after full load
 TAIL_RATE, TAIL_S = 10_000, 8.0
 SPREAD_RATE, SPREAD_S = 20_000, 8.0
 WARM_S = 2.0  # of a steady rate on a new server, not counted
+WARM_WRITE_S = 4.0  # and of writing at full speed: Java compiles what it runs in the first seconds
 
 Acked = Callable[[float], None]  # when an event was written, in seconds
 Figures = dict[str, float]
