@@ -20,7 +20,7 @@ from bench.peer_program import main
 from bench.peer_work import CHUNK, KEYS, STREAM, WARM, Acked, Setting
 
 SAFE = {"acks": "all", "enable.idempotence": True}
-LARGE_BATCHES = {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 262_144}
+LARGE_BATCHES = {"linger.ms": 5, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 262_144}  # with less it waits
 AT_ONCE = {"linger.ms": 0}
 LIST = 10_000  # events taken at once
 WAIT_S = 60.0
