@@ -42,6 +42,7 @@ from bench.measure import Figure, LeftOutError
 
 console = Console(highlight=False)
 
+STREAMS, EPOCHS = 100_000, 2_000
 BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "disk": measure.disk,
     "write-100": lambda folder: measure.write(folder, 100, 4_000_000, 400_000, "events/s"),
@@ -64,12 +65,12 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
     "changes": structures.changes,
     "restart": measure.restart,
     "start": start.start,
-    "epochs": partial(epochs.epochs, count=2_000),
-    "streams": partial(streams.many_streams, count=100_000),
+    "epochs": partial(epochs.epochs, count=EPOCHS),
+    "streams": partial(streams.many_streams, count=STREAMS),
 }
 BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run only if they are named
     "amplification": amplification.amplification,
-    "busy-streams": partial(busy.busy_streams, count=100_000),
+    "busy-streams": partial(busy.busy_streams, count=STREAMS),
     "long": long.long,
     "spread-java": java_spread.spread_java,
     "spread-java-pooled": partial(java_spread.spread_java, pooled=True),
@@ -94,24 +95,34 @@ def main() -> None:
         metavar="NAME",
         help=f"which: {', '.join(BENCHES)} (default: all of these); {', '.join(BY_NAME)}; or peers, elastic, or spark",
     )
-    parser.add_argument("--runs", type=int, default=3, help="runs of each; the median counts (default 3)")
+    parser.add_argument("--runs", type=_natural, default=3, help="runs of each; the median counts (default 3)")
     parser.add_argument("--data", type=Path, help="folder to work in (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="write the figures to a file")
-    many = "how many streams `streams` and `busy-streams` create (default 100000)"
-    parser.add_argument("--streams", type=int, default=100_000, help=many)
-    parser.add_argument("--epochs", type=int, default=2_000, help="how often `epochs` scales (default 2000)")
-    parser.add_argument("--minutes", type=int, default=long.MINUTES, help="how long `long` takes (default 10)")
+    many = f"how many streams `streams` and `busy-streams` create (default {STREAMS})"
+    parser.add_argument("--streams", type=_natural, help=many)
+    parser.add_argument("--epochs", type=_natural, help=f"how often `epochs` scales (default {EPOCHS})")
+    parser.add_argument("--minutes", type=_natural, help=f"how long `long` takes (default {long.MINUTES})")
+    which = f"of `peers`: peers or works, or both, with commas: {', '.join(peers.CHOICES)} (default: all)"
+    parser.add_argument("--only", help=which)
     options = parser.parse_args()
-    if options.names == ["peers"]:
-        beside = peers.run(console, options.runs, options.data)
+    _refuse_without_effect(parser, options)
+    if "peers" in options.names:
+        if len(options.names) > 1:
+            parser.error("peers is a run of its own")
+        only = options.only.split(",") if options.only is not None else []
+        try:
+            peers.chosen(only)
+        except ValueError as error:
+            parser.error(f"--only: {error}")
+        beside = peers.run(console, options.runs, options.data, only)
         if options.json is not None:
             options.json.write_text(json.dumps(beside, indent=2) + "\n")
         return
     benches: dict[str, Callable[[Path], list[Figure]]] = BENCHES | BY_NAME
-    benches["epochs"] = partial(epochs.epochs, count=options.epochs)
-    benches["streams"] = partial(streams.many_streams, count=options.streams)
-    benches["busy-streams"] = partial(busy.busy_streams, count=options.streams)
-    benches["long"] = partial(long.long, minutes=options.minutes)
+    benches["epochs"] = partial(epochs.epochs, count=options.epochs or EPOCHS)
+    benches["streams"] = partial(streams.many_streams, count=options.streams or STREAMS)
+    benches["busy-streams"] = partial(busy.busy_streams, count=options.streams or STREAMS)
+    benches["long"] = partial(long.long, minutes=options.minutes or long.MINUTES)
     unknown = set(options.names) - set(benches)
     if unknown:
         parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(benches)}")
@@ -151,6 +162,25 @@ def _run(name: str, bench: Callable[[Path], list[Figure]], number: int, options:
             return bench(folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
+
+
+def _refuse_without_effect(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """An option that none of the named benches heeds is a mistake of who gave it."""
+    heeded = {
+        "streams": {"streams", "busy-streams"},
+        "epochs": {"epochs"},
+        "minutes": {"long"},
+        "only": {"peers"},
+    }
+    for option, names in heeded.items():
+        if getattr(options, option) is not None and not names & set(options.names or BENCHES):
+            parser.error(f"--{option} has no effect without {' or '.join(sorted(names))}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import nadi
 from bench.measure import KEYS, MEMORY_MB, SCOPE, STREAM, Figure, open_stream
+from bench.part import ROOT
 from bench.process import folder_bytes
 from bench.steady import Waits, steadily
 from nadi.segmentstore.datafolder import TIER2
@@ -28,7 +29,6 @@ RATE, SIZE = 5_000, 1_000
 MINUTES, MINUTE_S = 10, 60.0
 HISTORY_BYTES_S = 20_000_000
 DRIFT = 1.5  # times the first third's
-ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)

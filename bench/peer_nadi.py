@@ -1,24 +1,29 @@
-"""nadi's client at the peers' work. `write_event` one by one; with BATCHED as the last argument, `write_batch`."""
+"""nadi's client at the peers' work. `write_event` one by one, or `write_batch`."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import nadi
-from bench.peer_work import CHUNK, KEYS, SCOPE, STREAM, main
+from bench.peer_program import main
+from bench.peer_work import CHUNK, KEYS, SCOPE, STREAM, WARM, Acked, Setting
 
 
 class Nadi:
-    def __init__(self, uri: str) -> None:
-        self._manager = nadi.StreamManager(uri)
-        self._batched = sys.argv[-1] == "BATCHED"
+    def __init__(self, setting: Setting) -> None:
+        self._manager = nadi.StreamManager(setting.address)
+        self._segments, self._batched = setting.segments, setting.batched
+
+    def prepare(self) -> None:
+        self._manager.create_scope(SCOPE)
+        self._manager.create_stream(SCOPE, STREAM, self._segments)
 
     def write(self, size: int, go_on: Callable[[int], bool]) -> None:
         events = [os.urandom(size) for _ in range(CHUNK)]
-        keys = [KEYS[number % 1000] for number in range(CHUNK)]
+        keys = [KEYS[number % len(KEYS)] for number in range(CHUNK)]
         written = 0
         with self._manager.create_writer(SCOPE, STREAM) as writer:
             write = writer.write_event
@@ -36,26 +41,28 @@ class Nadi:
         with self._manager.create_writer(SCOPE, STREAM) as writer:
             for number in range(count):
                 began = time.perf_counter()
-                writer.write_event(event, KEYS[number % 1000]).result()
+                writer.write_event(event, KEYS[number % len(KEYS)]).result()
                 waits.append(time.perf_counter() - began)
         return waits
-
-    def fill(self, size: int, count: int) -> None:
-        events = [os.urandom(size) for _ in range(CHUNK)]
-        keys = [KEYS[number % 1000] for number in range(CHUNK)]
-        with self._manager.create_writer(SCOPE, STREAM) as writer:
-            for _ in range(count // CHUNK):
-                writer.write_batch(events, keys)
 
     def read(self, count: int) -> None:
         end = self._manager.stream_info(SCOPE, STREAM).tail
         assert sum(map(len, self._manager.read_batches(SCOPE, STREAM, end=end))) == count
 
-    def write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
+    def write_steadily(
+        self, keys: Sequence[str], waits: Iterable[float], event: Callable[[], bytes], acked: Acked | None
+    ) -> None:
         with self._manager.create_writer(SCOPE, STREAM) as writer:
-            for wait in waits:
-                time.sleep(wait)
-                writer.write_event(event())
+            for key in keys:
+                writer.write_event(WARM, key)
+            writer.flush()
+            for number, wait in enumerate(waits):
+                if wait:
+                    time.sleep(wait)
+                sent = time.perf_counter()
+                ack = writer.write_event(event(), keys[number % len(keys)])
+                if acked is not None:
+                    ack.add_done_callback(partial(_told, acked, sent))
 
     def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
         tail = self._manager.stream_info(SCOPE, STREAM).tail
@@ -63,6 +70,10 @@ class Nadi:
         begin()
         while all(map(take, (batches.next_block(60) or (0, ()))[1])):
             pass
+
+
+def _told(acked: Acked, sent: float, _: object) -> None:
+    acked(sent)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Pravega's official Python package at the peers' work, against a server of nadi.
 
 Written with the most events in flight that the package takes well (its writer waits for each event unless told
-otherwise), and flushed at the end; read by one reader of a reader group, slice by slice.
+otherwise), and flushed at the end; read by one reader of a reader group, slice by slice. Nothing tells when one of many
+events is acknowledged: works that ask for that are none for it.
 """
 
 from __future__ import annotations
@@ -10,23 +11,27 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pravega_client
 
-from bench.peer_work import CHUNK, KEYS, SCOPE, STREAM, main
+from bench.peer_program import main
+from bench.peer_work import CHUNK, KEYS, SCOPE, STREAM, WARM, Acked, Setting
 
 IN_FLIGHT = 10_000
 
 
 class Pravega:
-    def __init__(self, uri: str) -> None:
-        self._manager: Any = pravega_client.StreamManager(uri)
+    def __init__(self, setting: Setting) -> None:
+        self._manager: Any = pravega_client.StreamManager(setting.address)
+
+    def prepare(self) -> None:
+        raise NotImplementedError("nadi's client makes the stream")
 
     def write(self, size: int, go_on: Callable[[int], bool]) -> None:
         events = [os.urandom(size) for _ in range(CHUNK)]
-        keys = [KEYS[number % 1000] for number in range(CHUNK)]
+        keys = [KEYS[number % len(KEYS)] for number in range(CHUNK)]
         writer = self._manager.create_writer(SCOPE, STREAM, IN_FLIGHT)
         written = 0
         while go_on(written):
@@ -41,13 +46,10 @@ class Pravega:
         waits = []
         for number in range(count):
             began = time.perf_counter()
-            writer.write_event_bytes(event, KEYS[number % 1000])
+            writer.write_event_bytes(event, KEYS[number % len(KEYS)])
             writer.flush()
             waits.append(time.perf_counter() - began)
         return waits
-
-    def fill(self, size: int, count: int) -> None:
-        raise NotImplementedError("nadi's client fills the stream")
 
     def read(self, count: int) -> None:
         group = self._manager.create_reader_group(f"history{uuid.uuid4().hex}", SCOPE, STREAM)
@@ -60,11 +62,19 @@ class Pravega:
             found += len([event.data() for event in events])
             reader.release_segment(events)
 
-    def write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
+    def write_steadily(
+        self, keys: Sequence[str], waits: Iterable[float], event: Callable[[], bytes], acked: Acked | None
+    ) -> None:
+        if acked is not None:
+            raise NotImplementedError("nothing tells when one of many events is acknowledged")
         writer = self._manager.create_writer(SCOPE, STREAM, IN_FLIGHT)
-        for wait in waits:
-            time.sleep(wait)
-            writer.write_event_bytes(event())
+        for key in keys:
+            writer.write_event_bytes(WARM, key)
+        writer.flush()
+        for number, wait in enumerate(waits):
+            if wait:
+                time.sleep(wait)
+            writer.write_event_bytes(event(), keys[number % len(keys)])
         writer.flush()
 
     def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:

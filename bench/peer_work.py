@@ -1,113 +1,69 @@
-"""What each system is asked to do in `script/bench peers`, and how its program says what it measured.
+"""What each system is asked to do in `script/bench peers`, and how much of it: the face that every peer has.
 
-Each peer's program runs in an environment of its own, which has that peer's client and not nadi: this module needs
-nothing but Python. A program does one work against a server that runs, and prints its figures as one line of JSON;
-the reader of the tail prints `reading` before it.
+Each peer's program runs in an environment of its own, which has that peer's client and not nadi: this module and
+`peer_program` need nothing but Python.
 """
 
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
-KEYS = [f"key-{number}" for number in range(1000)]
 SCOPE, STREAM = "bench", "stream"
-WRITE_S = 4.0  # of writing, for each figure of it
+KEYS = [f"key-{number}" for number in range(1_000)]
+MANY_KEYS = [f"key-{number}" for number in range(10_000)]  # of events on up to 1,000 segments
+WARM = b"warm"  # the event that each key has before a steady rate begins
+END = bytes(8)  # and the one after it
 CHUNK = 2_000  # events written between two looks at the clock
-TAIL_RATE, TAIL_COUNT = 1_000, 6_000
+SMALL, LARGE = 100, 1_000  # bytes of an event
+WRITE_S, LOAD_S = 4.0, 6.0
+LONE = 3_000  # events one by one, after as many that are not counted
+ACK_RATE, ACK_S = 5_000, 10.0  # events a second, after full load
+TAIL_RATE, TAIL_S = 10_000, 8.0
+SPREAD_RATE, SPREAD_S = 20_000, 8.0
+WARM_S = 2.0  # of a steady rate on a new server, not counted
+WARM_WRITE_S = 4.0  # and of writing at full speed: Java compiles what it runs in the first seconds
+
+Acked = Callable[[float], None]  # when an event was written, in seconds
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Of one work. segments: of the stream, or partitions. count: of events to fill in or to read. scale: of the
+    seconds that a work takes and of events one by one, less than 1 for a small form. batched: write lists of events."""
+
+    address: str
+    segments: int
+    count: int = 0
+    scale: float = 1.0
+    batched: bool = False
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
 
 
 class Peer(Protocol):
+    def prepare(self) -> None:
+        """Make the stream, on a new server."""
+
     def write(self, size: int, go_on: Callable[[int], bool]) -> None:
         """Write CHUNK events of `size` bytes while `go_on` of their number says so; all acknowledged at the end."""
 
     def round_trips(self, size: int, count: int) -> list[float]:
         """Write one event, wait for its acknowledgement, write the next; seconds of each."""
 
-    def fill(self, size: int, count: int) -> None:
-        """Events to be read, as fast as it goes."""
-
     def read(self, count: int) -> None:
         """Read `count` events from the first on, each as a bytes object."""
 
-    def write_tail(self, waits: Iterator[float], event: Callable[[], bytes]) -> None:
-        """Sleep for each of the waits, in seconds, and then write what `event` gives; flush at the end."""
+    def write_steadily(
+        self, keys: Sequence[str], waits: Iterable[float], event: Callable[[], bytes], acked: Acked | None
+    ) -> None:
+        """Write WARM with each of the keys, and have that acknowledged; then sleep for each of the waits, in seconds,
+        and write what `event` gives, with the keys in turn. All are acknowledged at the end. acked: told when each
+        event was written, as time.perf_counter tells it, once it is acknowledged."""
 
     def read_tail(self, begin: Callable[[], None], take: Callable[[bytes], bool]) -> None:
         """Call `begin` once new events can't be missed, and `take` with each that comes until it says that's all."""
-
-
-def percentile_ms(waits: Sequence[float], part: int) -> float:
-    """Of sorted seconds, in milliseconds."""
-    return waits[min(len(waits) * part // 100, len(waits) - 1)] * 1e3
-
-
-def _write(peer: Peer, size: int) -> dict[str, float]:
-    count = 0
-    began = 0.0
-
-    def go_on(written: int) -> bool:
-        nonlocal count, began
-        began = began or time.perf_counter()
-        count = written
-        return time.perf_counter() - began < WRITE_S
-
-    peer.write(size, go_on)
-    return {"rate": count / (time.perf_counter() - began)}
-
-
-def _round_trip(peer: Peer) -> dict[str, float]:
-    waits = sorted(peer.round_trips(100, 3_500)[500:])
-    return {"p50": percentile_ms(waits, 50), "p99": percentile_ms(waits, 99)}
-
-
-def _read(peer: Peer, count: int) -> dict[str, float]:
-    began = time.perf_counter()
-    peer.read(count)
-    return {"rate": count / (time.perf_counter() - began)}
-
-
-def _write_tail(peer: Peer) -> dict[str, float]:
-    def waits() -> Iterator[float]:
-        began = time.monotonic()
-        for number in range(TAIL_COUNT):
-            yield max(began + number / TAIL_RATE - time.monotonic(), 0.0)
-
-    peer.write_tail(waits(), lambda: time.monotonic_ns().to_bytes(8, "big") + bytes(92))
-    return {}
-
-
-def _read_tail(peer: Peer) -> dict[str, float]:
-    waits: list[float] = []
-
-    def take(event: bytes) -> bool:
-        waits.append((time.monotonic_ns() - int.from_bytes(event[:8], "big")) / 1e9)
-        return len(waits) < TAIL_COUNT
-
-    peer.read_tail(lambda: print("reading", flush=True), take)
-    settled = sorted(waits[TAIL_COUNT // 6 :])
-    return {"p50": percentile_ms(settled, 50), "p99": percentile_ms(settled, 99)}
-
-
-def main(make: Callable[[str], Peer]) -> None:
-    """PROGRAM WORK ADDRESS [COUNT or OPTION]"""
-    work, address = sys.argv[1:3]
-    count = int(sys.argv[3]) if work in ("fill", "read") else 0
-    peer = make(address)
-    if work == "fill":
-        peer.fill(100, count)
-        found: dict[str, float] = {}
-    elif work.startswith("write-"):
-        found = _write(peer, int(work.removeprefix("write-")))
-    else:
-        works: dict[str, Callable[[Peer], dict[str, float]]] = {
-            "round-trip": _round_trip,
-            "read": lambda peer: _read(peer, count),
-            "tail-write": _write_tail,
-            "tail-read": _read_tail,
-        }
-        found = works[work](peer)
-    print(json.dumps(found), flush=True)

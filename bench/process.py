@@ -1,4 +1,4 @@
-"""What a server's process has used: processor time, and bytes that went to the disk; any process of Linux's."""
+"""What a server's process has used: processor time, memory, and bytes that went to the disk; any process of Linux's."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ QUIET_BYTES = 1 << 20  # written by a server that has nothing to do: its state, 
 def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """The most that the process had in memory at any time."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def disk_bytes(pid: int) -> int:

