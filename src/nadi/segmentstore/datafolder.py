@@ -173,8 +173,28 @@ def find_format(folder: Path) -> FoundFormat:
         return FoundFormat("", own, stale, bool(whole - {own.containers}))
     if whole == {len(folders)}:
         stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
-        return FoundFormat(own, Format(FORMAT, len(folders)), stale)
+        newest = max(copy.format for copy in copies.values() if isinstance(copy, Format))
+        return FoundFormat(own, Format(max(FORMAT, newest), len(folders)), stale)
     return FoundFormat(own, None)
+
+
+def check_version(folder: Path) -> None:
+    """Refuse the folder of a later version, whose states, misread, would look damaged, and be "repaired".
+
+    Raises:
+        DataFolderVersionError: it is one.
+    """
+    found = find_format(folder).format
+    if found is not None and found.format > FORMAT:
+        raise DataFolderVersionError(str(folder), found.format, FORMAT)
+
+
+def renew_format(folder: Path) -> None:
+    """Let the folder, and its copies, say this version's format, before a state is written there; blocking. Nothing is
+    done if nothing tells how many containers there are."""
+    found = find_format(folder)
+    if found.format is not None:
+        _heal(folder, found, found.format)
 
 
 def container_number(segment: str, count: int) -> int:
