@@ -25,6 +25,7 @@ from nadi.segmentstore.container.table_segments import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.recovery import rebuild
 from nadi.segmentstore.repair import logtold, remains
 from nadi.segmentstore.repair.leftout import leave_out
+from nadi.segmentstore.repair.logged import have_back
 from nadi.segmentstore.repair.logtold import LogTells
 from nadi.segmentstore.repair.remains import LOST_CHUNK, Described, Records, Remains, segments_of, with_any
 from nadi.segmentstore.repair.stopped import StoppedContainer, StoppedLog, in_words
@@ -127,6 +128,7 @@ async def _tried(
     log = await asyncio.to_thread(logtold.of_log, folder, found.sequence)
     try:
         lost = await asyncio.to_thread(_make, new, container, found, described, there, log)
+        await asyncio.to_thread(have_back, new, container, folder / "log", found.sequence)
         stopped = StoppedContainer(container, folder, chunks)
         await stopped.open(new)
         damaged = stopped.log.damage is not None
