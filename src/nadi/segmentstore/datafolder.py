@@ -335,6 +335,8 @@ def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
     except OSError as error:
         if not disk.is_no_room(error):
             raise
+        if 1 < counted.format < FORMAT and not found.own:
+            _overwrite(folder / _FILE, counted.containers)
         log.warning("no room to recreate %s in %s (%s): that waits for a later start", _FILE, folder, error)
         return
     if found.own:
@@ -342,9 +344,20 @@ def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
 
 
 def _write(folder: Path, count: int) -> None:
+    disk.replace_file(folder / _FILE, _encoded(count))
+
+
+def _overwrite(file: Path, count: int) -> None:
+    """Let an earlier version's file say this version's format where there is no room for a new one, for states are in
+    this version's form from here on. If that is cut short, copies heal it."""
+    with file.open("r+b", buffering=0) as stream:
+        disk.write_all(stream.fileno(), memoryview(_encoded(count)), 0)
+        os.fsync(stream.fileno())
+
+
+def _encoded(count: int) -> bytes:
     said = Format(FORMAT, count)
-    said = msgspec.structs.replace(said, crc32c=said.checksum())
-    disk.replace_file(folder / _FILE, msgspec.json.encode(said) + b"\n")
+    return msgspec.json.encode(msgspec.structs.replace(said, crc32c=said.checksum())) + b"\n"
 
 
 # --- who may read it ---------------------------------------------------------------------------------
