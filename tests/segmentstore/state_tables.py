@@ -11,7 +11,8 @@ import lmdb
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.state.checked import CRC_BYTES, TABLES, TOTALS_KEY, decode_totals, encode_totals
+from nadi.segmentstore.state.extent_rows import singles
 from nadi.segmentstore.tier2.chunks import ChunkStore
 
 Records = dict[str, dict[bytes, bytes]]
@@ -24,6 +25,17 @@ def records_of(state: Path) -> Records:
         for name in TABLES:
             with env.begin(db=env.open_db(name.encode(), create=False)) as txn:
                 found[name] = {bytes(key): bytes(value) for key, value in txn.cursor()}
+    return found
+
+
+def apart(records: Records) -> Records:
+    """The same with a row for each extent, so that it doesn't matter which checkpoint wrote which: extents that share a
+    row lose its checksum, and the totals of the table go."""
+    found = {table: dict(rows) for table, rows in records.items()}
+    found["extents"] = dict(singles((key, raw[:-CRC_BYTES]) for key, raw in records["extents"].items()))
+    totals = decode_totals(found["state"].pop(TOTALS_KEY)[:-CRC_BYTES])
+    del totals["extents"]
+    found["state"][TOTALS_KEY] = encode_totals(totals)
     return found
 
 

@@ -11,6 +11,9 @@ import lmdb
 import pytest
 
 from nadi import limits
+from nadi.errors import DamagedStateError
+from nadi.model.framing import frame_events
+from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.state import metadata
 from nadi.segmentstore.state.operations import decode_frame
 from nadi.segmentstore.tier1.files import FileLog
@@ -159,3 +162,43 @@ def _nothing_new(log: Any, after_sequence: int) -> Any:
     frames = list(_replay(log, after_sequence))
     assert not frames, "the last checkpoint has all of it"
     return iter(frames)
+
+
+async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that it could not write, which came after what was wrong, and instead of it: the recovery took the same
+    state again."""
+    monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 1_000)
+    async with open_store(tmp_path, 1) as (store, peer):
+        container, tier2 = store.containers[0], store.storage_writers[0]
+        await tier2.stop()
+        await peer.create(S)
+        await peer.setup(S)
+        await peer.append([b"first"], 1)
+        container.checkpoints.start()
+        await container.checkpoints.ended()
+        state = container.metadata
+        with state._env.begin(write=True, db=state._tables["extents"]) as txn:
+            key, raw = next(iter(txn.cursor()))
+            txn.put(bytes(key), bytes([*raw[:-1], raw[-1] ^ 1]))
+        await peer.append([b"second"], 2)
+        failures: list[Exception] = []
+        with monkeypatch.context() as patched:
+            patched.setattr(container.checkpoints, "_recover_from", failures.append)
+            container.checkpoints.start()
+            await container.checkpoints.ended()
+        opened = asyncio.Event()
+        follow = container.checkpoints.follow
+
+        async def noted(parts: Opened) -> None:
+            await follow(parts)
+            opened.set()
+
+        monkeypatch.setattr(container.checkpoints, "follow", noted)
+        container._recover_from(failures[-1])
+        await asyncio.wait_for(opened.wait(), 10)
+        assert {type(failure) for failure in failures} == {DamagedStateError}
+        assert "damaged record" in container.parts.rebuilt
+        await peer.setup(S)
+        assert (await peer.read_all(S)) == frame_events([b"first"]) + frame_events([b"second"])

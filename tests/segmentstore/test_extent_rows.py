@@ -79,8 +79,7 @@ def test_extents_of_the_log_share_rows_and_are_read_as_they_were(metadata: Metad
 def test_rows_are_as_those_of_an_extent_alone_once_taken_apart() -> None:
     """So that whoever reads them needs to know of no second form."""
     extents = [in_log(100 + 10 * number, 10, 5 + number) for number in range(3)]
-    parts = [pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in extents]
-    shared = extent_rows._HEAD.pack(30 | 1 << 63, 3) + b"".join(parts)
+    shared = shared_row(extents)
     alone = [(PAIR.pack(1, extent.offset), pack_extent(extent)) for extent in extents]
     assert list(singles([(PAIR.pack(1, 100), shared)])) == alone
     assert list(singles(alone)) == alone
@@ -218,16 +217,20 @@ def test_an_append_reads_no_more_than_a_segments_last_row(metadata: Metadata, mo
     assert len(asked) == 4
 
 
-def test_an_outdated_shared_row_gives_way_extent_by_extent() -> None:
-    """A page that may be free has a row of before, which overlaps with newer ones under other keys."""
+def shared_row(extents: list[Extent]) -> bytes:
+    parts = b"".join(pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in extents)
+    return extent_rows._HEAD.pack(extents[-1].end - extents[0].offset | 1 << 63, len(extents)) + parts
+
+
+@pytest.mark.parametrize("offset", [0, 10])
+@pytest.mark.parametrize("order", [1, -1])
+def test_an_outdated_shared_row_gives_way_extent_by_extent(offset: int, order: int) -> None:
+    """A page that may be free has a row of before, which overlaps with a newer one under its own key or another: those
+    after the newer one may have been in a row that is damaged now."""
     old = [in_log(10 * number, 10, 5) for number in range(4)]
-    parts = b"".join(pack_extent(extent).replace(b"\0abcd", b"abcd") for extent in old)
-    records = remains.no_records()
-    records["extents"] = {
-        PAIR.pack(1, 0): extent_rows._HEAD.pack(40 | 1 << 63, 4) + parts,
-        PAIR.pack(1, 10): pack_extent(in_chunk(10, 10)),
+    chunk = in_chunk(offset, 10)
+    rows = [("extents", PAIR.pack(1, 0), shared_row(old)), ("extents", PAIR.pack(1, offset), pack_extent(chunk))]
+    found = remains._latest(remains._single(rows[::order]))["extents"]
+    assert found == {PAIR.pack(1, extent.offset): pack_extent(extent) for extent in old} | {
+        PAIR.pack(1, offset): pack_extent(chunk)
     }
-    found = remains._single(records)["extents"]
-    assert found[PAIR.pack(1, 10)] == pack_extent(in_chunk(10, 10))
-    assert found[PAIR.pack(1, 30)] == pack_extent(old[3])
-    assert len(found) == 4

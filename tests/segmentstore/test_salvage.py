@@ -13,12 +13,14 @@ import nadi
 from nadi.errors import DataFolderError
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.repair import salvage
-from nadi.segmentstore.repair.remains import LogTells, Remains, no_records
+from nadi.segmentstore.repair.logtold import LogTells
+from nadi.segmentstore.repair.remains import Remains, no_records
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state.checked import STATE_KEY
 from nadi.segmentstore.state.metadata import Metadata
-from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
+from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import PAIR, encode_state, pack_extent, record_changes
+from nadi.segmentstore.tier1.log import LogAddress
 from nadi.segmentstore.tier2.checksums import BLOCK_BYTES
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
@@ -226,3 +228,30 @@ def test_chunks_before_what_is_left_of_a_segments_extents_are_had_back(tmp_path:
     assert found is not None
     assert (found.start_offset, found.length) == (0, 700)
     assert [extent.chunk for extent in found.extents] == chunks
+
+
+def test_of_extents_that_overlap_those_in_chunks_are_kept(tmp_path: Path) -> None:
+    """The manifests are gone, and a delta that took the first half of a row apart: the next has a chunk for the rest,
+    and deletes a row under a key that the base has not."""
+    name, chunk = "s/t/0.#epoch.0", "container-0/000000000007/20"
+    record = SegmentRecord(7, name, Kind.STREAM, 0, length=40)
+    frame = FrameRef(9, LogAddress(9, 1, 4_096), 0.0)
+    logged = [Extent(offset, 10, frame, offset, checksums=b"abcd") for offset in range(0, 40, 10)]
+    records = no_records()
+    for table, key, value in record_changes(record):
+        if value is not None:
+            records[table][key] = value
+    for extent in [*logged, Extent(20, 20, None, 0, chunk, b"....")]:
+        records["extents"][PAIR.pack(7, extent.offset)] = pack_extent(extent)
+    records["state"][STATE_KEY] = encode_state(20, 8)
+    salvage._make(tmp_path / "new", 0, Remains("", records), {}, {chunk}, LogTells(first_sequence=1))
+    made = Metadata(tmp_path / "new", 0)
+    found = made.load(7, {})
+    made.close()
+    assert found is not None
+    assert [(extent.offset, extent.length, extent.chunk) for extent in found.extents] == [
+        (0, 10, ""),
+        (10, 10, ""),
+        (20, 20, chunk),
+    ]
+    assert found.log_bytes == 20

@@ -173,8 +173,28 @@ def find_format(folder: Path) -> FoundFormat:
         return FoundFormat("", own, stale, bool(whole - {own.containers}))
     if whole == {len(folders)}:
         stale = [path for path, copy in copies.items() if not isinstance(copy, Format)]
-        return FoundFormat(own, Format(FORMAT, len(folders)), stale)
+        newest = max(copy.format for copy in copies.values() if isinstance(copy, Format))
+        return FoundFormat(own, Format(max(FORMAT, newest), len(folders)), stale)
     return FoundFormat(own, None)
+
+
+def check_version(folder: Path) -> None:
+    """Refuse the folder of a later version, whose states, misread, would look damaged, and be "repaired".
+
+    Raises:
+        DataFolderVersionError: it is one.
+    """
+    found = find_format(folder).format
+    if found is not None and found.format > FORMAT:
+        raise DataFolderVersionError(str(folder), found.format, FORMAT)
+
+
+def renew_format(folder: Path) -> None:
+    """Let the folder, and its copies, say this version's format, before a state is written there; blocking. Nothing is
+    done if nothing tells how many containers there are."""
+    found = find_format(folder)
+    if found.format is not None:
+        _heal(folder, found, found.format)
 
 
 def container_number(segment: str, count: int) -> int:
@@ -315,6 +335,8 @@ def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
     except OSError as error:
         if not disk.is_no_room(error):
             raise
+        if 1 < counted.format < FORMAT and not found.own:
+            _overwrite(folder / _FILE, counted.containers)
         log.warning("no room to recreate %s in %s (%s): that waits for a later start", _FILE, folder, error)
         return
     if found.own:
@@ -322,9 +344,20 @@ def _heal(folder: Path, found: FoundFormat, counted: Format) -> None:
 
 
 def _write(folder: Path, count: int) -> None:
+    disk.replace_file(folder / _FILE, _encoded(count))
+
+
+def _overwrite(file: Path, count: int) -> None:
+    """Let an earlier version's file say this version's format where there is no room for a new one, for states are in
+    this version's form from here on. If that is cut short, copies heal it."""
+    with file.open("r+b", buffering=0) as stream:
+        disk.write_all(stream.fileno(), memoryview(_encoded(count)), 0)
+        os.fsync(stream.fileno())
+
+
+def _encoded(count: int) -> bytes:
     said = Format(FORMAT, count)
-    said = msgspec.structs.replace(said, crc32c=said.checksum())
-    disk.replace_file(folder / _FILE, msgspec.json.encode(said) + b"\n")
+    return msgspec.json.encode(msgspec.structs.replace(said, crc32c=said.checksum())) + b"\n"
 
 
 # --- who may read it ---------------------------------------------------------------------------------

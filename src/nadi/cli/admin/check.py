@@ -32,8 +32,9 @@ def check(data: Annotated[Path, typer.Argument(help="The data folder; no server 
 
 @contextmanager
 def locked(data: Path, *, changes: bool) -> Iterator[None]:
-    """Hold the folder's lock; end the command if a server has locked it, or if it is not a data folder."""
-    from nadi.segmentstore.datafolder import FolderLock, check_is_whole, is_data_folder
+    """Hold the folder's lock; end the command if a server has locked it, or if it is not a data folder, or a later
+    version's."""
+    from nadi.segmentstore.datafolder import FolderLock, check_is_whole, check_version, is_data_folder
 
     with errors_told(OSError):
         if not data.is_dir():
@@ -42,6 +43,7 @@ def locked(data: Path, *, changes: bool) -> Iterator[None]:
         if not is_data_folder(data):
             what = "it has neither a `format` file nor containers"
             raise InvalidArgumentError(f"{data} is not a nadi data folder: {what}")
+        check_version(data)
         lock = FolderLock(data, changes=changes)
     try:
         yield

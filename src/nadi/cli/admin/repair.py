@@ -101,7 +101,7 @@ def _do(data: Path, reports: list[Report]) -> None:
     import asyncio
 
     from nadi.segmentstore import reserve
-    from nadi.segmentstore.datafolder import known_containers, read_format, write_format
+    from nadi.segmentstore.datafolder import known_containers, renew_format, write_format
     from nadi.segmentstore.repair import unfinished
     from nadi.segmentstore.repair.replacement import repair_container
     from nadi.segmentstore.tier1.cut import cut
@@ -110,8 +110,8 @@ def _do(data: Path, reports: list[Report]) -> None:
     with errors_told(OSError):
         if reports[0].containers:
             write_format(data, reports[0].containers)
-        elif reports[0].healed and not reports[0].lost:
-            read_format(data, None)
+        elif not reports[0].is_refused:
+            renew_format(data)  # also for states in the form of this version, which an earlier one would misread
         if any(report.gives_up for report in reports):
             unfinished.note(data)
         by_name = {path.name: (number, path) for number, path in known_containers(data).items()}
@@ -143,6 +143,7 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
     import tempfile
 
     from nadi.segmentstore import reserve
+    from nadi.segmentstore.datafolder import renew_format
     from nadi.segmentstore.repair import unfinished
     from nadi.segmentstore.repair.inspection import cut_of, inspect_container
     from nadi.segmentstore.repair.replacement import repair_container
@@ -167,6 +168,7 @@ def _cut_log(file: Path, at: int, *, yes: bool) -> None:
             typer.confirm(f"End the log at byte {at:,} of {file.name}, and give up what is LOST above?", abort=True)
         with errors_told(OSError, ValueError):
             unfinished.note(folder.parent)
+            renew_format(folder.parent)
             with reserve.in_words(folder):
                 say(cut(file.parent, file.name, at))
             done = asyncio.run(repair_container(folder, int(number), chunks, leaves_out=False))

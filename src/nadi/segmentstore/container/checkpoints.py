@@ -99,7 +99,8 @@ class Checkpoints:
                 state.not_written(checkpoint)
                 return
             # marks were cleared but nothing was written: only a recovery can find out again what to write
-            self._recover_from(UnavailableError(f"the state could not be written: {error}"))
+            is_damaged = isinstance(error, DamagedStateError)  # then it must not be recovered from as it is
+            self._recover_from(error if is_damaged else UnavailableError(f"the state could not be written: {error}"))
             return
         self.waits_for_room = False
         state.checkpointed(checkpoint)

@@ -3,8 +3,7 @@
 From a state's file, or a base of the snapshot, each intact record: records have their own checksums, and LMDB leaks
 no pages, so whatever is intact on a leaf page that the free list doesn't name was in the state. Without that list,
 it is what the tables lead to; if they are damaged too, everything found, which may then be outdated. From deltas, what
-they changed. From chunks, their descriptions. From the log, what it says about segments: which it creates, which must
-have existed before, and how long they were then; and, for a state that has lost its own record, where it ended.
+they changed. From chunks, their descriptions. What the log tells is in `logtold`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from nadi.limits import MIB, SNAPSHOT_PART_BYTES
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.snapshots import NO_CRC, Manifest, Part, SnapshotError
 from nadi.segmentstore.repair import lostheads, usedpages
-from nadi.segmentstore.repair.stopped import StoppedLog
-from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.checked import (
     CRC_BYTES,
     STATE_KEY,
@@ -43,6 +40,7 @@ from nadi.segmentstore.tier2.chunks import ChunkStore, DiskReadError
 from nadi.segmentstore.tier2.description import ChunkDescription
 
 Described = dict[int, list[tuple[str, ChunkDescription]]]  # by segment, with the chunks' names
+Record = tuple[str, bytes, bytes]  # table, key and value, without checksum
 Records = dict[str, dict[bytes, bytes]]  # by table and key, without checksums; in `Remains`, extents are single rows
 LOST_CHUNK = "given-up-by-a-repair"  # the name of a chunk that doesn't exist: readers of its bytes get an error
 
@@ -85,9 +83,9 @@ def of_state(folder: Path, container: int) -> Remains:
             used = usedpages.used_pages(stream.fileno())
         except DamagedPagesError as error:
             used = lostheads.used_pages(stream.fileno(), container, error)
-        records = _single(_whole_on(stream.fileno(), container, used.rest))
+        records = _latest(_single(_whole_on(stream.fileno(), container, used.rest)))
         records["state"].clear()  # an outdated one would name another end
-        for table, rows in _single(_whole_on(stream.fileno(), container, used.sure)).items():
+        for table, rows in _latest(_single(_whole_on(stream.fileno(), container, used.sure))).items():
             records[table] |= rows
     if used.damage:
         told.append(
@@ -98,28 +96,32 @@ def of_state(folder: Path, container: int) -> Remains:
     return Remains(f"the intact part of {folder.name}", records, totals, told, bool(used.rest))
 
 
-def _whole_on(file: int, container: int, numbers: Iterable[int]) -> Records:
+def _whole_on(file: int, container: int, numbers: Iterable[int]) -> Iterator[Record]:
     """The intact records on these pages of an open file."""
     seeds = seeds_of(container)
-    found = no_records()
     for number in sorted(numbers):
         for key, value in records_on(file, number):
             for table, seed in seeds.items():
                 if len(value) >= CRC_BYTES and crc32c(value, crc32c(key, seed)) == WHOLE:
-                    raw, other = value[:-CRC_BYTES], found[table].get(key)
-                    if other is None or _age(table, raw) >= _age(table, other):
-                        found[table][key] = raw
+                    yield table, key, value[:-CRC_BYTES]
                     break
+
+
+def _single(records: Iterable[Record]) -> Iterator[Record]:
+    """The same with a row for each extent: of an older shared row, a newer one with its key replaces one only."""
+    for table, key, raw in records:
+        rows = singles([(key, raw)]) if table == "extents" else [(key, raw)]
+        yield from ((table, *row) for row in rows)
+
+
+def _latest(records: Iterable[Record]) -> Records:
+    """The later of each two with one key."""
+    found = no_records()
+    for table, key, raw in records:
+        other = found[table].get(key)
+        if other is None or _age(table, raw) >= _age(table, other):
+            found[table][key] = raw
     return found
-
-
-def _single(records: Records) -> Records:
-    """The same with a row for each extent."""
-    found: dict[bytes, bytes] = {}
-    for key, raw in singles(records["extents"].items()):
-        if key not in found or _age("extents", raw) >= _age("extents", found[key]):
-            found[key] = raw
-    return records | {"extents": found}
 
 
 def _age(table: str, raw: bytes) -> tuple[int, ...]:
@@ -160,7 +162,7 @@ async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Rema
     told += await _lay_out(chunks, manifest, scratch)
     with scratch.open("rb") as stream:  # a base has no free pages
         count = os.fstat(stream.fileno()).st_size // PAGE_BYTES
-        records = _whole_on(stream.fileno(), container, range(2, count))
+        records = _latest(_whole_on(stream.fileno(), container, range(2, count)))
     totals = _taken_totals(records)
     if totals:
         records["state"][TOTALS_KEY] = b""  # from here on a record like any other
@@ -188,7 +190,8 @@ async def of_snapshot(chunks: ChunkStore, container: int, scratch: Path) -> Rema
         told.append("its own record is gone: it said which chunks are garbage; they stay")
         records["state"][STATE_KEY] = encode_state(snapshots.base_sequence(manifest), 1)
     source = f"the snapshot of frame {manifest.sequence:,} in tier 2"
-    return Remains(source, _single(records), totals, told, is_stale)
+    stored = ((table, key, raw) for table, rows in records.items() for key, raw in rows.items())
+    return Remains(source, _latest(_single(stored)), totals, told, is_stale)
 
 
 async def _lay_out(chunks: ChunkStore, manifest: Manifest, file: Path) -> list[str]:
@@ -261,124 +264,6 @@ async def described_chunks(chunks: ChunkStore, container: int) -> Described:
 
 
 _TAIL_BYTES = 64 * 1024  # holds any description: a few bytes for each MiB of its chunk
-
-
-# --- of the log --------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class LogTells:
-    """What the frames of a log after a state say about segments, by number.
-
-    created: created there. before: those that must have existed before, and whether they are tables. lengths: their
-    lengths, if an append shows them. last_id: the highest number. no_use: chunks that were planned but hold nothing
-    that isn't elsewhere. first_sequence: of the very first frame that can be read, 0 if there is none. runs: the files
-    beside the log.
-    """
-
-    created: dict[int, str] = field(default_factory=dict)
-    before: dict[int, bool] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)
-    last_id: int = 0
-    no_use: set[str] = field(default_factory=set)
-    first_sequence: int = 0
-    runs: set[int] = field(default_factory=set)
-
-    def _speak_of(self, segment: int, *, is_table: bool = False) -> None:
-        if segment not in self.created:
-            self.before[segment] = is_table or self.before.get(segment, False)
-        self.last_id = max(self.last_id, segment)
-
-    def _take(self, operations: list[op.AnyOperation], merged: set[int]) -> None:
-        for operation in operations:
-            match operation:
-                case op.Create():
-                    if operation.segment not in self.before:
-                        self.created[operation.segment] = operation.name
-                    self.last_id = max(self.last_id, operation.segment)
-                case op.Append():
-                    self._speak_of(operation.segment)
-                    if operation.segment not in merged:
-                        self.lengths.setdefault(operation.segment, operation.offset)
-                case op.Merge():
-                    self._speak_of(operation.target)
-                    self._speak_of(operation.source)
-                    merged.add(operation.target)  # how long it was before is no longer known
-                case op.TableUpdate():
-                    self._speak_of(operation.segment, is_table=True)
-                case op.Seal() | op.Truncate() | op.Delete() | op.Attributes() | op.Policy():
-                    self._speak_of(operation.segment)
-                case op.ChunkPlanned():
-                    self.no_use.add(operation.chunk)
-                case op.ChunkStored():
-                    self.no_use.discard(operation.chunk)
-                    self.last_id = max(self.last_id, operation.segment)
-                case op.ChunksDropped() | op.ChunksDeleted():
-                    self.no_use.update(operation.chunks)
-
-
-def of_log(folder: Path, after_sequence: int) -> LogTells:
-    """Return what the container's log says after that frame; blocking."""
-    log = StoppedLog(folder / "log")
-    tells, merged = LogTells(runs=set(log.runs.numbers())), set[int]()
-    for frame in log.readable(0):
-        tells.first_sequence = tells.first_sequence or frame.header.sequence
-        if frame.header.sequence > after_sequence:
-            tells._take(op.decode_frame(frame.head())[0], merged)
-    return tells
-
-
-def end_told_by_log(folder: Path, records: Records) -> int:
-    """Return the last frame reflected by a state that has lost its own record, to judge by what its other records
-    have of the log, or lack; blocking."""
-    segments = {int.from_bytes(key, "big"): decode_segment(raw) for key, raw in records["segments"].items()}
-    in_log: dict[int, set[int]] = defaultdict(set)  # by segment: the frames that have bytes of it
-    for key, raw in records["extents"].items():
-        in_log[int.from_bytes(key[:8], "big")].add(int.from_bytes(raw[8:16], "big"))
-    frames = StoppedLog(folder / "log").readable(0)
-    last = max([frames[0].header.sequence - 1 if frames else 0, *(max(some) for some in in_log.values())])
-    created: dict[int, int] = {}
-    appended: dict[int, set[int]] = defaultdict(set)
-
-    def is_gone(segment: int) -> bool | None:
-        """None: it may have been created later."""
-        if segment in segments:
-            return False
-        return True if created.get(segment, 0) <= last else None
-
-    def has(operation: op.AnyOperation, sequence: int) -> bool | None:
-        """Whether the state reflects it; None if nothing shows that, True also if it can no longer be applied."""
-        match operation:
-            case op.Create():
-                created[operation.segment] = sequence
-                return operation.segment in segments or None
-            case op.Append() if operation.segment in segments:
-                return operation.offset < segments[operation.segment].length if operation.length else None
-            case op.Append():
-                appended[operation.segment].add(sequence)
-            case op.Merge():
-                moved = appended[operation.source]
-                appended[operation.target] |= moved
-                return True if moved & in_log[operation.target] else is_gone(operation.source)
-            case op.Delete():
-                return is_gone(operation.segment)
-            case op.TableUpdate() if operation.entries and operation.segment in segments:
-                return operation.entries[0][1] < segments[operation.segment].table_length
-            case op.Seal() if operation.segment in segments:
-                return segments[operation.segment].sealed
-            case op.ChunkStored():
-                place = operation.segment.to_bytes(8, "big") + operation.offset.to_bytes(8, "big")
-                return operation.chunk.encode() in records["extents"].get(place, b"") or None
-        return None
-
-    for frame in frames:
-        sequence = frame.header.sequence
-        said = [has(operation, sequence) for operation in op.decode_frame(frame.head())[0]]
-        if sequence > last and False in said:
-            break
-        if True in said:
-            last = max(last, sequence)
-    return last
 
 
 # --- in any of them ----------------------------------------------------------------------------------

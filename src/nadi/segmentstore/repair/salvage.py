@@ -23,9 +23,11 @@ from nadi.errors import DamagedStateError
 from nadi.limits import STATE_MAP_BYTES
 from nadi.segmentstore.container.table_segments import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.recovery import rebuild
-from nadi.segmentstore.repair import remains
+from nadi.segmentstore.repair import logtold, remains
 from nadi.segmentstore.repair.leftout import leave_out
-from nadi.segmentstore.repair.remains import LOST_CHUNK, Described, LogTells, Records, Remains, segments_of, with_any
+from nadi.segmentstore.repair.logged import have_back
+from nadi.segmentstore.repair.logtold import LogTells
+from nadi.segmentstore.repair.remains import LOST_CHUNK, Described, Records, Remains, segments_of, with_any
 from nadi.segmentstore.repair.stopped import StoppedContainer, StoppedLog, in_words
 from nadi.segmentstore.repair.unnamed import of_one_past
 from nadi.segmentstore.state.checked import COUNTED, STATE_KEY, TABLES, seeds_of
@@ -83,7 +85,7 @@ async def _states(
                 if not found.records["segments"]:
                     told.append(f"{state.name} has lost its own record, and those of all segments")
                     continue
-                end = await asyncio.to_thread(remains.end_told_by_log, folder, found.records)
+                end = await asyncio.to_thread(logtold.end_told_by_log, folder, found.records)
                 found.records["state"][STATE_KEY] = encode_state(end, 1)
                 found.told.append(
                     f"its own record is gone: to judge by the log, it ends with frame {end:,}; garbage chunks stay"
@@ -98,7 +100,7 @@ async def _states(
 
 async def _alone(folder: Path, described: Described) -> Remains:
     """What chunks and the log say without any state: the log is replayed from its first frame."""
-    log = await asyncio.to_thread(remains.of_log, folder, 0)
+    log = await asyncio.to_thread(logtold.of_log, folder, 0)
     records = remains.no_records()
     if described or log.first_sequence:
         # so that a frame is missing before the first: what is missing there is filled in, as after any gap
@@ -123,9 +125,10 @@ async def _tried(
     """Build a state from that, and check that it matches the log; return what is lost, or None, with why in `told`."""
     if STATE_KEY not in found.records["state"]:
         return None
-    log = await asyncio.to_thread(remains.of_log, folder, found.sequence)
+    log = await asyncio.to_thread(logtold.of_log, folder, found.sequence)
     try:
         lost = await asyncio.to_thread(_make, new, container, found, described, there, log)
+        await asyncio.to_thread(have_back, new, container, folder / "log", found.sequence)
         stopped = StoppedContainer(container, folder, chunks)
         await stopped.open(new)
         damaged = stopped.log.damage is not None
@@ -193,7 +196,7 @@ def _make(new: Path, container: int, found: Remains, described: Described, there
             elif record.kind != Kind.TABLE:
                 ends = [part.offset + part.length for _, part in parts] if found.may_be_stale else []
                 record.length = max(record.length, log.lengths.get(segment, max(ends, default=0)))
-            if found.may_be_stale:
+            if found.may_be_stale or _overlap(record.extents):
                 _forget_gone(record, there, log)
             in_use |= _complete(metadata, record, parts)
         own = freed(records["state"][STATE_KEY], last_id + 1, in_use)
@@ -222,6 +225,12 @@ def _revived(found: Remains, described: Described, log: LogTells) -> set[int]:
         for segment, parts in described.items()
         if segment not in log.created and any(name not in log.no_use for name, _ in parts)
     }
+
+
+def _overlap(extents: list[Extent]) -> bool:
+    """Whether some are outdated without anything telling that they may be: a delta is missing that nothing named, and
+    it had what became of extents that shared a row."""
+    return any(extent.end > after.offset for extent, after in pairwise(extents))
 
 
 def _forget_gone(record: SegmentRecord, there: set[str], log: LogTells) -> None:

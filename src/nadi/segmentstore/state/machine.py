@@ -14,6 +14,7 @@ from nadi.errors import DamagedStateError
 from nadi.limits import CHUNK_FLUSH_BYTES
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state import time_index
+from nadi.segmentstore.state.appended import extents_of
 from nadi.segmentstore.state.extent_rows import ChangedExtents
 from nadi.segmentstore.state.held_runs import HeldRuns
 from nadi.segmentstore.state.metadata import Metadata, Overlay
@@ -201,16 +202,10 @@ class StateMachine:
             place = f"{operation.offset:,} of {record.name}, which has {record.length:,} bytes"
             raise self._strange(f"the log appends at {place}")
         time_index.note(record, operation.at_ms)
-        if isinstance(operation, op.AppendBeside):
-            run, at = operation.run, operation.run_position
-            beside = Extent(operation.offset, operation.beside_bytes, frame, at, checksums=operation.checksum, run=run)
-            self._append_extent(record, beside)
-            self.runs.hold(run, beside.length)
-        if operation.logged_bytes:
-            at, size = data_at + operation.position, operation.logged_bytes
-            extent = Extent(record.length, size, frame, at, checksums=checksum)
-            extent.continues = record.length > operation.offset or record.continues_at(record.length)
+        for extent in extents_of(operation, frame, data_at, checksum, in_pieces=record.kind == Kind.TRANSIENT):
             self._append_extent(record, extent)
+            if extent.run:
+                self.runs.hold(extent.run, extent.length)
         record.event_count += operation.events
         record.attributes.update(operation.writers)
         record.changed_attributes.update(operation.writers)

@@ -176,7 +176,8 @@ def _identity(file: Path) -> tuple[int, int, int]:
 
 
 def _start(file: Path, container: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "nadi.segmentstore.state.file.inspector", str(file), str(container)]
+    # -P: what happens to lie in the current folder, a numpy.py, say, would be imported, and the state called damaged
+    command = [sys.executable, "-P", "-m", "nadi.segmentstore.state.file.inspector", str(file), str(container)]
     source = str(Path(__file__).parents[4])  # where this very nadi lies
     paths = [source, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OPENBLAS_NUM_THREADS": "1"}
