@@ -183,6 +183,8 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
             key, raw = next(iter(txn.cursor()))
             txn.put(bytes(key), bytes([*raw[:-1], raw[-1] ^ 1]))
         await peer.append([b"second"], 2)
+        begin = len(frame_events([b"first"]))
+        await peer.ask(wire.TruncateSegment(1, S, begin, ""))  # so that the row is looked at
         failures: list[Exception] = []
         with monkeypatch.context() as patched:
             patched.setattr(container.checkpoints, "_recover_from", failures.append)
@@ -201,4 +203,4 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
         assert {type(failure) for failure in failures} == {DamagedStateError}
         assert "damaged record" in container.parts.rebuilt
         await peer.setup(S)
-        assert (await peer.read_all(S)) == frame_events([b"first"]) + frame_events([b"second"])
+        assert (await peer.read_all(S, begin)) == frame_events([b"second"])

@@ -51,8 +51,10 @@ def told(extent: Extent) -> tuple[object, ...]:
     return extent.offset, extent.length, frame, *place
 
 
-def put(metadata: Metadata, segment: int, changed: dict[int, Extent | None]) -> None:
-    metadata.commit([], extents=[(segment, changed)])
+def put(
+    metadata: Metadata, segment: int, changed: dict[int, Extent | None], stored: int = extent_rows.EVERYWHERE
+) -> None:
+    metadata.commit([], extents=[(segment, changed, stored)])
 
 
 def check(metadata: Metadata, expected: dict[int, Extents]) -> None:
@@ -91,7 +93,7 @@ def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> 
     chance = random.Random(seed)
     expected: dict[int, Extents] = {segment: {} for segment in SEGMENTS}
     changes: dict[int, dict[int, Extent | None]] = {segment: {} for segment in SEGMENTS}
-    ends = dict.fromkeys(SEGMENTS, 0)
+    ends, stored = dict.fromkeys(SEGMENTS, 0), dict.fromkeys(SEGMENTS, 0)
     for step in range(400):
         segment = chance.choice(SEGMENTS)
         extents, changed = expected[segment], changes[segment]
@@ -128,12 +130,12 @@ def test_any_order_of_changes(metadata: Metadata, tmp_path: Path, seed: int) -> 
                 ends[segment] = extent.end + chance.choice([0, 11])
             case "write" if chance.random() < 0.2:  # as earlier versions did
                 put_as_before(metadata, segment, changed)
-                changes[segment] = {}
+                changes[segment], stored[segment] = {}, ends[segment]
             case "write":
-                put(metadata, segment, changed)
-                changes[segment] = {}
+                put(metadata, segment, changed, stored[segment])
+                changes[segment], stored[segment] = {}, ends[segment]
     for segment in SEGMENTS:
-        put(metadata, segment, changes[segment])
+        put(metadata, segment, changes[segment], stored[segment])
     check(metadata, expected)
     of_chunks = [
         (segment, extent.offset, extent.length, extent.chunk)
@@ -196,7 +198,7 @@ def test_what_lies_behind_a_gap_is_found(metadata: Metadata) -> None:
     check(metadata, {1: {50: in_chunk(50, 10), 110: in_chunk(110, 10), 130: in_log(130, 10, 5)}})
 
 
-def test_an_append_reads_no_more_than_a_segments_last_row(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rows_that_may_have_what_changed_are_read(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many there are: the oldest are replaced while the newest are added, and those between are left alone."""
     chunks = {offset: in_chunk(offset, 10) for offset in range(0, 10_000, 10)}
     put(metadata, 1, dict(chunks))
@@ -209,9 +211,11 @@ def test_an_append_reads_no_more_than_a_segments_last_row(metadata: Metadata, mo
         return around(commit, table, key)
 
     monkeypatch.setattr(Commit, "around", counted)
-    put(metadata, 1, {offset: in_log(offset, 10, 9) for offset in range(10_500, 11_000, 10)})
+    put(metadata, 1, {offset: in_log(offset, 10, 9) for offset in range(10_500, 10_700, 10)})
     assert len(asked) == 1
     asked.clear()
+    put(metadata, 1, {offset: in_log(offset, 10, 9) for offset in range(10_700, 11_000, 10)}, 10_700)
+    assert not asked
     both: dict[int, Extent | None] = {0: in_chunk(0, 30), 10: None, 20: None}
     put(metadata, 1, both | {offset: in_log(offset, 10, 11) for offset in range(11_000, 11_500, 10)})
     assert len(asked) == 4

@@ -23,7 +23,7 @@ def test_frames_are_in_order_whatever_segments_they_hold(tmp_path: Path) -> None
             record.changed_extents[record.length] = record.extents[-1]
             record.length += 10
         changes += record_changes(record)
-        extents.append((segment, record.changed_extents))
+        extents.append((segment, record.changed_extents, 0))
     metadata.commit(changes, extents=extents)
 
     state = StateMachine(metadata, 0.0)

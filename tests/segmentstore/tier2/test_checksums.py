@@ -122,7 +122,7 @@ def test_extents_of_this_and_of_earlier_versions(tmp_path: Path) -> None:
         Extent(45, 5, None, 0, NAME, b"\0\1\2\0", continues=True),
     ]
     record.changed_extents = {extent.offset: extent for extent in record.extents}
-    metadata.commit(record_changes(record), extents=[(1, record.changed_extents)])
+    metadata.commit(record_changes(record), extents=[(1, record.changed_extents, 0)])
     loaded = metadata.load(1, {})
     assert loaded is not None
     for one, other in zip(record.extents, loaded.extents, strict=True):

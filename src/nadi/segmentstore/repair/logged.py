@@ -19,6 +19,7 @@ from nadi.segmentstore.repair.remains import LOST_CHUNK
 from nadi.segmentstore.repair.stopped import ReadableFrame, StoppedLog
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.appended import extents_of
+from nadi.segmentstore.state.extent_rows import EVERYWHERE
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, FrameRef, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import record_changes
@@ -60,7 +61,7 @@ def _search(metadata: Metadata, log: StoppedLog, last_sequence: int, places: Pla
         if segment in records:
             record = records[segment]
             _take(record, [each for each in found if each.end > record.start_offset and each.run in runs])
-            metadata.commit(record_changes(record), extents=[(segment, record.changed_extents)])
+            metadata.commit(record_changes(record), extents=[(segment, record.changed_extents, EVERYWHERE)])
 
 
 def _joined(places: list[tuple[int, int]]) -> list[tuple[int, int]]:

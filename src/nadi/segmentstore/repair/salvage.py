@@ -32,6 +32,7 @@ from nadi.segmentstore.repair.stopped import StoppedContainer, StoppedLog, in_wo
 from nadi.segmentstore.repair.unnamed import of_one_past
 from nadi.segmentstore.state.checked import COUNTED, STATE_KEY, TABLES, seeds_of
 from nadi.segmentstore.state.commit import Commit
+from nadi.segmentstore.state.extent_rows import EVERYWHERE
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.records import Extent, Kind, SegmentRecord
 from nadi.segmentstore.state.stored import derived, encode_state, freed, record_changes
@@ -317,7 +318,7 @@ def _complete(metadata: Metadata, record: SegmentRecord, described: list[tuple[s
                 record.changed_extents[extent.offset] = extent
                 taken.add(extent.chunk)
     changes = record_changes(record)
-    metadata.commit(changes, extents=[(record.id, record.changed_extents)])
+    metadata.commit(changes, extents=[(record.id, record.changed_extents, EVERYWHERE)])
     return taken
 
 

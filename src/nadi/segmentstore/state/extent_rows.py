@@ -21,6 +21,7 @@ ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent begins t
 Whole = Callable[[str, bytes, bytes], bytes]  # of table, key and value as stored: that without its checksum, verified
 
 TABLE = "extents"
+EVERYWHERE = 1 << 64  # an offset behind all others
 _SHARED = 1 << 63  # in the length, which is that of all of them; no extent is that long
 _HEAD = struct.Struct(">QQ")  # length, number of extents: not 0, so that it can't be taken for one in a chunk
 _PART = struct.Struct(">QQQQQ4s")  # as `EXTENT`, and the checksum
@@ -51,10 +52,13 @@ def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
             yield key, value
 
 
-def put_extents(commit: Commit, whole: Whole, segment: int, changed: ChangedExtents) -> None:
-    """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append."""
+def put_extents(commit: Commit, whole: Whole, segment: int, changed: ChangedExtents, stored: int) -> None:
+    """Bring a segment's rows up to date; on the path of every checkpoint, with an extent for each append.
+
+    stored: offset from which on nothing is stored, so that nothing needs to be looked for; or `EVERYWHERE`.
+    """
     offsets = sorted(changed)
-    kept = _withdraw(commit, whole, ID.pack(segment), offsets, changed)
+    kept = _withdraw(commit, whole, ID.pack(segment), offsets[: bisect_left(offsets, stored)], changed)
     parts: list[bytes] = []
     begin = end = 0
     for offset in sorted(kept.keys() | changed.keys()) if kept else offsets:

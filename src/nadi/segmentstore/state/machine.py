@@ -32,7 +32,7 @@ class Checkpoint:
     sequence: int
     deleted: dict[int, str]  # id: name
     changes: list[Change] = field(default_factory=list)
-    extents: list[tuple[int, ChangedExtents]] = field(default_factory=list)
+    extents: list[tuple[int, ChangedExtents, int]] = field(default_factory=list)  # with `stored_length`
     attributes: list[tuple[SegmentRecord, set[bytes]]] = field(default_factory=list)  # as `changes` has them
     entries: list[tuple[SegmentRecord, Overlay]] = field(default_factory=list)
     moments: list[tuple[SegmentRecord, dict[int, int], int]] = field(default_factory=list)  # with the start offset
@@ -347,8 +347,8 @@ class StateMachine:
             if record.moments or record.start_offset:
                 checkpoint.moments.append((record, dict(record.moments), record.start_offset))
             if record.changed_extents:
-                checkpoint.extents.append((record.id, record.changed_extents))
-                record.changed_extents = {}
+                checkpoint.extents.append((record.id, record.changed_extents, record.stored_length))
+                record.changed_extents, record.stored_length = {}, record.length
             if record.changed_attributes:
                 checkpoint.attributes.append((record, record.changed_attributes))
                 record.changed_attributes = set()
@@ -377,7 +377,7 @@ class StateMachine:
 
     def not_written(self, checkpoint: Checkpoint) -> None:
         """Nothing of the checkpoint is on disk: the next one has it all again, overridden by what changed since."""
-        for segment, changed in checkpoint.extents:
+        for segment, changed, _ in checkpoint.extents:
             record = self.record_cache.known(segment)
             if record is not None:
                 record.changed_extents = changed | record.changed_extents

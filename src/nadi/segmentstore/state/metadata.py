@@ -181,14 +181,15 @@ class Metadata:
         self,
         changes: Sequence[Change],
         deleted: Mapping[int, str] = MappingProxyType({}),
-        extents: Iterable[tuple[int, ChangedExtents]] = (),
+        extents: Iterable[tuple[int, ChangedExtents, int]] = (),
         entries: Iterable[tuple[int, Overlay]] = (),
         moments: Iterable[tuple[int, Mapping[int, int], int]] = (),
         rest: Callable[[], None] = lambda: None,
     ) -> None:
         """Write everything in one durable transaction; blocking.
 
-        deleted: names by id of segments that are removed completely. extents, entries: by segment.
+        deleted: names by id of segments that are removed completely. extents: by segment, and
+        from where on none are stored; entries: by segment.
         moments: by segment, with its start offset. rest: see `Commit`.
         MapFullError: nothing was written; `grow`, then try again.
         """
@@ -201,8 +202,8 @@ class Metadata:
                     commit.delete(table, key)
                 else:
                     commit.put(table, key, value)
-            for segment, changed in extents:
-                extent_rows.put_extents(commit, self._whole, segment, changed)
+            for segment, changed, stored in extents:
+                extent_rows.put_extents(commit, self._whole, segment, changed, stored)
             for segment, overlay in entries:
                 self._put_entries(txn, commit, ID.pack(segment), overlay)
             for segment, added, start_offset in moments:

@@ -97,6 +97,7 @@ class SegmentRecord:
     table_length: int = 0
     extents: list[Extent] = field(default_factory=list)
     log_bytes: int = 0  # of the extents that are in the log
+    stored_length: int = 0  # as of the last checkpoint: no extent is stored from there on
     attributes: dict[bytes, int] = field(default_factory=dict)
     attributes_loaded: bool = True
     overlay: dict[bytes, tuple[int, bytes | None]] = field(default_factory=dict)  # entries since the last checkpoint

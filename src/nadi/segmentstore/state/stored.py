@@ -110,6 +110,7 @@ def decode_record(
         record.extents.append(extent)
         if frame is not None:
             record.log_bytes += length
+    record.stored_length = max(stored.length, record.extents[-1].end if record.extents else 0)
     return record
 
 
