@@ -19,7 +19,7 @@ from nadi.segmentstore.state.operations import decode_frame
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
-from tests.segmentstore.harness import open_store
+from tests.segmentstore.harness import connect, open_store
 
 pytestmark = pytest.mark.uvloop
 
@@ -200,7 +200,12 @@ async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(
         monkeypatch.setattr(container.checkpoints, "follow", noted)
         container._recover_from(failures[-1])
         await asyncio.wait_for(opened.wait(), 10)
+        async with asyncio.timeout(10):
+            while container.failure is not None:  # noqa: ASYNC110 -- it refuses until all is open
+                await asyncio.sleep(0.01)
         assert {type(failure) for failure in failures} == {DamagedStateError}
         assert "damaged record" in container.parts.rebuilt
-        await peer.setup(S)
-        assert (await peer.read_all(S, begin)) == frame_events([b"second"])
+        fresh = await connect(store.address)  # the other's writers are ended with what failed
+        await fresh.setup(S)
+        assert (await fresh.read_all(S, begin)) == frame_events([b"second"])
+        fresh.close()
