@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from nadi.segmentstore.state.commit import Commit
 from nadi.segmentstore.state.records import Extent
-from nadi.segmentstore.state.stored import CONTINUES, EXTENT, ID, PAIR, pack_extent
+from nadi.segmentstore.state.stored import EXTENT, ID, PAIR, pack_extent, pack_fixed
+from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES
 
 ChangedExtents = dict[int, Extent | None]  # by offset; None: no extent begins there any more
 Whole = Callable[[str, bytes, bytes], bytes]  # of table, key and value as stored: that without its checksum, verified
@@ -24,8 +25,7 @@ TABLE = "extents"
 EVERYWHERE = 1 << 64  # an offset behind all others
 _SHARED = 1 << 63  # in the length, which is that of all of them; no extent is that long
 _HEAD = struct.Struct(">QQ")  # length, number of extents: not 0, so that it can't be taken for one in a chunk
-_PART = struct.Struct(">QQQQQ4s")  # as `EXTENT`, and the checksum
-_CHECKSUM_BYTES = 4
+_PART_BYTES = EXTENT.size + CHECKSUM_BYTES  # of each: the fixed part, and the checksum
 _MOST = 42  # extents of a row: a larger value would get pages of its own
 _ROWS_WORK = 4  # so many extents of a shared row take as long as a row
 
@@ -44,8 +44,8 @@ def singles(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]
     for key, value in rows:
         if _is_shared(value):
             segment, offset = PAIR.unpack(key)
-            for at in range(_HEAD.size, len(value), _PART.size):
-                fixed, checksum = at + EXTENT.size, at + _PART.size
+            for at in range(_HEAD.size, len(value), _PART_BYTES):
+                fixed, checksum = at + EXTENT.size, at + _PART_BYTES
                 yield PAIR.pack(segment, offset), b"%b\0%b" % (value[at:fixed], value[fixed:checksum])
                 offset += EXTENT.unpack_from(value, at)[0]
         else:
@@ -69,13 +69,11 @@ def put_extents(commit: Commit, whole: Whole, segment: int, changed: ChangedExte
             part = kept[offset]
             length = row_length(part)
         else:
-            frame, length = extent.frame, extent.length
-            if frame is None or extent.run or len(extent.checksums) != _CHECKSUM_BYTES:
+            length = extent.length
+            if extent.frame is None or extent.run or len(extent.checksums) != CHECKSUM_BYTES:
                 commit.put(TABLE, PAIR.pack(segment, offset), pack_extent(extent))
                 continue
-            position = extent.position | CONTINUES if extent.continues else extent.position
-            assert frame.address is not None, "a checkpoint holds durable frames only"
-            part = _PART.pack(length, *frame.address, position, extent.checksums)
+            part = pack_fixed(extent) + extent.checksums
         if parts and (offset != end or len(parts) == _MOST):
             _put_row(commit, segment, begin, end, parts)
             parts = []
@@ -106,9 +104,9 @@ def _withdraw(
             end = offset + row_length(value)
             if _is_shared(value) and end > offsets[at]:
                 commit.delete(TABLE, key)
-                for place in range(_HEAD.size, len(value), _PART.size):
+                for place in range(_HEAD.size, len(value), _PART_BYTES):
                     if offset not in changed:
-                        kept[offset] = value[place : place + _PART.size]
+                        kept[offset] = value[place : place + _PART_BYTES]
                     offset += EXTENT.unpack_from(value, place)[0]
                 at = bisect_left(offsets, end, at)
                 continue

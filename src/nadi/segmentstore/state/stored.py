@@ -114,13 +114,18 @@ def decode_record(
     return record
 
 
-def pack_extent(extent: Extent) -> bytes:
+def pack_fixed(extent: Extent) -> bytes:
+    """The part of an extent's value that is as long for all of them."""
     address = extent.frame.address if extent.frame is not None else LogAddress(0, 0, 0)
     assert address is not None, "a checkpoint holds durable frames only"
-    checksums = b"\0" + extent.checksums if extent.checksums else b""  # earlier versions had none
     position = extent.position | CONTINUES if extent.continues else extent.position
+    return EXTENT.pack(extent.length, *address, position)
+
+
+def pack_extent(extent: Extent) -> bytes:
+    checksums = b"\0" + extent.checksums if extent.checksums else b""  # earlier versions had none
     place = run_name(extent.run) if extent.run else extent.chunk
-    return EXTENT.pack(extent.length, *address, position) + place.encode() + checksums
+    return pack_fixed(extent) + place.encode() + checksums
 
 
 def unpack_chunk(value: bytes) -> tuple[str, bytes]:
