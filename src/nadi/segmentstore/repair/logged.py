@@ -121,7 +121,12 @@ def extents_in(frames: Sequence[ReadableFrame], last_sequence: int, places: Plac
 def _apart(extents: dict[int, Extent]) -> list[Extent]:
     """Those by offset, in order; none if any overlap, as those of one past don't."""
     in_order = [extent for _, extent in sorted(extents.items())]
-    return [] if any(extent.end > after.offset for extent, after in pairwise(in_order)) else in_order
+    return [] if overlap(in_order) else in_order
+
+
+def overlap(extents: Sequence[Extent]) -> bool:
+    """Whether any of them do; they are in order."""
+    return any(extent.end > after.offset for extent, after in pairwise(extents))
 
 
 class _Reading:

@@ -25,7 +25,7 @@ from nadi.segmentstore.container.table_segments import ENTRY_OVERHEAD_BYTES
 from nadi.segmentstore.recovery import rebuild
 from nadi.segmentstore.repair import logtold, remains
 from nadi.segmentstore.repair.leftout import leave_out
-from nadi.segmentstore.repair.logged import have_back
+from nadi.segmentstore.repair.logged import have_back, overlap
 from nadi.segmentstore.repair.logtold import LogTells
 from nadi.segmentstore.repair.remains import LOST_CHUNK, Described, Records, Remains, segments_of, with_any
 from nadi.segmentstore.repair.stopped import StoppedContainer, StoppedLog, in_words
@@ -197,7 +197,9 @@ def _make(new: Path, container: int, found: Remains, described: Described, there
             elif record.kind != Kind.TABLE:
                 ends = [part.offset + part.length for _, part in parts] if found.may_be_stale else []
                 record.length = max(record.length, log.lengths.get(segment, max(ends, default=0)))
-            if found.may_be_stale or _overlap(record.extents):
+            # Some may be outdated without anything telling that: a delta is missing that nothing named, and it had what
+            # became of extents that shared a row.
+            if found.may_be_stale or overlap(record.extents):
                 _forget_gone(record, there, log)
             in_use |= _complete(metadata, record, parts)
         own = freed(records["state"][STATE_KEY], last_id + 1, in_use)
@@ -226,12 +228,6 @@ def _revived(found: Remains, described: Described, log: LogTells) -> set[int]:
         for segment, parts in described.items()
         if segment not in log.created and any(name not in log.no_use for name, _ in parts)
     }
-
-
-def _overlap(extents: list[Extent]) -> bool:
-    """Whether some are outdated without anything telling that they may be: a delta is missing that nothing named, and
-    it had what became of extents that shared a row."""
-    return any(extent.end > after.offset for extent, after in pairwise(extents))
 
 
 def _forget_gone(record: SegmentRecord, there: set[str], log: LogTells) -> None:
