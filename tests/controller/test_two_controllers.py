@@ -400,6 +400,29 @@ async def test_names_of_segments_that_another_has_made_and_deleted_are_not_used_
         await check(b, store, recreated=True)
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+async def test_what_is_known_of_a_stream_isnt_used_for_another_of_its_name(*, scaled: bool) -> None:
+    """The one who kept the history of the first used to plan with its segments, and to delete those of the first."""
+    store = FakeStore()
+    async with running(store) as a, running(store) as b:
+        await a.create_scope(STREAM.scope)
+        await a.create_stream(STREAM, Config())
+        if scaled:
+            await a.update_stream(STREAM, Config(min_segments=2))
+        await a.history(STREAM)
+        await delete_stream(b)
+        await b.create_stream(STREAM, Config(min_segments=2))
+        async with asyncio.timeout(10):
+            await a.update_stream(STREAM, Config(min_segments=3))
+        a.metadata.forget(STREAM)
+        assert [segment.id for segment in (await a.history(STREAM)).epoch(0)] == [
+            segment.id for segment in (await b.history(STREAM)).epoch(0)
+        ]
+        await delete_stream(a)
+        await settle()
+        assert not [name for name in store.segments if name.startswith(f"{STREAM.key}/")]
+
+
 # --- both at once ------------------------------------------------------------------------------------
 
 

@@ -65,10 +65,15 @@ class Histories:
     def __init__(self) -> None:
         self._kept: LRUCache[str, History] = LRUCache(CONTROLLER_HISTORY_SEGMENTS, _weight)
 
-    def kept(self, name: str, epoch: int | None) -> History | None:
-        """What is in memory of a stream, if that reaches its epoch, or if its epoch isn't known."""
+    def kept(self, name: str, stream: Stream | None) -> History | None:
+        """What is in memory of a stream, if that reaches its epoch, or if its record isn't known.
+
+        Another controller may have deleted the stream and made one of the same name, whose segments have new numbers.
+        """
         found = self._kept.get(name)
-        return found if found is not None and (epoch is None or epoch <= found.newest) else None
+        if found is None or stream is None:
+            return found
+        return found if stream.epoch <= found.newest and stream.segments[0].id in found.segments else None
 
     def drop(self, name: str) -> None:
         """Read it anew when it is next needed."""
@@ -80,7 +85,7 @@ class Histories:
             history = await _read(table, stream)
             if history is None:
                 continue
-            known = self._kept.get(name)
+            known = self.kept(name, stream)
             if known is not None and known.newest >= history.newest:
                 return known  # another reader was faster, or an epoch was published meanwhile
             self._kept[name] = history

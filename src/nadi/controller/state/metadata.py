@@ -297,7 +297,7 @@ class Metadata:
     async def history(self, name: StreamName) -> History:
         """All published epochs of a stream that aren't forgotten; shared, so only `publish` may change it."""
         held = self._store.recall(self.streams(name.scope).name, name.stream)
-        found = self._histories.kept(name.key, None if held is None else held.value.epoch)
+        found = self._histories.kept(name.key, None if held is None else held.value)
         if found is None:
             stream = (await self.stream(name)).value
             found = await self._histories.read(name.key, self.epochs(name), stream)
