@@ -106,9 +106,9 @@ async def test_each_piece_is_within_the_event(tmp_path: Path, tier: int) -> None
         for target in (begin + 1, begin + PIECE_BYTES, begin + 5 * PIECE_BYTES, end - 1, end):
             assert await locate(peer, target) == end
         record = record_of(store, S)
-        chunk = record.extents[record.extent_index(begin + 9)].offset  # one with what is before, unless frames were slow
+        first = record.extents[record.extent_index(begin + 9)].offset  # 0, unless frames were slow
         await spoil(store, tmp_path, begin + 9)
-        gap = (chunk + (begin - chunk) // BLOCK_BYTES * BLOCK_BYTES if tier == 2 else begin, end)
+        gap = (first + (begin - first) // BLOCK_BYTES * BLOCK_BYTES if tier == 2 else begin, end)
         await assert_read(store, S, data, gap)
     async with open_store(tmp_path, 1) as (store, peer):
         await assert_read(store, S, data, gap)
