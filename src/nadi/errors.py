@@ -47,7 +47,9 @@ Each leaf's message says what went wrong and what to do next; its attributes car
     │   ├── NotOwnerError           another store has the segment: the client asks which, and continues there
     │   ├── RequestTimeoutError     no answer in time; the request may have taken effect all the same
     │   └── ClosedError             this client, writer or server was closed
+    │       └── FencedError         another server has the container now: this one lets go of it
     ├── ProtocolError               the peer violated the protocol: the call fails, or the connection is closed
+    ├── StoreError                  the object store can't be used as it is: the message says what to change
     └── DataFolderError             the data folder can't be used as it is
         ├── DataFolderLockedError   another server is using it
         ├── DataFolderTakenError    another server opened it while this one was running
@@ -338,8 +340,21 @@ class ClosedError(UnavailableError):
     """This client, writer or server was closed."""
 
 
+class FencedError(ClosedError):
+    """Another server has taken over the container: whatever this one still does there is refused."""
+
+    def __init__(self, container: int, epoch: int) -> None:
+        super().__init__(f"another server has container {container} since epoch {epoch}")
+        self.container, self.epoch = container, epoch
+
+
 class ProtocolError(NadiError):
     """The peer sent bytes that violate the protocol, or a reply that doesn't match the request."""
+
+
+class StoreError(NadiError):
+    """The object store can't be used as it is: it doesn't keep its conditions, is another cluster's, or refuses what a
+    server needs."""
 
 
 class DataFolderError(NadiError):
