@@ -129,9 +129,7 @@ class ReaderGroupNotFoundError(NotFoundError):
 
 class SubscriberNotFoundError(NotFoundError):
     def __init__(self, stream: str, subscriber: str) -> None:
-        super().__init__(
-            f"{subscriber} is not a subscriber of {stream}: create its group with a retention type other than NONE"
-        )
+        super().__init__(f"{subscriber} doesn't subscribe to {stream}: its group's retention type is NONE")
         self.stream, self.subscriber = stream, subscriber
 
 
@@ -212,17 +210,13 @@ class StreamNotSealedError(ConflictError):
 
 class GenerationMismatchError(ConflictError):
     def __init__(self, group: str, given: int, stored: int) -> None:
-        super().__init__(
-            f"the configuration of reader group {group} has generation {stored}, not {given}: read it and try again"
-        )
+        super().__init__(f"reader group {group} has generation {stored}, not {given}: read it and try again")
         self.group, self.given, self.stored = group, given, stored
 
 
 class ContentionError(ConflictError):
     def __init__(self, name: str, attempts: int) -> None:
-        super().__init__(
-            f"{name} was changed by others before each of {attempts:,} tries: try again later, or change it less often"
-        )
+        super().__init__(f"{name} was changed by others before each of {attempts:,} tries: try later, or less often")
         self.name, self.attempts = name, attempts
 
 
@@ -270,9 +264,7 @@ class SerializationError(NadiError, ValueError):
 
 class TruncatedError(NadiError):
     def __init__(self, segment: str, offset: int, start_offset: int) -> None:
-        super().__init__(
-            f"offset {offset:,} of segment {segment} was truncated away; its data starts at {start_offset:,}"
-        )
+        super().__init__(f"offset {offset:,} of segment {segment} was truncated away: it starts at {start_offset:,}")
         self.segment, self.offset, self.start_offset = segment, offset, start_offset
 
 
@@ -292,19 +284,15 @@ class EpochGoneError(TruncatedError):
 class QueryTruncatedError(TruncatedError):
     def __init__(self, stream: str, gap: TruncatedError, cuts: Sequence[object] = (), skips: bool = False) -> None:
         gone = "; gone is what lies from {} to {}".format(*cuts) if cuts else ""
-        advice = (
-            "restart it: it continues after the gap"
-            if skips
-            else 'to go on with the rest, add .option("skip_truncated", "true"); or give it a new checkpoint and start'
-        )
+        advice = 'to go on with the rest, add .option("skip_truncated", "true"); or give it a new checkpoint and start'
+        advice = "restart it: it continues after the gap" if skips else advice
         NadiError.__init__(self, f"a query of stream {stream} can't continue: {gap}{gone}. What to do: {advice}")
         self.stream, self.cuts, self.segment = stream, tuple(cuts), gap.segment
         self.offset, self.start_offset = gap.offset, gap.start_offset
 
 
 class DamagedDataError(NadiError):
-    """Bytes [offset, end_offset) of a segment can't be read as they were stored; all others can. `end_offset`, where
-    reading can continue, is an append boundary."""
+    """Others can be read: `end_offset`, where reading can continue, is an append boundary."""
 
     def __init__(self, segment: str, offset: int, end_offset: int, reason: str) -> None:
         super().__init__(
@@ -341,8 +329,6 @@ class ClosedError(UnavailableError):
 
 
 class FencedError(ClosedError):
-    """Another server has taken over the container: whatever this one still does there is refused."""
-
     def __init__(self, container: int, epoch: int) -> None:
         super().__init__(f"another server has container {container} since epoch {epoch}")
         self.container, self.epoch = container, epoch
@@ -353,8 +339,7 @@ class ProtocolError(NadiError):
 
 
 class StoreError(NadiError):
-    """The object store can't be used as it is: it doesn't keep its conditions, is another cluster's, or refuses what a
-    server needs."""
+    """The object store breaks its conditions, is another cluster's, or refuses what a server needs."""
 
 
 class DataFolderError(NadiError):

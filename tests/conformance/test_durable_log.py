@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from nadi.errors import ClosedError, CorruptLogError, NotFoundError
+from nadi.errors import ClosedError, CorruptLogError, FencedError, NotFoundError
+from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
+from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import log_file_name
 from nadi.segmentstore.tier1.log import DurableLog, LogAddress
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
+from tests.support.memory_engine import MemoryEngine
 
 FILE_BYTES = 64 * 1024
 
@@ -55,7 +58,46 @@ class MemoryLogs:
         self._storage.frames[address.sequence] = bytes(payload)
 
 
-OPENERS: dict[str, Callable[[Path], Opener]] = {"files": FileLogs, "memory": MemoryLogs}
+class ChainLogs:
+    """Its manifest is stored at once when it is truncated."""
+
+    def __init__(self, _: Path) -> None:
+        self._engine, self._start, self._epoch = MemoryEngine(), ChainStart(), 0
+
+    def __call__(self) -> DurableLog:
+        self._epoch += 1
+        epoch = self._epoch
+
+        async def still_claimed() -> None:
+            if self._epoch != epoch:
+                raise FencedError(0, self._epoch)
+
+        return _ChainLog(self._engine, 0, epoch, self._start, still_claimed, self._set_start)
+
+    def _set_start(self, start: ChainStart) -> None:
+        self._start = start
+
+    def flip(self, address: LogAddress, offset: int) -> None:
+        name = name_of(0, Place(address.file, address.offset))
+        stored = bytearray(self._engine.objects[name])
+        stored[HEADER_BYTES + offset] ^= 0x55
+        self._engine.objects[name] = bytes(stored)
+
+
+class _ChainLog(ChainLog):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments[:-1])
+        self._set_start = arguments[-1]
+
+    def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
+        if before_sequence > self._start.sequence:
+            start = self.start_after(min(before_sequence - 1, self.last_sequence))
+            self._set_start(start)
+            self.released(start)
+        super().truncate(before_sequence, keep)
+
+
+OPENERS: dict[str, Callable[[Path], Opener]] = {"files": FileLogs, "memory": MemoryLogs, "chain": ChainLogs}
 
 
 @pytest.fixture(params=list(OPENERS))

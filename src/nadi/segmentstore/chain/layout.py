@@ -1,0 +1,165 @@
+"""The bytes of a chain's objects. No I/O here. All integers are little-endian.
+
+    header   magic 8 · kind u32 · container u32 · epoch u64 · number u64 · sequence u64 · next epoch u64 · durable u64
+             · nonce 16 · payload size u32 · head size u32 · head crc u32 · number of parts u32 · table crc u32
+             · header crc u32
+    frame    header · payload · table: size u32 and crc u32 of each part
+    seal     header
+
+A frame is a container's, as in `tier1.layout`: a payload is its head and the parts after it, each with a checksum. All
+are seeded with the object's name, so that none passes for another. `durable` is the highest number of its epoch that
+was known to be durable when the frame was written: it tells a number that was lost from one that was never written.
+A seal ends its epoch where it stands and names the one that continues.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES, FrameCheck, checksum_at, encode_table, pack_checksum
+
+FRAME, SEAL = 1, 2
+NONCE_BYTES = 16
+
+_MAGIC = b"nadi-cl1"
+_FIELDS = struct.Struct("<8sIIQQQQQ16sIIIII")
+_CRC = struct.Struct("<I")
+_PART = struct.Struct("<II")
+HEADER_BYTES = _FIELDS.size + _CRC.size
+
+
+class Place(NamedTuple):
+    """Where an object stands in its container's chain: numbers count from 1 in each epoch."""
+
+    epoch: int
+    number: int
+
+    @property
+    def next(self) -> Place:
+        return Place(self.epoch, self.number + 1)
+
+
+def folder_of(container: int) -> str:
+    """The folder of all objects of a container's log.
+
+    >>> folder_of(3)
+    'log/3'
+    """
+    return f"log/{container}"
+
+
+def name_of(container: int, place: Place) -> str:
+    """The name of the object at that place.
+
+    >>> name_of(3, Place(2, 17))
+    'log/3/0000000000000002/0000000000000011'
+    """
+    return f"{folder_of(container)}/{place.epoch:016x}/{place.number:016x}"
+
+
+def place_of(name: str) -> Place | None:
+    """The place that an object's name says; None for other names.
+
+    >>> place_of("log/3/0000000000000002/0000000000000011")
+    Place(epoch=2, number=17)
+    """
+    parts = name.split("/")
+    try:
+        return Place(int(parts[-2], 16), int(parts[-1], 16)) if len(parts) == 4 and parts[0] == "log" else None
+    except ValueError:
+        return None
+
+
+class Header(NamedTuple):
+    """What stands first in an object. sequence: the frame's, or the last before a seal."""
+
+    kind: int
+    container: int
+    epoch: int
+    number: int
+    sequence: int
+    next_epoch: int
+    durable: int
+    nonce: bytes
+    payload_bytes: int = 0
+    head_bytes: int = 0
+    head_crc: int = 0
+    parts: int = 0
+    table_crc: int = 0
+
+    @property
+    def place(self) -> Place:
+        return Place(self.epoch, self.number)
+
+    def encode(self) -> bytes:
+        raw = _FIELDS.pack(_MAGIC, *self)
+        return raw + _CRC.pack(crc32c(raw))
+
+    @classmethod
+    def decode(cls, data: memoryview, container: int, place: Place) -> Header | None:
+        """The header of the object at that place, or None if it is damaged, or another's."""
+        if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
+            return None
+        if _CRC.unpack_from(data, _FIELDS.size)[0] != crc32c(data[: _FIELDS.size]):
+            return None
+        header = cls._make(_FIELDS.unpack_from(data)[1:])
+        is_it = (header.container, header.place) == (container, place) and header.kind in (FRAME, SEAL)
+        return header if is_it else None
+
+    def check(self, data: memoryview) -> FrameCheck:
+        """Look at all checksums of a frame; `data` is the object, or what is there of it."""
+        seed, begin, end = _seed(self.container, self.place), HEADER_BYTES, HEADER_BYTES + self.payload_bytes
+        head = data[begin : begin + self.head_bytes]
+        is_whole = len(head) == self.head_bytes and checksum_at(head, seed, 0, begin) == self.head_crc
+        table = data[end : end + self.parts * _PART.size]
+        if len(table) < self.parts * _PART.size or checksum_at(table, seed, 0, end) != self.table_crc:
+            return FrameCheck(is_whole, b"", tuple(range(self.parts)))
+        checksums, damaged, position = [], [], begin + self.head_bytes
+        for part, (size, checksum) in enumerate(_PART.iter_unpack(table)):
+            if checksum_at(data[position : position + size], seed, 0, position) != checksum:
+                damaged.append(part)
+            checksums.append(pack_checksum(checksum))
+            position += size
+        return FrameCheck(is_whole, b"".join(checksums), tuple(damaged))
+
+
+def encode_seal(container: int, place: Place, sequence: int, next_epoch: int, nonce: bytes) -> bytes:
+    """The seal that ends an epoch at that place, after the frame of that sequence."""
+    return Header(SEAL, container, *place, sequence, next_epoch, 0, nonce).encode()
+
+
+def encode_frame(
+    container: int, place: Place, sequence: int, durable: int, nonce: bytes, parts: Sequence[bytes]
+) -> tuple[list[bytes], bytes]:
+    """A frame's object, in pieces; and the checksums of the parts after its head, for `part_is_whole`."""
+    seed, head = _seed(container, place), parts[0] if parts else b""
+    payload_bytes = sum(map(len, parts))
+    table, checksums = encode_table(parts[1:], seed, 0, HEADER_BYTES + len(head))
+    header = Header(
+        FRAME,
+        container,
+        *place,
+        sequence,
+        0,
+        durable,
+        nonce,
+        payload_bytes,
+        len(head),
+        checksum_at(head, seed, 0, HEADER_BYTES),
+        len(checksums) // CHECKSUM_BYTES,
+        checksum_at(table, seed, 0, HEADER_BYTES + payload_bytes),
+    )
+    return [header.encode(), *parts, table], checksums
+
+
+def part_is_whole(container: int, place: Place, offset: int, data: memoryview, checksum: bytes) -> bool:
+    """Whether a part that begins at that offset of the frame's payload is what was stored."""
+    return pack_checksum(checksum_at(data, _seed(container, place), 0, HEADER_BYTES + offset)) == checksum
+
+
+def _seed(container: int, place: Place) -> int:
+    return crc32c(name_of(container, place).encode())

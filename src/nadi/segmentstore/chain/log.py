@@ -1,0 +1,299 @@
+"""A `DurableLog` that is a chain of objects in an engine: any server can continue it, and none holds anything of it.
+
+Frames and seals are stored by put-if-absent under the numbers 1, 2, 3… of an epoch and are never changed. Opening the
+log is `replay`: it walks to the chain's end and seals it (`walk`), and asks once more whether the container is still
+this claimant's; only then may anything be acknowledged. A frame is acknowledged when it is known to be under its number
+and to be this owner's. If another's object is there, this owner was fenced, for good.
+
+Frames are deleted only once the container's manifest, which its owner alone can change, says where to begin behind
+them (`released`). Seals are never deleted: they are what stops an owner that wakes up late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from nadi.engines.engine import LogEngine
+from nadi.errors import ClosedError, CorruptLogError, FencedError, NotFoundError, UnavailableError
+from nadi.limits import CHAIN_CLOSE_S, CHAIN_DELETED_AT_ONCE, FRAME_MAX_BYTES
+from nadi.runtime import REAL, Runtime
+from nadi.segmentstore.chain.ahead import Ahead
+from nadi.segmentstore.chain.layout import HEADER_BYTES, Header, Place, encode_frame, name_of, part_is_whole
+from nadi.segmentstore.chain.objects import ChainObjects
+from nadi.segmentstore.chain.walk import Walk
+from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress
+
+log = logging.getLogger(__name__)
+_PLENTY_BYTES = 1 << 62
+
+
+class ChainStart(NamedTuple):
+    """Where a claimant begins: part of the container's manifest.
+
+    place: of the frame after `sequence`, which may not be there yet. begun: (epoch, its first sequence), of epochs of
+    which frames before that place may still be there. held_from: the first of those; held_bytes: what they hold.
+    """
+
+    place: Place = Place(0, 1)
+    sequence: int = 0
+    begun: tuple[tuple[int, int], ...] = ((0, 1),)
+    held_from: int = 1
+    held_bytes: int = 0
+
+
+class ChainLog:
+    """One claimant's log of one container.
+
+    epoch: of its claim. still_claimed: raises FencedError if another has claimed the container since. interval_s: at
+    least this long from one frame's start to the next, unless a whole frame is waiting: fewer, larger objects.
+    """
+
+    def __init__(
+        self,
+        engine: LogEngine,
+        container: int,
+        epoch: int,
+        start: ChainStart,
+        still_claimed: Callable[[], Awaitable[None]],
+        runtime: Runtime = REAL,
+        interval_s: float = 0.0,
+    ) -> None:
+        self.epoch = epoch
+        self.fenced: FencedError | None = None
+        self._objects = ChainObjects(engine, container, runtime)
+        self._start, self._still_claimed = start, still_claimed
+        self._runtime, self._interval_s = runtime, interval_s
+        self._nonce = bytes.fromhex(runtime.unique())
+        self._walk = Walk(self._objects, epoch, self._nonce, still_claimed)
+        self._ahead: Ahead | None = None
+        self._next_sequence = 0  # 0 until replay() has ended
+        self._number = 0  # the last one used in this epoch
+        self._appended_at = -1e9
+        self._writing: asyncio.Task[Appended] | None = None
+        self._closed = False
+        self._begun = list(start.begun)
+        self._safe = start.sequence  # up to here nothing is needed by who begins where the manifest says
+        self._deleted_to = start.held_from  # frames below it are deleted, but for the kept
+        self._kept: set[int] = set()
+        self._sizes: deque[int] = deque()  # of the frames from `_sized_from` on
+        self._sized_from = start.sequence + 1
+        self._older_bytes = start.held_bytes
+        self._held_bytes = 0
+        self._deleting: asyncio.Task[None] | None = None
+        self._to_delete: list[int] = []
+
+    # --- opening -------------------------------------------------------------------------------------
+
+    def read_ahead(self) -> None:
+        """Begin what `replay` does, and seal the chain, before anybody asks for the frames."""
+        self._ahead = Ahead(self._walk.links(self._start.place, self._start.sequence))
+
+    async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
+        """As DurableLog.replay; raises FencedError if another server was faster, or is by the time it ends."""
+        assert self._next_sequence == 0, "replay() is for once, before the first append"
+        sequence = self._start.sequence
+        if after_sequence < sequence:
+            what = f"frames {after_sequence + 1:,} to {sequence:,} were released, but are needed"
+            raise CorruptLogError(self._name(self._start.place), 0, what)
+        if self._ahead is None:
+            self.read_ahead()
+        assert self._ahead is not None
+        async for header, data in self._ahead.links():
+            sequence = header.sequence
+            self._add_size(len(data))
+            if sequence <= after_sequence:
+                continue
+            check = header.check(data)
+            if not check.head_is_whole:
+                raise CorruptLogError(self._name(header.place), 0, "the head has a wrong checksum")
+            address = LogAddress(sequence, *header.place)
+            payload = bytes(data[HEADER_BYTES : HEADER_BYTES + header.payload_bytes])
+            yield Frame(address, payload, check.checksums, check.damaged_parts)
+        if sequence < after_sequence:
+            raise CorruptLogError(self._name(self._start.place), 0, f"the log ends before frame {sequence + 1:,}")
+        await self._still_claimed()
+        self._begun += self._walk.begun
+        self._next_sequence = sequence + 1
+
+    def _add_size(self, size_bytes: int) -> None:
+        self._sizes.append(size_bytes)
+        self._held_bytes += size_bytes
+
+    # --- figures -------------------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        return self._older_bytes + self._held_bytes
+
+    @property
+    def last_sequence(self) -> int:
+        return max(0, self._next_sequence - 1)
+
+    @property
+    def trouble(self) -> str:
+        """What the store last said, if its last answer was an error: the log waits for it."""
+        return self._objects.trouble
+
+    is_full = False
+    sure_bytes = _PLENTY_BYTES
+
+    def room_bytes(self, of_kept: float = NOTHING) -> int:
+        return _PLENTY_BYTES
+
+    # --- appending -----------------------------------------------------------------------------------
+
+    def is_settled(self, payload_bytes: int) -> bool:
+        """Whether the next frame may begin: the interval has passed, or it is as large as a frame gets."""
+        return payload_bytes >= FRAME_MAX_BYTES or self._pause_s() <= 0
+
+    async def settle(self, payload_bytes: int) -> None:
+        await self._runtime.sleep(self._pause_s())
+
+    def _pause_s(self) -> float:
+        return self._appended_at + self._interval_s - self._runtime.monotonic() if self._interval_s else 0.0
+
+    async def claim(self) -> None:
+        self._check_open()  # the seal that the walk has stored says it
+
+    async def append(self, parts: Sequence[bytes]) -> Appended:
+        assert self._next_sequence > 0, "replay() must have ended before the first append"
+        if self._writing is not None and not self._writing.done():  # its caller was cancelled
+            await asyncio.wait([self._writing])
+        self._check_open()
+        self._appended_at = self._runtime.monotonic()
+        self._writing = asyncio.create_task(self._append(parts), name=f"log-{self._objects.container}")
+        return await asyncio.shield(self._writing)
+
+    async def _append(self, parts: Sequence[bytes]) -> Appended:
+        place, sequence = Place(self.epoch, self._number + 1), self._next_sequence
+        container = self._objects.container
+        pieces, checksums = encode_frame(container, place, sequence, self._number, self._nonce, parts)
+        there = await self._objects.store(place, pieces)
+        if there is not None:
+            found = Header.decode(there, container, place)
+            self.fenced = FencedError(container, found.next_epoch if found is not None else 0)
+            raise self.fenced
+        self._number, self._next_sequence = place.number, sequence + 1
+        self._add_size(sum(map(len, pieces)))
+        return Appended(LogAddress(sequence, *place), checksums)
+
+    def _check_open(self) -> None:
+        if self.fenced is not None:
+            raise self.fenced.with_traceback(None)
+        if self._closed:
+            raise ClosedError("the log is closed")
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
+        if self._closed:
+            raise ClosedError("the log is closed")
+        place, is_whole = Place(address.file, address.offset), not checksum
+        data = None
+        if self._is_held(address.sequence):
+            data = await self._objects.read(place, *(() if is_whole else (HEADER_BYTES + offset, length)))
+        if data is None:
+            raise NotFoundError(f"frame {address.sequence:,} is not in the log (any more)")
+        if is_whole:
+            return self._of_whole_frame(address, place, data, offset, length)
+        if len(data) < length or not part_is_whole(self._objects.container, place, offset, data, checksum):
+            raise CorruptLogError(self._name(place), HEADER_BYTES + offset, f"{length:,} bytes have a wrong checksum")
+        return bytes(data)
+
+    def _of_whole_frame(self, address: LogAddress, place: Place, data: memoryview, offset: int, length: int) -> bytes:
+        header = Header.decode(data, self._objects.container, place)
+        if header is None or header.sequence != address.sequence or not header.check(data).is_whole:
+            raise CorruptLogError(self._name(place), 0, f"frame {address.sequence:,} has a wrong checksum")
+        return bytes(data[HEADER_BYTES + offset : HEADER_BYTES + offset + length])
+
+    async def read_heads(self, after_sequence: int) -> AsyncIterator[HeadsRead]:
+        for sequence in range(max(after_sequence + 1, self._deleted_to), self._next_sequence):
+            place = self._place_of(sequence)
+            data = await self._objects.read(place)
+            if sequence < self._deleted_to:
+                continue  # released meanwhile
+            header = Header.decode(data, self._objects.container, place) if data is not None else None
+            what = "is missing" if data is None else "has a damaged header" if header is None else ""
+            if header is not None and data is not None and not header.check(data).head_is_whole:
+                what = "has a wrong checksum"
+            damages = (CorruptLogError(self._name(place), 0, f"frame {sequence:,} {what}"),) if what else ()
+            yield HeadsRead(0, sequence + 1, len(data) if data is not None else 0, damages)
+
+    def has(self, address: LogAddress, length: int) -> bool:
+        if not self._is_held(address.sequence):
+            return False
+        at = address.sequence - self._sized_from
+        return at < 0 or length <= self._sizes[at]
+
+    def _is_held(self, sequence: int) -> bool:
+        return self._deleted_to <= sequence < self._next_sequence or sequence in self._kept
+
+    # --- releasing -----------------------------------------------------------------------------------
+
+    def start_after(self, sequence: int) -> ChainStart:
+        """Where a claimant may begin that has everything up to that frame: for the next manifest."""
+        assert sequence <= self.last_sequence, "a state has no more than the log"
+        held_from = min(self._deleted_to, sequence + 1, *self._kept, *self._to_delete)
+        oldest = bisect.bisect_right(self._begun, held_from, key=lambda begun: begun[1]) - 1
+        begun = tuple(each for each in self._begun[max(0, oldest) :] if each[1] <= sequence + 1)
+        sized = max(0, sequence + 1 - self._sized_from)
+        held_bytes = self._older_bytes + sum(size for size, _ in zip(self._sizes, range(sized), strict=False))
+        return ChainStart(self._place_of(sequence + 1), sequence, begun, held_from, held_bytes)
+
+    def released(self, start: ChainStart) -> None:
+        """The manifest says to begin there, durably: what is before it may be deleted when it is truncated."""
+        self._safe = max(self._safe, start.sequence)
+
+    def truncate(self, before_sequence: int, keep: Iterable[LogAddress] = ()) -> None:
+        before = min(before_sequence, self._safe + 1, self._next_sequence)
+        kept = {address.sequence for address in keep if address.sequence < before}
+        gone = [sequence for sequence in self._kept if sequence not in kept]
+        gone += [sequence for sequence in range(self._deleted_to, before) if sequence not in kept]
+        self._kept = kept | {sequence for sequence in self._kept if sequence >= before}
+        self._deleted_to = max(self._deleted_to, before)
+        while self._sized_from < before and self._sizes:
+            self._held_bytes -= self._sizes.popleft()
+            self._sized_from += 1
+        if before > self._start.sequence:
+            self._older_bytes = 0
+        self._to_delete += gone
+        if self._to_delete and (self._deleting is None or self._deleting.done()):
+            self._deleting = asyncio.create_task(self._delete(), name=f"log-delete-{self._objects.container}")
+
+    async def _delete(self) -> None:
+        """What can't be deleted now is deleted with what comes next, or by who has the container then."""
+        while self._to_delete:
+            batch = self._to_delete[:CHAIN_DELETED_AT_ONCE]
+            try:
+                await self._objects.delete([self._place_of(sequence) for sequence in batch])
+            except UnavailableError as error:
+                log.info("container %d: released frames stay for now: %s", self._objects.container, error)
+                return
+            del self._to_delete[: len(batch)]
+
+    def _place_of(self, sequence: int) -> Place:
+        at = bisect.bisect_right(self._begun, sequence, key=lambda begun: begun[1]) - 1
+        epoch, first = self._begun[at]
+        return Place(epoch, sequence - first + 1)
+
+    def _name(self, place: Place) -> str:
+        return name_of(self._objects.container, place)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._ahead is not None:
+            await self._ahead.close()
+        under_way = [task for task in (self._writing, self._deleting) if task is not None and not task.done()]
+        if under_way:
+            _, late = await asyncio.wait(under_way, timeout=CHAIN_CLOSE_S)
+            for task in late:  # the store may be away for long; an append that ends like this was not acknowledged
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
