@@ -19,6 +19,7 @@ from nadi.segmentstore.tier1.layout import log_file_name
 from nadi.segmentstore.tier1.log import DurableLog, LogAddress
 from tests.support.memory_durable_log import MemoryLog, MemoryStorage
 from tests.support.memory_engine import MemoryEngine
+from tests.support.replayed import replayed
 
 FILE_BYTES = 64 * 1024
 
@@ -105,15 +106,15 @@ def open_log(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
     return OPENERS[request.param](tmp_path)
 
 
-def replayed(log: DurableLog, after_sequence: int = 0) -> dict[int, bytes]:
-    return {frame.address.sequence: frame.payload for frame in log.replay(after_sequence)}
+async def payloads_of(log: DurableLog, after_sequence: int = 0) -> dict[int, bytes]:
+    return {frame.address.sequence: frame.payload for frame in await replayed(log, after_sequence)}
 
 
 @contextlib.asynccontextmanager
 async def opened(open_log: Opener, after_sequence: int = 0) -> AsyncIterator[tuple[DurableLog, dict[int, bytes]]]:
     log = open_log()
     try:
-        yield log, replayed(log, after_sequence)
+        yield log, await payloads_of(log, after_sequence)
     finally:
         await log.close()
 
@@ -217,7 +218,7 @@ def test_a_log_that_ends_before_the_given_frame_is_refused(open_log: Opener) -> 
         for after in (10, 1000):
             log = open_log()
             with pytest.raises(CorruptLogError):
-                replayed(log, after_sequence=after)
+                await replayed(log, after_sequence=after)
             await log.close()
         async with opened(open_log, after_sequence=9) as (log, frames):
             assert frames == {}
@@ -257,7 +258,7 @@ def test_a_frame_whose_data_is_damaged_is_replayed_once_it_was_durable(open_log:
             await log.append([b"the next one"])
             open_log.flip(address, 5_000)
         log = open_log()
-        damaged, following = log.replay(0)
+        damaged, following = await replayed(log)
         assert (damaged.address, damaged.checksums, damaged.damaged_parts) == (address, checksums, (2,))
         assert damaged.payload.startswith(b"".join(PARTS[:3]))
         assert (following.payload, following.damaged_parts) == (b"the next one", ())
@@ -268,7 +269,7 @@ def test_a_frame_whose_data_is_damaged_is_replayed_once_it_was_durable(open_log:
         open_log.flip(address, 2)
         log = open_log()
         with pytest.raises(CorruptLogError):  # without its head nobody knows what the frame changed
-            replayed(log)
+            await replayed(log)
         await log.close()
 
     run(test)
@@ -359,7 +360,7 @@ def test_parts_of_frames_are_read_at_their_address(open_log: Opener) -> None:
             addresses = [(await log.append([payload])).address for payload in payloads]
             await check(log, addresses)
         log = open_log()
-        assert [frame.address for frame in log.replay(0)] == addresses
+        assert [frame.address for frame in await replayed(log)] == addresses
         await check(log, addresses)
         await log.close()
 
@@ -399,7 +400,7 @@ def test_a_log_that_misses_frames_is_refused(open_log: Opener) -> None:
             log.truncate(31)
         log = open_log()
         with pytest.raises(CorruptLogError):
-            replayed(log, after_sequence=3)
+            await replayed(log, after_sequence=3)
         await log.close()
         async with opened(open_log, after_sequence=30) as (_, frames):
             assert len(frames) == 10
@@ -447,7 +448,7 @@ def test_a_cancelled_append_leaves_the_log_usable(open_log: Opener) -> None:
 def test_a_closed_log_refuses(open_log: Opener) -> None:
     async def test() -> None:
         log = open_log()
-        replayed(log)
+        await replayed(log)
         address, _ = await log.append([b"1"])
         await log.close()
         await log.close()

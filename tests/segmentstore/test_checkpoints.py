@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.state import metadata
 from nadi.segmentstore.state.operations import decode_frame
 from nadi.segmentstore.tier1.files import FileLog
+from nadi.segmentstore.tier1.log import Frame
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, AttributeUpdate, TableEntry, TableKey
 from tests.segmentstore.harness import connect, open_store
@@ -158,10 +160,11 @@ async def test_a_state_without_room_is_written_later_with_all_that_changed(
 _replay = FileLog.replay
 
 
-def _nothing_new(log: Any, after_sequence: int) -> Any:
-    frames = list(_replay(log, after_sequence))
+async def _nothing_new(log: FileLog, after_sequence: int) -> AsyncIterator[Frame]:
+    frames = [frame async for frame in _replay(log, after_sequence)]
     assert not frames, "the last checkpoint has all of it"
-    return iter(frames)
+    for frame in frames:
+        yield frame
 
 
 async def test_a_state_that_a_checkpoint_finds_damaged_is_made_anew(

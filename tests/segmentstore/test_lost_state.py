@@ -31,6 +31,7 @@ from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, log_file_name, log_file_number
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from tests.segmentstore.state_tables import Records, apart, copy_of, lose_states, records_of, recovered
+from tests.support.replayed import replayed
 
 LIMITS = (
     "chunk_flush_age_s=0.2,chunk_flush_bytes=65536,checkpoint_interval_s=0.1,storage_writer_tick_s=0.05,"
@@ -162,7 +163,7 @@ def test_what_the_log_keeps_before_a_gap_is_not_its_beginning(tmp_path: Path) ->
 
     async def write() -> None:
         log = FileLog.open(tmp_path / "log", file_bytes=16 * BLOCK_BYTES)
-        list(log.replay(0))
+        await replayed(log)
         for _ in range(12):
             await log.append([b"head", bytes(3 * BLOCK_BYTES)])
         await log.close()

@@ -31,6 +31,7 @@ from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier2.chunks import ChunkStore
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire import commands as wire
+from tests.support.replayed import replayed
 
 from .harness import Peer, open_store
 
@@ -425,7 +426,7 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
 
 async def test_frames_are_read_while_the_log_is_written_and_released(tmp_path: Path) -> None:
     log = FileLog.open(tmp_path, file_bytes=64 * 1024)
-    assert list(log.replay(0)) == []
+    assert await replayed(log) == []
     written = asyncio.Event()
 
     async def write() -> None:

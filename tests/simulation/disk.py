@@ -180,9 +180,7 @@ class MemoryParts:
         metadata = await self._runtime.in_thread(self._opened, state)
         log = self._open_log()
         try:
-            return Opened(
-                metadata, log, await self._runtime.in_thread(recovered, metadata, log, self._runtime.monotonic())
-            )
+            return Opened(metadata, log, await recovered(metadata, log, self._runtime))
         except BaseException:
             metadata.close()
             raise

@@ -7,7 +7,7 @@ Open the same storage again to see what a restarted server would see; the former
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Self
@@ -53,7 +53,7 @@ class MemoryLog:
     def last_sequence(self) -> int:
         return max(0, self._next_sequence - 1)
 
-    def replay(self, after_sequence: int) -> Iterator[Frame]:
+    async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
         assert self._next_sequence == 0, "replay() is for once, before the first append"
         frames = self._storage.frames
         lowest, newest = min(frames, default=after_sequence + 1), max(frames, default=0)

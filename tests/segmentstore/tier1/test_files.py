@@ -32,6 +32,7 @@ from nadi.segmentstore.tier1.files import FileLog
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FRAME_HEADER_BYTES, FileHeader
 from nadi.segmentstore.tier1.log import ALL, HALF, NOTHING, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
+from tests.support.replayed import replayed
 
 FILE_BYTES = 64 * 1024
 
@@ -57,8 +58,7 @@ def write(folder: Path, payloads: list[bytes], after_sequence: int = 0, truncate
     async def life() -> list[LogAddress]:
         log = open_log(folder)
         try:
-            for _ in log.replay(after_sequence):
-                pass
+            await replayed(log, after_sequence)
             addresses = [(await log.append([payload])).address for payload in payloads]
             log.truncate(truncate_to)
             return addresses
@@ -69,11 +69,14 @@ def write(folder: Path, payloads: list[bytes], after_sequence: int = 0, truncate
 
 
 def read(folder: Path, after_sequence: int = 0) -> list[bytes]:
-    log = open_log(folder)
-    try:
-        return [frame.payload for frame in log.replay(after_sequence)]
-    finally:
-        asyncio.run(log.close())
+    async def life() -> list[bytes]:
+        log = open_log(folder)
+        try:
+            return [frame.payload for frame in await replayed(log, after_sequence)]
+        finally:
+            await log.close()
+
+    return asyncio.run(life())
 
 
 def path_of(folder: Path, address: LogAddress) -> Path:
@@ -236,7 +239,7 @@ def test_a_file_that_ends_within_data_is_refused_at_a_place_that_can_be_cut(tmp_
 
     async def write_parts() -> list[LogAddress]:
         log = open_log(tmp_path)
-        list(log.replay(0))
+        await replayed(log)
         addresses = [(await log.append([b"head", data])).address for data in frames(12)]
         await log.close()
         return addresses
@@ -324,8 +327,8 @@ def test_the_epoch_file_can_be_lost(tmp_path: Path) -> None:
     (tmp_path / "epoch").unlink()
     log = open_log(tmp_path)
     assert log.epoch == 4
-    assert [frame.payload for frame in log.replay(0)] == [b"1", b"2", b"3"]
     asyncio.run(log.close())
+    assert read(tmp_path) == [b"1", b"2", b"3"]
 
 
 # --- stale and forged frames ---------------------------------------------------------------------
@@ -345,9 +348,32 @@ def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
     assert stale, "the test must have met stale frames"
 
 
+@pytest.mark.parametrize("read_bytes", [1, 30_000, 1 << 20])
+async def test_a_replay_is_read_in_pieces_and_may_be_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    monkeypatch.setattr("nadi.segmentstore.tier1.files._REPLAY_BYTES", read_bytes)
+    log = open_log(tmp_path)
+    assert await replayed(log) == []
+    payloads = [*frames(60), b""]
+    for payload in payloads:
+        await log.append([payload])
+    await log.close()
+    log = open_log(tmp_path)
+    async for frame in log.replay(0):
+        assert frame.payload == payloads[0]
+        break
+    await log.close()
+    assert log._replaying is not None
+    assert log._replaying.done(), "nothing reads a log that is closed"
+    log = open_log(tmp_path)
+    assert [frame.payload for frame in await replayed(log)] == payloads
+    await log.close()
+
+
 async def test_files_are_recycled(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert list(log.replay(0)) == []
+    assert await replayed(log) == []
     inodes = set()
     for payload in frames(200):
         address, _ = await log.append([payload])
@@ -377,7 +403,7 @@ async def test_a_read_under_way_holds_back_recycling(tmp_path: Path, monkeypatch
 
     payloads = frames(60)
     log = open_log(tmp_path)
-    assert list(log.replay(0)) == []
+    assert await replayed(log) == []
     address, _ = await log.append([payloads[0]])
     monkeypatch.setattr(os, "pread", slow_pread)
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))  # the second read waits
@@ -429,7 +455,7 @@ def test_a_payload_may_be_the_image_of_a_log(tmp_path: Path) -> None:
 
 async def test_a_fenced_owner_writes_nothing(tmp_path: Path) -> None:
     former = open_log(tmp_path)
-    assert list(former.replay(0)) == []
+    assert await replayed(former) == []
     await former.append([b"1"])
     owner = open_log(tmp_path)
     before = (tmp_path / layout.log_file_name(1)).read_bytes()
@@ -445,7 +471,7 @@ async def test_an_owner_fenced_while_it_writes_does_not_acknowledge(
     fdatasync, owners = os.fdatasync, []
 
     former = open_log(tmp_path)
-    assert list(former.replay(0)) == []
+    assert await replayed(former) == []
     await former.append([b"1"])
 
     def take_over(fd: int) -> None:
@@ -465,10 +491,10 @@ def test_the_late_write_of_a_former_owner_is_passed_over(tmp_path: Path, monkeyp
 
     async def life() -> None:
         former = open_log(tmp_path)
-        assert list(former.replay(0)) == []
+        assert await replayed(former) == []
         await former.append([b"1"])
         owner = open_log(tmp_path)
-        assert [frame.payload for frame in owner.replay(0)] == [b"1"]
+        assert [frame.payload for frame in await replayed(owner)] == [b"1"]
         await owner.append([b"2"])
         with monkeypatch.context() as patch:
             patch.setattr(Fence, "check", lambda fence: None)
@@ -516,7 +542,7 @@ def test_a_failed_write_ends_the_log_until_it_is_reopened(
 
     async def life() -> None:
         log = open_log(tmp_path)
-        assert list(log.replay(0)) == []
+        assert await replayed(log) == []
         await append_all(log, payloads[:2], acknowledged)
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwrite", SmallDisk(room, number))
@@ -540,7 +566,7 @@ def test_a_failed_sync_is_not_acknowledged(tmp_path: Path, monkeypatch: pytest.M
 
     async def life() -> None:
         log = open_log(tmp_path)
-        assert list(log.replay(0)) == []
+        assert await replayed(log) == []
         await log.append([b"1"])
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", fail)
@@ -671,7 +697,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
     async def life() -> tuple[list[bytes], list[bytes]]:
         space = Disk(monkeypatch, 1 << 30)
         log = open_log(tmp_path)
-        assert list(log.replay(0)) == []
+        assert await replayed(log) == []
         written: list[bytes] = []
 
         async def append(payload: bytes) -> None:
@@ -701,7 +727,7 @@ def test_a_log_without_room_knows_it_before_and_goes_on_where_there_is_some(
         await log.close()
 
         log = open_log(tmp_path)  # and a new owner knows it too
-        again = [frame.payload for frame in log.replay(0)]
+        again = [frame.payload for frame in await replayed(log)]
         await log.settle(1)
         assert log.room_bytes(ALL) < 0
         space.room_bytes = 1 << 30
@@ -722,7 +748,7 @@ async def test_released_files_are_deleted_on_a_short_disk_and_the_kept_one_comes
     monkeypatch.setattr("nadi.segmentstore.tier1.supply.LOG_KEPT_BYTES", FILE_BYTES // 2)
     space = Disk(monkeypatch, 1 << 30)
     log = open_log(tmp_path)
-    assert list(log.replay(0)) == []
+    assert await replayed(log) == []
     await log.append([b"one"])
     await until(lambda: (tmp_path / "kept-aside").exists() and log._supply.ready is not None)
     space.room_bytes = -1
@@ -754,7 +780,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
     async def life(room_bytes: int) -> None:
         space = Disk(monkeypatch, 1 << 30)
         log = open_log(tmp_path)
-        list(log.replay(0))
+        await replayed(log)
         await log.append([b"one"])
         await until(lambda: log._supply.ready is not None and log._supply.kept_bytes > 0)
         await log.close()
@@ -764,7 +790,7 @@ async def test_a_kept_file_that_is_not_whole_is_made_again(
 
         space.room_bytes = room_bytes
         log = open_log(tmp_path)
-        list(log.replay(0))
+        await replayed(log)
         await log.settle(1)
         if full:
             await until(lambda: log.is_full)
@@ -783,7 +809,7 @@ async def test_a_file_is_kept_aside_where_no_other_fits(tmp_path: Path, monkeypa
 
     Disk(monkeypatch, FILE_BYTES - 1)
     log = open_log(tmp_path)
-    list(log.replay(0))
+    await replayed(log)
     await log.settle(1)
     await until(lambda: log.is_full)
     await until(lambda: log._supply.kept_bytes > 0)
@@ -814,7 +840,7 @@ def test_a_short_disk_gets_smaller_files(tmp_path: Path, monkeypatch: pytest.Mon
     async def life() -> None:
         space = Disk(monkeypatch, 1 << 30)
         log = open_log(tmp_path)
-        assert list(log.replay(0)) == []
+        assert await replayed(log) == []
         for _ in range(4):
             await log.append([bytes(FILE_BYTES // 8)])
         await log.settle(FILE_BYTES)

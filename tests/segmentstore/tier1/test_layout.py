@@ -22,6 +22,7 @@ from nadi.segmentstore.tier1.layout import (
     log_file_name,
 )
 from nadi.segmentstore.tier1.log import LogAddress
+from tests.support.replayed import replayed
 
 LOG_ID = bytes(range(16))
 FILE_HEADER = bytes.fromhex(
@@ -110,7 +111,7 @@ async def test_a_log_of_format_1_is_read_and_goes_on_in_format_2(old_log: tuple[
 
     for life in range(2):
         log = FileLog.open(folder, file_bytes=65_536)
-        frames = list(log.replay(0))
+        frames = await replayed(log)
         assert [frame.payload for frame in frames] == [*PAYLOADS, b"new"][: 5 + life]
         assert [frame.address for frame in frames[:5]] == addresses
         assert not any(frame.checksums or frame.damaged_parts for frame in frames)
@@ -128,10 +129,10 @@ async def test_damage_in_a_log_of_format_1(old_log: tuple[Path, list[LogAddress]
 
     log = FileLog.open(folder, file_bytes=65_536)
     with pytest.raises(CorruptLogError):
-        list(log.replay(0))
+        await replayed(log)
     await log.close()
     log = FileLog.open(folder, file_bytes=65_536)
-    assert [frame.payload for frame in log.replay(2)] == PAYLOADS[2:]
+    assert [frame.payload for frame in await replayed(log, 2)] == PAYLOADS[2:]
     with pytest.raises(CorruptLogError, match="checksum"):
         await log.read_at(addresses[1], 0, 10)
     with pytest.raises(CorruptLogError, match="not there"):

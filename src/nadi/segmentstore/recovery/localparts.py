@@ -92,7 +92,7 @@ class LocalParts:
             metadata.close()
             raise
         try:
-            machine = await in_thread(recovered, metadata, file_log, self._runtime.monotonic())
+            machine = await recovered(metadata, file_log, self._runtime)
             runs = RunFiles(self._folder / "log", file_log.epoch, name, self._runtime)
             unused = [number for number in await in_thread(runs.numbers) if number not in machine.runs.bytes_of]
             machine.runs.unused |= dict.fromkeys(unused, machine.sequence)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
+from nadi.limits import MIB
+from nadi.runtime import Runtime
 from nadi.segmentstore.state.machine import StateMachine
 from nadi.segmentstore.state.metadata import Metadata
 from nadi.segmentstore.state.operations import AnyOperation, Append, decode_frame
@@ -14,20 +16,49 @@ from nadi.segmentstore.tier1.log import DurableLog, Frame
 Goes = Callable[[AnyOperation], bool]
 
 
-def recovered(metadata: Metadata, log: DurableLog, now: float) -> StateMachine:
-    """Replay the log over the state; blocking. Damaged data in the log is set aside.
+_BATCH_BYTES = MIB
+_BATCH_FRAMES = 1_000
 
-    now: what was in the log counts as having come at that time, on the monotonic clock.
+
+async def recovered(metadata: Metadata, log: DurableLog, runtime: Runtime) -> StateMachine:
+    """Replay the log over the state. Damaged data in the log is set aside.
+
+    What was in the log counts as having come now. Frames are applied in a thread, many at a time.
 
     Raises:
         CorruptLogError: the log doesn't match the state.
         DamagedStateError: the state is damaged.
+        FencedError, UnavailableError, OSError: as `DurableLog.replay`.
     """
-    state = StateMachine(metadata, now)
-    for found in log.replay(state.sequence):
-        apply_frame(state, FrameRef(found.address.sequence, found.address, now), found.payload, found)
-    state.durable(state.record_cache.all())
+    now = runtime.monotonic()
+    state = await runtime.in_thread(StateMachine, metadata, now)
+    batch: list[Frame] = []
+    size_bytes = 0
+    async for frame in log.replay(state.sequence):
+        batch.append(frame)
+        size_bytes += len(frame.payload)
+        if size_bytes >= _BATCH_BYTES or len(batch) == _BATCH_FRAMES:
+            await runtime.in_thread(_apply, state, batch, now)
+            batch, size_bytes = [], 0
+    await runtime.in_thread(_apply_last, state, batch, now)
     return state
+
+
+def recovered_of(metadata: Metadata, replay: Callable[[int], Iterator[Frame]], now: float) -> StateMachine:
+    """`recovered` for a stopped folder, whose log isn't a `DurableLog`; blocking."""
+    state = StateMachine(metadata, now)
+    _apply_last(state, replay(state.sequence), now)
+    return state
+
+
+def _apply(state: StateMachine, frames: Iterable[Frame], now: float) -> None:
+    for frame in frames:
+        apply_frame(state, FrameRef(frame.address.sequence, frame.address, now), frame.payload, frame)
+
+
+def _apply_last(state: StateMachine, frames: Iterable[Frame], now: float) -> None:
+    _apply(state, frames, now)
+    state.durable(state.record_cache.all())
 
 
 def apply_frame(

@@ -25,7 +25,7 @@ from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.damage import KnownDamage
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
-from nadi.segmentstore.recovery.replay import recovered
+from nadi.segmentstore.recovery.replay import recovered_of
 from nadi.segmentstore.rota import Rota
 from nadi.segmentstore.state import operations as op
 from nadi.segmentstore.state.metadata import Metadata
@@ -88,7 +88,7 @@ class ReadableFrame(NamedTuple):
 
 
 class StoppedLog:
-    """The part of a DurableLog that reads. cut: (number of a file, byte): what lies from there on is left out.
+    """What reads of a DurableLog, and blocks. cut: (number of a file, byte): from there on it is left out.
 
     has_all: the state has all that the log ever said: then damage is listed in `needless`, and doesn't end the replay.
     """
@@ -266,7 +266,7 @@ class StoppedContainer(Container):
         self.log = StoppedLog(self.folder / "log", cut, has_all=has_all)
         self.runs = self.log.runs
         try:
-            self.state = await asyncio.to_thread(recovered, self.metadata, self.log, REAL.monotonic())
+            self.state = await asyncio.to_thread(recovered_of, self.metadata, self.log.replay, REAL.monotonic())
             await inventory.take(self, self.chunks)
         except BaseException:
             await self.shut()

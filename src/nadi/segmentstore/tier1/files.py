@@ -45,6 +45,8 @@ from nadi.segmentstore.tier1.writer import FrameWriter
 
 T = TypeVar("T")
 _LOG_ID_BYTES = 16
+_REPLAY_BYTES = MIB  # read in one go; a replay holds two of them
+_REPLAY_FRAMES = 1_000
 _logger = logging.getLogger(__name__)
 
 
@@ -84,6 +86,7 @@ class FileLog:
         self._replay = Replay(headers, log_id, cut_at(folder), direct=direct)
         self._use(headers)
         self._next_sequence = 0  # 0 until replay() has ended
+        self._replaying: asyncio.Future[list[Frame]] | None = None  # a thread's
 
         self._supply = FileSupply(folder, file_bytes, spare_files, self._fence, direct=direct)
         self._writer = FrameWriter(log_id, self._fence, self._supply, self._add_file)
@@ -156,8 +159,21 @@ class FileLog:
     def last_sequence(self) -> int:
         return max(0, self._next_sequence - 1)
 
-    def replay(self, after_sequence: int) -> Iterator[Frame]:
+    async def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
         assert self._next_sequence == 0, "replay() is for once, before the first append"
+        frames = self._frames(after_sequence)
+        reading = self._read_some(frames)
+        while found := await asyncio.shield(reading):
+            reading = self._read_some(frames)  # while those are applied
+            for frame in found:
+                yield frame
+
+    def _read_some(self, frames: Iterator[Frame]) -> asyncio.Future[list[Frame]]:
+        self._replaying = asyncio.get_running_loop().run_in_executor(None, _some_of, frames)
+        return self._replaying
+
+    def _frames(self, after_sequence: int) -> Iterator[Frame]:
+        """All that `replay` returns; blocking."""
         found = 0
         try:
             for frame in self._replay.frames(after_sequence):
@@ -272,6 +288,8 @@ class FileLog:
         if self._closed:
             return
         self._closed = True
+        if self._replaying is not None:
+            await asyncio.gather(self._replaying, return_exceptions=True)
         await asyncio.get_running_loop().run_in_executor(None, self._stop)
 
     def _write_here(self, parts: Sequence[bytes]) -> Appended:
@@ -371,3 +389,14 @@ class FileLog:
             for file in [*self._files.values(), *self._kept.values(), *self._released]:
                 if not file.readers:
                     file.close_reading()
+
+
+def _some_of(frames: Iterator[Frame]) -> list[Frame]:
+    """The next ones, as many as are read in one go; none: there are no more."""
+    found, size_bytes = [], 0
+    for frame in frames:
+        found.append(frame)
+        size_bytes += len(frame.payload)
+        if size_bytes >= _REPLAY_BYTES or len(found) == _REPLAY_FRAMES:
+            break
+    return found

@@ -6,7 +6,8 @@ frames back in order (`replay`), and resumes appending. A frame is a head, which
 data, which are read later, each by itself. What always holds, for every implementation:
 
 * a frame whose `append` returned is replayed, whole and unchanged, until `truncate` releases it;
-* a frame whose `append` did not return is replayed whole or not at all, and then it is the last one;
+* a frame whose `append` did not return is replayed whole or not at all; such frames, perhaps several, may follow the
+  last one that was acknowledged;
 * sequence numbers go up by one; no two frames share one;
 * once a log was opened again, its former owner's appends fail (`epoch`);
 * each part has a checksum: bytes other than those that were appended are never returned for them.
@@ -16,7 +17,7 @@ data, which are read later, each by itself. What always holds, for every impleme
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from nadi.errors import CorruptLogError
@@ -78,14 +79,16 @@ class DurableLog(Protocol):
     def last_sequence(self) -> int:
         """The number of the newest frame; 0 = none yet (known once `replay` has ended)."""
 
-    def replay(self, after_sequence: int) -> Iterator[Frame]:
-        """Return all frames later than `after_sequence`, in order; blocking. The log has had that frame: earlier ones
-        may be damaged or missing, but the log may not end before it.
+    def replay(self, after_sequence: int) -> AsyncIterator[Frame]:
+        """Return all frames later than `after_sequence`, in order. The log has had that frame: earlier ones may be
+        damaged or missing, but the log may not end before it.
 
         Must be read to its end, once, before the first append.
 
         Raises:
             CorruptLogError: heads of acknowledged frames are damaged or missing; nothing was changed.
+            FencedError: another server has taken over the log since it was opened.
+            UnavailableError, OSError: what keeps it can't be read.
         """
 
     @property
@@ -123,7 +126,8 @@ class DurableLog(Protocol):
             StorageFullError: no room; the frame may or may not be there after the next open.
             OSError: the disk failed; the same holds.
             UnavailableError: an earlier append failed: open the log again.
-            ClosedError: the log was closed, or another owner has opened it.
+            ClosedError: the log was closed, or another owner has opened it; where that owner is another server,
+                FencedError.
         """
 
     async def read_at(self, address: LogAddress, offset: int, length: int, checksum: bytes = b"") -> bytes:
