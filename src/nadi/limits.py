@@ -120,6 +120,7 @@ SNAPSHOT_INTERVAL_S = 10.0  # a snapshot of what changed in the state goes to ti
 SNAPSHOT_LOG_BYTES = 8 * MIB  # or when the log has grown by this much, but not more often than checkpoints
 SNAPSHOT_DELTAS = 64  # then a full one is made again; also when they reach a quarter of its size
 SNAPSHOT_PART_BYTES = 8 * MIB  # of a full one in one object, before compression
+SNAPSHOT_READ_AHEAD = 4  # parts, while a state is restored from one
 SNAPSHOT_STOP_S = 5.0  # a clean stop waits this long for its last one; otherwise the next start makes a full one
 SNAPSHOT_STOP_BYTES = 16 * MIB  # the largest state of which it still makes a full one, in a tenth of a second
 SNAPSHOT_READ_BYTES_PER_S = 64 * MIB  # of the one found at a start, to see that it is intact; till then the log is kept

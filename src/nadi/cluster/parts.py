@@ -1,0 +1,191 @@
+"""A container's parts in a cluster: its log is a chain in the store, its state a snapshot there; on this machine is
+only a copy of the state, which nobody needs.
+
+To open them is to take the container over: claim its record, fetch the snapshot and walk the log at the same time,
+seal the log, and ask whether the record is still this server's.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from nadi.cluster.records import ContainerRecord, Records
+from nadi.engines.engine import LogEngine
+from nadi.errors import DamagedStateError, FencedError
+from nadi.runtime import Runtime
+from nadi.segmentstore.chain.log import ChainLog
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.parts import Opened
+from nadi.segmentstore.recovery.replay import recovered
+from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
+from nadi.segmentstore.recovery.snapshotter import Snapshotter
+from nadi.segmentstore.state.file import check as statecheck
+from nadi.segmentstore.state.metadata import Metadata
+from nadi.segmentstore.tier1.disk import is_no_room
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+log = logging.getLogger(__name__)
+
+
+class ClusterParts:
+    """The parts of one container, for the server of that id.
+
+    folder: of this machine, for the copy of the state. epoch: of the last claim that is known; another's claim
+    since then is respected. interval_s: see `ChainLog`.
+    """
+
+    may_be_sealed = False
+
+    def __init__(
+        self,
+        number: int,
+        folder: Path,
+        server: str,
+        epoch: int,
+        engine: LogEngine,
+        records: Records,
+        chunks: ChunkStore,
+        runtime: Runtime,
+        interval_s: float = 0.0,
+    ) -> None:
+        self.number = number
+        self.rebuilt = ""
+        self.epoch = epoch
+        self._folder, self._server = folder, server
+        self._engine, self._records, self._chunks, self._runtime = engine, records, chunks, runtime
+        self._interval_s = interval_s
+        self._lost: FencedError | None = None
+        self._log: ChainLog | None = None
+        self._manifests = RecordedManifests(self, records, chunks)
+        self.snapshots = Snapshotter(number, folder, chunks, runtime, self._manifests)
+
+    @property
+    def chain(self) -> ChainLog:
+        """The log of the newest opening."""
+        assert self._log is not None, "it is open"
+        return self._log
+
+    def is_owned(self) -> bool:
+        return self._lost is None and (self._log is None or self._log.fenced is None)
+
+    async def open(self) -> Opened:
+        if self._lost is not None:
+            raise self._lost.with_traceback(None)
+        try:
+            record = await self._records.claim(self.number, self._server, self.epoch)
+            self.epoch = record.epoch
+            return await self._open(record)
+        except FencedError as error:
+            self._lost = error
+            raise
+        except SnapshotError as error:
+            raise DamagedStateError(f"snapshots/container-{self.number} in the store", str(error)) from error
+
+    async def _open(self, record: ContainerRecord) -> Opened:
+        self._log = ChainLog(
+            self._engine,
+            self.number,
+            record.epoch,
+            record.start.chain,
+            self._still_claimed,
+            self._runtime,
+            self._interval_s,
+        )
+        chain = self._log
+        chain.read_ahead()
+        metadata: Metadata | None = None
+        try:
+            metadata = await self._state(record)
+            state = await recovered(metadata, chain, self._runtime)
+        except BaseException:
+            await chain.close()
+            if metadata is not None:
+                metadata.close()
+            raise
+        self._manifests.current = record.snapshot
+        took = "container %d: claimed in epoch %d, its log sealed after frame %d"
+        log.info(took, self.number, self.epoch, chain.last_sequence)
+        return Opened(metadata, chain, state)
+
+    async def _still_claimed(self) -> None:
+        await self._records.still_claimed(self.number, self.epoch)
+
+    async def _state(self, record: ContainerRecord) -> Metadata:
+        """The state of the record's snapshot, in a folder of this claim's own."""
+        in_thread = self._runtime.in_thread
+        folder = self._folder / f"state-{record.epoch}"
+        await in_thread(_emptied, self._folder, folder)
+        if record.snapshot is not None:
+            await snapshots.restore(self._chunks, record.snapshot, folder, durable=False)
+        return await in_thread(Metadata, folder, self.number, durable=False)
+
+    # --- what a folder's parts do, and these need not ----------------------------------------------------
+
+    def distrust_state(self) -> None:
+        """Each opening fetches it anew."""
+
+    async def unseal(self) -> None:
+        raise AssertionError("it is never sealed")
+
+    async def seal(self, log_epoch: int, *, has_all: bool) -> None:
+        """The next one fetches state and log in any case; this machine keeps nothing."""
+        await self._runtime.in_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def inspect_state(self) -> tuple[str, int]:
+        file = self._folder / f"state-{self.epoch}" / statecheck.STATE_FILE
+        inspected = await self._runtime.in_thread(statecheck.inspect_file, file, self.number)
+        return inspected.damage, file.stat().st_size
+
+    def is_no_room(self, error: Exception) -> bool:
+        return is_no_room(error)
+
+    def take_room(self) -> None:
+        """Room on this machine is kept for nothing: a full disk gives the container up."""
+
+    def release_room(self) -> bool:
+        return False
+
+
+class RecordedManifests:
+    """The snapshot that counts is the one that the container's record names, and its owner alone can change that.
+
+    Nothing is deleted by a listing: an owner that was overtaken without knowing it would delete its successor's. What
+    is left over, nobody names, and whoever cleans the store finds it.
+    """
+
+    def __init__(self, parts: ClusterParts, records: Records, chunks: ChunkStore) -> None:
+        self.current: Manifest | None = None
+        self._parts, self._records, self._chunks = parts, records, chunks
+
+    async def newest(self) -> tuple[Manifest | None, list[str]]:
+        return self.current, []
+
+    async def put(self, manifest: Manifest, former: Manifest | None, oldest_frame: int) -> Manifest:
+        chain = self._parts.chain
+        manifest = msgspec.structs.replace(manifest, number=former.number + 1 if former is not None else 1)
+        start = chain.start_after(manifest.sequence)
+        await self._records.set_snapshot(self._parts.number, chain.epoch, manifest, start)
+        chain.released(start)
+        self.current = manifest
+        return manifest
+
+    async def renew(self, manifest: Manifest, is_newest: Callable[[], bool]) -> list[str]:
+        await self._records.still_claimed(self._parts.number, self._parts.chain.epoch)
+        return []
+
+    async def delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
+        needed = {part.name for part in manifest.parts}
+        for part in former.parts if former is not None else ():
+            if part.name not in needed:
+                await self._chunks.delete(part.name)
+
+
+def _emptied(folder: Path, state: Path) -> None:
+    """Only the state of this claim is to be there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    state.mkdir(mode=0o700, parents=True)
