@@ -337,6 +337,21 @@ FUNCTION_RETRY_AFTER_S = 300.0  # the longest that a service can ask to wait for
 FUNCTION_REPLY_BYTES = 64 * MIB  # of a service's answer
 DEAD_LETTER_DATA_BYTES = 4 * MIB  # of an event, kept in its dead letter: base64 makes a third more of it
 
+# --- cluster -------------------------------------------------------------------------------------
+CLUSTER_BEAT_S = 1.0  # how often a server says that it is there, and looks who else is
+CLUSTER_LEASE_S = 2.0  # so long after it began to say so, at most, it answers reads; two beats at least
+CLUSTER_DEAD_S = 3.0  # one that has said nothing for this long is dead: a quarter more than the lease, for clocks drift
+CLUSTER_CALL_S = 2.0  # for one question to the registry
+CLUSTER_CALLS_AT_ONCE = 8  # of such questions about single servers
+CLUSTER_VALUE_S = 5.0  # how often what a server says of itself is read; that it says anything is seen with each beat
+CLUSTER_FORGET_S = 24 * 3600.0  # a dead server's entry is deleted after this,
+CLUSTER_DEAD_KEPT = 100  # or if there are more of them: a server that can't stay up leaves one with each start
+CLUSTER_LEAVE_TRIES = 3  # to remove its own entry; if none succeeds, the others wait for its death
+CLUSTER_SETTLE_S = 3.0  # without a change of servers, before anybody claims containers that never had an owner
+CLUSTER_STABLE_S = 30.0  # the same, before a container is moved for balance
+CLUSTER_TURN_S = 1.0  # for each of those that come first in line for a container without an owner
+CLUSTER_ARRIVAL_S = 10.0  # a container that was released to a server may be claimed by others after this
+
 # --- Spark ---------------------------------------------------------------------------------------
 SPARK_STREAMS = 1_000  # that one query reads: each has its cut in every offset
 SPARK_LOOK_FOR_STREAMS_S = 2.0  # how often a query looks for streams that were created
