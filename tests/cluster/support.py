@@ -16,13 +16,14 @@ from tests.support.memory_registry import Faults, MemoryRecords, MemoryRegistry
 
 
 class ServerClock(Runtime):
-    """A server's own clocks, `rate` times as fast as the loop's; while `closed`, whoever sleeps goes on sleeping."""
+    """A server's own clocks, `rate` times as fast as the loop's; who sleeps goes on while it isn't `opened`."""
 
     def __init__(self, loop: SimulatedLoop, seed: int, rate: float = 1.0) -> None:
         self._loop, self._random, self._rate = loop, random.Random(seed), rate
         self._start = self._random.random() * 1e6
         self.suspended_s = 0.0
-        self.closed: asyncio.Future[None] | None = None
+        self.opened = asyncio.Event()
+        self.opened.set()
 
     def now_ms(self) -> int:
         return int(self._loop.time() * 1000)
@@ -35,8 +36,7 @@ class ServerClock(Runtime):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)
-        while self.closed is not None:
-            await self.closed
+        await self.opened.wait()
 
     def chance(self) -> float:
         return self._random.random()
@@ -49,11 +49,11 @@ class Node:
     """A server of the cluster: its membership, and all that it stands on."""
 
     def __init__(self, cluster: Cluster, name: str, rate: float, faults: Faults, **more: Any) -> None:
-        self.name, self._loop = name, cluster.loop
+        self.name, self.loop, self._nodes = name, cluster.loop, cluster.nodes
         seed = cluster.chance.getrandbits(32)
         self.clock = ServerClock(cluster.loop, seed, rate)
         self.registry = MemoryRegistry(cluster.records, faults, seed=seed)
-        self.registry.gate = lambda: self.clock.closed
+        self.registry.opened = self.clock.opened
         self.faults = self.registry.faults
         self.changes = 0
         self.load = Load()
@@ -73,16 +73,16 @@ class Node:
         self.on_change()
 
     def kill(self) -> None:
-        self._loop.kill(self.process)
+        self.loop.kill(self.process)
 
     async def pause(self, seconds: float, *, suspended: bool = False) -> None:
         """Nothing of it runs; if it is suspended, its monotonic clock stands still too."""
-        self.clock.closed = self._loop.create_future()
+        self.clock.opened.clear()
         await asyncio.sleep(seconds)
         if suspended:
             self.clock.suspended_s += seconds
-        closed, self.clock.closed = self.clock.closed, None
-        closed.set_result(None)
+        if self.process.is_alive:
+            self.clock.opened.set()
 
     def sees(self) -> dict[str, bool]:
         """Whether each server lives."""
@@ -90,6 +90,15 @@ class Node:
 
     def alive(self) -> set[str]:
         return {name for name, is_alive in self.sees().items() if is_alive}
+
+    def knows_all(self) -> bool:
+        """Whether it has joined, and read what all others say."""
+        members = self.membership.members
+        return (
+            self.name in members
+            and members.keys() == self._nodes.keys()
+            and None not in [peer.member for peer in members.values()]
+        )
 
     def dead(self) -> set[str]:
         return {name for name, is_alive in self.sees().items() if not is_alive}
@@ -103,7 +112,7 @@ class Cluster:
     def add(self, *names: str, rate: float = 1.0, **faults: Any) -> list[Node]:
         """Start servers of these names."""
         added = [Node(self, name, rate, Faults(**faults), pace=self.pace) for name in names]
-        self.nodes |= {node.name: node for node in added}
+        self.nodes.update((node.name, node) for node in added)
         return added
 
     async def watch(self, seconds: float, look: Callable[[], None], every_s: float = 0.05) -> None:

@@ -36,7 +36,7 @@ def in_virtual_time(story: Story) -> Callable[[], None]:
 
 async def three(cluster: Cluster, **faults: Any) -> list[Node]:
     nodes = cluster.add("a", "b", "c", **faults)
-    await until(lambda: all(node.alive() == {"a", "b", "c"} and node.membership.term for node in nodes))
+    await until(lambda: all(node.knows_all() for node in nodes))
     return nodes
 
 

@@ -71,12 +71,12 @@ class Faults:
 
 
 class MemoryRegistry:
-    """A `Registry`. gate: awaited before each call and before its answer, so that a server can be paused."""
+    """A `Registry`. opened: while it isn't set, calls don't begin, and aren't answered: their server is paused."""
 
     def __init__(self, records: MemoryRecords, faults: Faults | None = None, *, seed: int = 0) -> None:
         self._records, self.faults, self._random = records, faults or Faults(), random.Random(seed)
         self.calls: dict[str, int] = {}
-        self.gate: Callable[[], asyncio.Future[None] | None] = lambda: None
+        self.opened: asyncio.Event | None = None
 
     async def get(self, name: str) -> Entry | None:
         return await self._call("get", lambda: self._records.values.get(name))
@@ -130,5 +130,5 @@ class MemoryRegistry:
         return seconds * (1 + self.faults.spread * (2 * self._random.random() - 1))
 
     async def _pass(self) -> None:
-        while (closed := self.gate()) is not None:
-            await closed
+        if self.opened is not None:
+            await self.opened.wait()

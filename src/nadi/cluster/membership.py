@@ -171,9 +171,10 @@ class Membership:
             await self._runtime.sleep(due - self._runtime.monotonic())
 
     async def _beat(self) -> None:
-        """One that fails is tried once more before the next: the lease survives it then."""
-        if not await self._try_to_beat():
-            await self._runtime.sleep(self._pace.beat_s / 2)
+        """One that fails soon is tried once more before the next, so that the lease survives it."""
+        began, half_s = self._runtime.monotonic(), self._pace.beat_s / 2
+        if not await self._try_to_beat() and self._runtime.monotonic() < began + half_s:
+            await self._runtime.sleep(half_s)
             await self._try_to_beat()
 
     async def _try_to_beat(self) -> bool:

@@ -126,7 +126,8 @@ class Roster:
         watched = self._watched.get(server)
         if watched is None:  # named in a record
             watched = self._watched[server] = _Watched(entry.version if entry else None, answered)
-            self._changed(answered)
+            if entry is not None:
+                self._changed(answered)
         if entry is None:
             watched.version, watched.is_listed = None, False
             self._turn(watched, False, answered)
