@@ -32,6 +32,11 @@ class Runtime:
         """Seconds since an arbitrary start; comparable only within this process, and nobody can set them."""
         return time.monotonic()
 
+    def boottime(self) -> float:
+        """Seconds since an arbitrary start, those included in which the machine was suspended; nobody can set them.
+        What others rely on to be over by then is measured by it."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
     def monotonic_ms(self) -> int:
         """`monotonic` in whole milliseconds."""
         return int(self.monotonic() * 1000)

@@ -34,6 +34,9 @@ class FakeClock(Runtime):
     def monotonic(self) -> float:
         return self._now / 1000
 
+    def boottime(self) -> float:
+        return self._now / 1000
+
     def monotonic_ms(self) -> int:
         return self._now
 

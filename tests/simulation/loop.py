@@ -139,6 +139,9 @@ class SimulatedRuntime(Runtime):
     def monotonic(self) -> float:
         return self._loop.time()
 
+    def boottime(self) -> float:
+        return self._loop.time()
+
     def chance(self) -> float:
         return self._random.random()
 

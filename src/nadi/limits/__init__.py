@@ -10,6 +10,8 @@ import math
 import os
 from typing import Any
 
+from nadi.limits.cluster import *  # noqa: F403 - they are limits like all others, and set like them
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -86,17 +88,6 @@ RUN_FILES_OPEN = 16  # of one container, of as many segments; all their room is 
 RUN_FILES_READY = 2  # allocated in advance, once there is a large run
 RUN_IDLE_S = 1.0  # a file that was not used for this long makes place for another segment's
 RUN_WRITERS = 4  # files of one container written at a time
-CHAIN_TRY_S = 5.0  # until a call to the store of a log counts as one without an answer, and a second more
-CHAIN_TRY_BYTES_PER_S = MIB  # for so many bytes; it is tried again, with pauses
-CHAIN_LONGEST_PAUSE_S = 1.0  # no longer than this
-CHAIN_READ_AHEAD = 32  # objects, while the end of a log is looked for
-CHAIN_AHEAD_BYTES = 32 * MIB  # of frames that wait for the state they change
-CHAIN_BRAKE = 24  # numbers ahead of a live owner: there a seal stops it that loses the race at the end
-CHAIN_CLOSE_S = 5.0  # to wait for a frame under way when a log is closed
-CHAIN_DELETED_AT_ONCE = 500  # names in one call
-CLUSTER_CALL_S = 5.0  # until a call about a record counts as one without an answer
-CLUSTER_RECORD_TRIES = 8  # of a change to a container's record, which takes 1 s altogether if the store answers
-CLUSTER_RECORDS_AT_ONCE = 32  # read at one time
 LOG_MAX_BYTES = 4 * 1024 * MIB  # un-tiered log of one container; past it writers wait for tier 2
 CHUNK_FLUSH_BYTES = 8 * MIB  # a segment is moved to tier 2 when this much waits
 CHUNK_MAX_BYTES = 64 * MIB  # compaction builds chunks up to this
@@ -348,6 +339,7 @@ FUNCTION_PROBES = 100  # segments whose length is asked for at one time
 FUNCTION_RETRY_AFTER_S = 300.0  # the longest that a service can ask to wait for
 FUNCTION_REPLY_BYTES = 64 * MIB  # of a service's answer
 DEAD_LETTER_DATA_BYTES = 4 * MIB  # of an event, kept in its dead letter: base64 makes a third more of it
+
 
 # --- Spark ---------------------------------------------------------------------------------------
 SPARK_STREAMS = 1_000  # that one query reads: each has its cut in every offset

@@ -1,0 +1,32 @@
+"""Limits of clusters and of their logs; imported from `nadi.limits`, as all others."""
+
+from __future__ import annotations
+
+_MIB = 1024 * 1024
+
+# --- a log that is a chain of objects ------------------------------------------------------------
+CHAIN_TRY_S = 5.0  # until a call to the store of a log counts as one without an answer, and a second more
+CHAIN_TRY_BYTES_PER_S = _MIB  # for so many bytes; it is tried again, with pauses
+CHAIN_LONGEST_PAUSE_S = 1.0  # no longer than this
+CHAIN_READ_AHEAD = 32  # objects, while the end of a log is looked for
+CHAIN_AHEAD_BYTES = 32 * _MIB  # of frames that wait for the state they change
+CHAIN_BRAKE = 24  # numbers ahead of a live owner: there a seal stops it that loses the race at the end
+CHAIN_CLOSE_S = 5.0  # to wait for a frame under way when a log is closed
+CHAIN_DELETED_AT_ONCE = 500  # names in one call
+
+# --- records, membership and placement -----------------------------------------------------------
+CLUSTER_CALL_S = 2.0  # until a question to the registry counts as one without an answer
+CLUSTER_RECORD_TRIES = 8  # of a change to a container's record, which takes 1 s altogether if the store answers
+CLUSTER_RECORDS_AT_ONCE = 32  # read at one time
+CLUSTER_BEAT_S = 1.0  # how often a server says that it is there, and looks who else is
+CLUSTER_LEASE_S = 2.0  # so long after it began to say so, at most, it answers reads; two beats at least
+CLUSTER_DEAD_S = 3.0  # one that has said nothing for this long is dead: a quarter more than the lease, for clocks drift
+CLUSTER_CALLS_AT_ONCE = 8  # of such questions about single servers
+CLUSTER_VALUE_S = 5.0  # how often what a server says of itself is read; that it says anything is seen with each beat
+CLUSTER_FORGET_S = 24 * 3600.0  # a dead server's entry is deleted after this,
+CLUSTER_DEAD_KEPT = 100  # or if there are more of them: a server that can't stay up leaves one with each start
+CLUSTER_LEAVE_TRIES = 3  # to remove its own entry; if none succeeds, the others wait for its death
+CLUSTER_SETTLE_S = 3.0  # without a change of servers, before anybody claims containers that never had an owner
+CLUSTER_STABLE_S = 30.0  # the same, before a container is moved for balance
+CLUSTER_TURN_S = 1.0  # for each of those that come first in line for a container without an owner
+CLUSTER_ARRIVAL_S = 10.0  # a container that was released to a server may be claimed by others after this

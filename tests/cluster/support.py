@@ -1,0 +1,132 @@
+"""Servers with clocks and registries of their own, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+from nadi.cluster.members import Member
+from nadi.cluster.membership import Load, Membership
+from nadi.cluster.pace import MembershipPace
+from nadi.runtime import Runtime
+from tests.simulation.loop import Process, SimulatedLoop
+from tests.support.memory_registry import Faults, MemoryRecords, MemoryRegistry
+
+
+class ServerClock(Runtime):
+    """A server's own clocks, `rate` times as fast as the loop's; who sleeps goes on while it isn't `opened`."""
+
+    def __init__(self, loop: SimulatedLoop, seed: int, rate: float = 1.0) -> None:
+        self._loop, self._random, self._rate = loop, random.Random(seed), rate
+        self._start = self._random.random() * 1e6
+        self.suspended_s = 0.0
+        self.opened = asyncio.Event()
+        self.opened.set()
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def monotonic(self) -> float:
+        return self._start + self._rate * (self._loop.time() - self.suspended_s)
+
+    def boottime(self) -> float:
+        return self._start + self._rate * self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / self._rate)
+        await self.opened.wait()
+
+    def chance(self) -> float:
+        return self._random.random()
+
+    def unique(self) -> str:
+        return f"{self._random.getrandbits(128):032x}"
+
+
+class Node:
+    """A server of the cluster: its membership, and all that it stands on."""
+
+    def __init__(self, cluster: Cluster, name: str, rate: float, faults: Faults, **more: Any) -> None:
+        self.name, self.loop, self._nodes = name, cluster.loop, cluster.nodes
+        seed = cluster.chance.getrandbits(32)
+        self.clock = ServerClock(cluster.loop, seed, rate)
+        self.registry = MemoryRegistry(cluster.records, faults, seed=seed)
+        self.registry.opened = self.clock.opened
+        self.faults = self.registry.faults
+        self.changes = 0
+        self.load = Load()
+        member = Member(id=name, store=f"{name}:12345", controller=f"{name}:9090", rest="", version="1", started_ms=0)
+        self.membership = Membership(
+            self.registry, member, runtime=self.clock, load=lambda: self.load, on_change=self._on_change, **more
+        )
+        self.process = Process(name)
+        self.on_change: Callable[[], None] = lambda: None
+        cluster.loop.start(self.process, self._start())
+
+    async def _start(self) -> None:
+        self.membership.start()
+
+    def _on_change(self) -> None:
+        self.changes += 1
+        self.on_change()
+
+    def kill(self) -> None:
+        self.loop.kill(self.process)
+
+    async def pause(self, seconds: float, *, suspended: bool = False) -> None:
+        """Nothing of it runs; if it is suspended, its monotonic clock stands still too."""
+        self.clock.opened.clear()
+        await asyncio.sleep(seconds)
+        if suspended:
+            self.clock.suspended_s += seconds
+        if self.process.is_alive:
+            self.clock.opened.set()
+
+    def sees(self) -> dict[str, bool]:
+        """Whether each server lives."""
+        return {name: peer.is_alive for name, peer in sorted(self.membership.members.items())}
+
+    def alive(self) -> set[str]:
+        return {name for name, is_alive in self.sees().items() if is_alive}
+
+    def knows_all(self) -> bool:
+        """Whether it has joined, and read what all others say."""
+        members = self.membership.members
+        return (
+            self.name in members
+            and members.keys() == self._nodes.keys()
+            and None not in [peer.member for peer in members.values()]
+        )
+
+    def dead(self) -> set[str]:
+        return {name for name, is_alive in self.sees().items() if not is_alive}
+
+
+class Cluster:
+    def __init__(self, loop: SimulatedLoop, seed: int = 1, pace: MembershipPace | None = None) -> None:
+        self.loop, self.records, self.chance, self.pace = loop, MemoryRecords(), random.Random(seed), pace
+        self.nodes: dict[str, Node] = {}
+
+    def add(self, *names: str, rate: float = 1.0, **faults: Any) -> list[Node]:
+        """Start servers of these names."""
+        added = [Node(self, name, rate, Faults(**faults), pace=self.pace) for name in names]
+        self.nodes.update((node.name, node) for node in added)
+        return added
+
+    async def watch(self, seconds: float, look: Callable[[], None], every_s: float = 0.05) -> None:
+        end = self.loop.time() + seconds
+        while self.loop.time() < end:
+            look()
+            await asyncio.sleep(every_s)
+
+
+async def until(condition: Callable[[], bool], within_s: float = 60.0) -> float:
+    """Wait until it holds; how long that took."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    while not condition():
+        assert loop.time() < start + within_s, "it never came to hold"
+        await asyncio.sleep(0.01)
+    return loop.time() - start

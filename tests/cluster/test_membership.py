@@ -1,0 +1,474 @@
+"""Who lives and who is dead, as servers see each other through a registry: in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from nadi.cluster import roster
+from nadi.cluster.members import Member, decode, encode, entry_name
+from nadi.cluster.membership import Load
+from nadi.cluster.pace import GCS_PACE, MembershipPace
+from nadi.errors import InvalidArgumentError, UnavailableError
+from nadi.limits import CLUSTER_DEAD_KEPT
+from tests.simulation.loop import run
+
+from .support import Cluster, Node, until
+
+CLUSTER_FORGET_S = 600.0  # a short day
+
+Story = Callable[[Cluster], Coroutine[Any, Any, None]]
+
+
+def in_virtual_time(story: Story) -> Callable[[], None]:
+    @wraps(story)
+    def test() -> None:
+        run(lambda loop: story(Cluster(loop)))
+
+    del test.__wrapped__
+    return test
+
+
+async def three(cluster: Cluster, **faults: Any) -> list[Node]:
+    nodes = cluster.add("a", "b", "c", **faults)
+    await until(lambda: all(node.knows_all() for node in nodes))
+    return nodes
+
+
+@in_virtual_time
+async def test_servers_see_each_other_and_what_they_say(cluster: Cluster) -> None:
+    a, b, c = await three(cluster, before_s=0.02, after_s=0.02)
+    b.load = Load(3, 1e6)
+    await asyncio.sleep(8.0)
+    seen = a.membership.members["b"].member
+    assert seen is not None
+    assert (seen.store, seen.containers, seen.bytes_per_s) == ("b:12345", 3, 1e6)
+    assert seen.counter > 1
+    assert c.membership.members["c"].member is not None
+    assert a.membership.lease_is_valid()
+
+
+@in_virtual_time
+async def test_who_is_killed_is_dead_after_three_seconds(cluster: Cluster) -> None:
+    a, b, c = await three(cluster, before_s=0.02, after_s=0.02)
+    changes = a.changes
+    c.kill()
+    took = await until(lambda: a.dead() == b.dead() == {"c"})
+    assert 2.0 < took < 4.2
+    assert a.changes == changes + 1
+    assert a.membership.stable_since == a.membership.members["c"].since
+    await asyncio.sleep(60.0)
+    assert a.alive() == {"a", "b"}
+    assert a.changes == changes + 1
+
+
+@in_virtual_time
+async def test_a_death_is_seen_when_it_is_due_and_not_with_the_next_list(cluster: Cluster) -> None:
+    a, _, c = await three(cluster, after_s=0.3)
+    times = []
+    for _ in range(5):
+        c.kill()
+        heard = cluster.loop.time()
+        times.append(await until(lambda: "c" not in a.alive()))
+        assert heard
+        (c,) = cluster.add("c")
+        await until(lambda: "c" in a.alive())
+        await asyncio.sleep(0.37)
+    assert max(times) < 1.0 + 0.3 + 3.0 + 0.3 + 0.1  # a beat's age, a look, silence, and the last question
+
+
+@in_virtual_time
+async def test_who_pauses_dies_and_lives_again(cluster: Cluster) -> None:
+    a, b, c = await three(cluster)
+    await c.pause(10.0)
+    assert a.dead() == b.dead() == {"c"}
+    await until(lambda: a.dead() == b.dead() == set(), 2.5)
+    assert c.alive() == {"a", "b", "c"}, "it looked away, so nobody died"
+    assert c.membership.term == 2
+    assert not c.membership.lease_is_valid()
+    c.membership.affirm(2)
+    assert c.membership.lease_is_valid()
+
+
+@in_virtual_time
+async def test_a_short_pause_kills_nobody(cluster: Cluster) -> None:
+    a, _, c = await three(cluster, before_s=0.05, after_s=0.05)
+    for _ in range(20):
+        await c.pause(1.5)
+        await asyncio.sleep(2.0)
+        assert a.alive() == {"a", "b", "c"}
+
+
+@in_virtual_time
+async def test_flapping_is_told_each_time_and_is_not_stable(cluster: Cluster) -> None:
+    a, _, c = await three(cluster)
+    changes = a.changes
+    for _ in range(5):
+        await c.pause(8.0)
+        await asyncio.sleep(4.0)
+    assert a.changes == changes + 10
+    assert a.clock.monotonic() - a.membership.stable_since < 5.0
+
+
+@in_virtual_time
+async def test_nobody_dies_while_ones_own_looks_fail_and_then_the_time_begins_anew(cluster: Cluster) -> None:
+    a, b, c = await three(cluster)
+    a.faults.failing = {"list"}
+    await asyncio.sleep(1.5)
+    c.kill()
+    await asyncio.sleep(20.0)
+    assert a.alive() == {"a", "b", "c"}
+    assert not a.membership.view({}, 1).is_current
+    assert b.dead() == {"c"}
+    a.faults.failing = set()
+    took = await until(lambda: a.dead() == {"c"})
+    assert 3.0 <= took < 4.2
+    assert a.membership.view({}, 1).is_current
+
+
+@in_virtual_time
+async def test_a_list_that_hangs_is_one_that_fails(cluster: Cluster) -> None:
+    a, b, _ = await three(cluster)
+    a.faults.hangs = True
+    await asyncio.sleep(30.0)
+    assert a.alive() == {"a", "b", "c"}
+    assert b.dead() == {"a"}
+    a.faults.hangs = False
+    await until(lambda: b.dead() == set(), 5.0)
+    await asyncio.sleep(5.0)
+    assert a.alive() == b.alive() == {"a", "b", "c"}
+
+
+@in_virtual_time
+async def test_a_registry_that_is_down_for_all_kills_nobody(cluster: Cluster) -> None:
+    nodes = await three(cluster)
+    for node in nodes:
+        node.faults.is_down = True
+
+    def nobody_is_dead() -> None:
+        assert all(node.alive() == {"a", "b", "c"} for node in nodes)
+
+    await cluster.watch(20.0, nobody_is_dead)
+    assert not any(node.membership.lease_is_valid() for node in nodes)
+    for node in nodes:  # one after the other
+        node.faults.is_down = False
+        await cluster.watch(0.9, nobody_is_dead)
+    await cluster.watch(20.0, nobody_is_dead)
+    assert [node.membership.term for node in nodes] == [2, 2, 2]
+
+
+@in_virtual_time
+async def test_a_put_that_hangs_does_not_stop_the_beats(cluster: Cluster) -> None:
+    a, b, _ = await three(cluster)
+    a.faults.hangs = True
+    await asyncio.sleep(0.99)  # one beat
+    a.faults.hangs = False
+
+    def is_alive() -> None:
+        assert b.alive() == {"a", "b", "c"}
+        assert a.membership.lease_is_valid()
+
+    await cluster.watch(10.0, is_alive)
+    assert a.membership.term == 1
+
+
+@in_virtual_time
+async def test_few_puts_are_under_way_while_all_hang(cluster: Cluster) -> None:
+    a, _, _ = await three(cluster)
+    a.faults.hangs = True
+    await asyncio.sleep(60.0)
+    assert len(a.membership._beats) <= 4
+    assert a.registry.calls["put"] > 55
+
+
+@in_virtual_time
+async def test_slow_beats_keep_a_server_alive_though_it_has_no_lease(cluster: Cluster) -> None:
+    a, b, _ = await three(cluster)
+    a.faults.before_s = 1.1
+    a.faults.after_s = 1.1
+    await asyncio.sleep(5.0)
+
+    def lives() -> None:
+        assert "a" in b.alive()
+        assert not a.membership.lease_is_valid()
+
+    await cluster.watch(60.0, lives)
+    assert a.membership.term == 1
+
+
+@in_virtual_time
+async def test_a_beat_without_an_answer_does_not_extend_the_lease(cluster: Cluster) -> None:
+    a, b, _ = await three(cluster)
+    a.faults.unanswered = 1.0
+    await asyncio.sleep(2.1)
+    assert not a.membership.lease_is_valid()
+    await asyncio.sleep(10.0)
+    assert "a" in b.alive()
+    assert a.membership.term == 1
+
+
+@in_virtual_time
+async def test_who_leaves_is_gone_with_the_next_look(cluster: Cluster) -> None:
+    a, b, c = await three(cluster)
+    a.membership.name({"c"})
+    await c.membership.leave()
+    assert not c.membership.lease_is_valid()
+    assert await until(lambda: a.dead() == {"c"}) < 1.1
+    await until(lambda: b.alive() == {"a", "b"}, 1.1)
+    await asyncio.sleep(60.0)
+    assert a.sees() == {"a": True, "b": True, "c": False}, "a record names it"
+    assert b.sees() == {"a": True, "b": True}
+    assert set(cluster.records.values) == {"servers/a", "servers/b"}
+
+
+@in_virtual_time
+async def test_a_beat_under_way_does_not_bring_the_entry_back(cluster: Cluster) -> None:
+    _, _, c = await three(cluster)
+    c.faults.before_s = 1.5
+    await asyncio.sleep(1.2)
+    await c.membership.leave()
+    await asyncio.sleep(10.0)
+    assert entry_name("c") not in cluster.records.values
+
+
+@in_virtual_time
+async def test_who_cannot_remove_its_entry_leaves_all_the_same(cluster: Cluster) -> None:
+    a, _, c = await three(cluster)
+    c.faults.hangs = True
+    start = cluster.loop.time()
+    await c.membership.leave()
+    assert cluster.loop.time() - start < 10.0
+    await until(lambda: a.dead() == {"c"}, 5.0)
+
+
+@in_virtual_time
+async def test_draining_is_told(cluster: Cluster) -> None:
+    a, _, c = await three(cluster)
+    await asyncio.sleep(30.0)
+    changes = a.changes
+    c.membership.drain()
+    await until(lambda: a.membership.view({}, 1).servers["c"].is_draining, 6.5)
+    assert c.membership.view({}, 1).servers["c"].is_draining
+    view = a.membership.view({}, 1)
+    assert a.changes == changes + 1
+    assert view.servers["c"].since == view.stable_since
+    assert view.order() == (view.order()[0],)
+    assert "c" not in view.order()[0]
+
+
+@in_virtual_time
+async def test_a_server_that_starts_again_is_another(cluster: Cluster) -> None:
+    a, _, c = await three(cluster)
+    c.kill()
+    cluster.add("d")
+    await until(lambda: a.alive() == {"a", "b", "d"}, 5.0)
+    assert a.dead() == {"c"}
+
+
+@in_virtual_time
+async def test_one_that_is_seen_for_the_first_time_gets_its_full_time(cluster: Cluster) -> None:
+    a, b, c = await three(cluster)
+    c.kill()
+    await asyncio.sleep(60.0)
+    (d,) = cluster.add("d")
+    await until(lambda: "c" in d.alive(), 1.0)
+    start = cluster.loop.time()
+    await until(lambda: d.dead() == {"c"})
+    assert cluster.loop.time() - start > 2.9
+    assert a.sees() == b.sees() == d.sees()
+
+
+@in_virtual_time
+async def test_whom_a_record_names_is_looked_up(cluster: Cluster) -> None:
+    a, _, _ = await three(cluster)
+    assert "gone" not in a.membership.view({}, 1).servers
+    a.membership.name({"gone", "b"})
+    await until(lambda: a.dead() == {"gone"}, 1.1)
+    assert not a.membership.view({}, 1).servers["gone"].is_alive
+    assert a.membership.stable_since < a.membership.members["gone"].since, "nobody went"
+    a.membership.name({"b"})
+    await asyncio.sleep(1.1)
+    assert "gone" not in a.sees()
+
+
+@in_virtual_time
+async def test_a_named_server_is_not_dead_while_it_cannot_be_looked_up(cluster: Cluster) -> None:
+    a, _, _ = await three(cluster)
+    a.faults.failing = {"get"}
+    a.membership.name({"unknown"})
+    await asyncio.sleep(10.0)
+    assert "unknown" not in a.membership.view({}, 1).servers
+
+
+@in_virtual_time
+async def test_old_lists_kill_nobody_and_wake_no_dead(cluster: Cluster) -> None:
+    cluster.records.keeps_history = True
+    a, b, c = await three(cluster, stale_s=8.0)
+
+    def all_live() -> None:
+        assert a.alive() == b.alive() == {"a", "b", "c"}
+
+    await asyncio.sleep(8.0)
+    await cluster.watch(60.0, all_live)
+    c.kill()
+    await until(lambda: "c" in a.dead(), 20.0)
+    changes = a.changes
+    await asyncio.sleep(60.0)
+    assert a.changes == changes
+    assert a.dead() == {"c"}
+
+
+@in_virtual_time
+async def test_before_a_claim_the_dead_are_asked_for_once_more(cluster: Cluster) -> None:
+    a, _, c = await three(cluster)
+    assert not await a.membership.is_dead("c")
+    assert not await a.membership.is_dead("nobody")
+    pause = asyncio.ensure_future(c.pause(10.0))
+    await until(lambda: "c" in a.dead())
+    assert await a.membership.is_dead("c")
+    a.faults.failing = {"list"}
+    await pause
+    await asyncio.sleep(0.5)
+    assert a.dead() == {"c"}, "it hasn't looked"
+    assert not await a.membership.is_dead("c")
+    assert a.dead() == set()
+    a.faults.failing = {"get", "list"}
+    c.kill()
+    assert not await a.membership.is_dead("c"), "nothing is asked about one that lives"
+    a.faults.failing = set()
+    await until(lambda: "c" in a.dead())
+    a.faults.failing = {"get"}
+    with pytest.raises(UnavailableError):
+        await a.membership.is_dead("c")
+
+
+@pytest.fixture
+def short_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roster, "CLUSTER_FORGET_S", CLUSTER_FORGET_S)
+
+
+@pytest.mark.usefixtures("short_days")
+@in_virtual_time
+async def test_dead_entries_are_deleted_after_a_day(cluster: Cluster) -> None:
+    a, _, c = await three(cluster)
+    pausing = asyncio.ensure_future(c.pause(CLUSTER_FORGET_S + 60.0))
+    await asyncio.sleep(CLUSTER_FORGET_S - 60.0)
+    assert a.dead() == {"c"}
+    await asyncio.sleep(90.0)
+    assert a.sees() == {"a": True, "b": True}
+    assert entry_name("c") not in cluster.records.values
+    await pausing  # it wasn't dead, after all
+    await until(lambda: a.alive() == {"a", "b", "c"}, 5.0)
+
+
+@in_virtual_time
+async def test_of_many_dead_entries_the_oldest_are_deleted(cluster: Cluster) -> None:
+    (a,) = cluster.add("a")
+    for number in range(CLUSTER_DEAD_KEPT + 20):
+        name = f"dead-{number:03d}"
+        cluster.records.set(entry_name(name), encode(member(name)))
+    await asyncio.sleep(30.0)
+    assert len(a.dead()) == CLUSTER_DEAD_KEPT
+    assert len(cluster.records.values) == CLUSTER_DEAD_KEPT + 1
+
+
+@in_virtual_time
+async def test_an_entry_that_cannot_be_understood_lives_but_gets_nothing(cluster: Cluster) -> None:
+    (a,) = cluster.add("a")
+    for number in range(100):
+        cluster.records.set(entry_name("odd"), b"odd %d" % number)
+        await asyncio.sleep(0.5)
+        if number > 5:
+            assert a.membership.members["odd"].member is None
+            assert a.alive() == {"a", "odd"}
+            assert a.membership.view({}, 1).order() == (("a",),)
+    await until(lambda: a.dead() == {"odd"}, 5.0)
+    cluster.records.set(entry_name("odd"), b"again")
+    await until(lambda: a.alive() == {"a", "odd"}, 2.0)
+
+
+@in_virtual_time
+async def test_a_late_beat_does_not_undo_what_a_newer_one_said(cluster: Cluster) -> None:
+    a, _, c = await three(cluster)
+    c.membership.drain()
+    await asyncio.sleep(7.0)
+    assert a.membership.view({}, 1).servers["c"].is_draining
+    c.kill()
+    cluster.records.set(entry_name("c"), encode(member("c").but(counter=1)))
+    await asyncio.sleep(2.5)
+    assert a.membership.view({}, 1).servers["c"].is_draining
+    await until(lambda: "c" in a.dead(), 5.0)
+    cluster.records.set(entry_name("c"), encode(member("c").but(counter=2)))
+    await asyncio.sleep(10.0)
+    assert a.dead() == {"c"}, "it was under way when it died"
+
+
+@in_virtual_time
+async def test_errors_that_nobody_foresaw_stop_nothing(cluster: Cluster) -> None:
+    a, b, _ = await three(cluster)
+    put, listing = a.registry.put, a.registry.list
+
+    async def breaks(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    logging.disable(logging.ERROR)
+    try:
+        a.registry.put, a.registry.list = breaks, breaks  # type: ignore[assignment, method-assign]
+        await asyncio.sleep(10.0)
+    finally:
+        logging.disable(logging.NOTSET)
+    assert b.dead() == {"a"}
+    a.registry.put, a.registry.list = put, listing  # type: ignore[method-assign]
+    await until(lambda: b.dead() == a.dead() == set(), 3.0)
+
+
+@in_virtual_time
+async def test_fifty_servers(cluster: Cluster) -> None:
+    names = [f"s{number:02d}" for number in range(50)]
+    nodes = cluster.add(*names, before_s=0.03, after_s=0.03, spread=1.0, lost=0.01, unanswered=0.01)
+    await until(lambda: all(len(node.alive()) == 50 for node in nodes), 10.0)
+    calls = sum(nodes[0].registry.calls.values())
+    await asyncio.sleep(60.0)
+    assert all(len(node.alive()) == 50 for node in nodes)
+    assert sum(nodes[0].registry.calls.values()) - calls < 60 * (2 + 50 / 5) * 1.1
+    orders = {node.membership.view({}, 100).order() for node in nodes}
+    assert len(orders) == 1
+    for node in nodes[:20]:
+        node.kill()
+    took = await until(lambda: all(len(node.alive()) == 30 for node in nodes[20:]), 10.0)
+    assert took < 6.0
+
+
+def test_gcs_pace() -> None:
+    async def story(cluster: Cluster) -> None:
+        a, b, c = await three(cluster, before_s=0.2, after_s=0.2)
+        puts = a.registry.calls["put"]
+        await asyncio.sleep(60.0)
+        assert a.registry.calls["put"] - puts in (29, 30, 31)
+        c.kill()
+        assert 4.0 < await until(lambda: a.dead() == b.dead() == {"c"}) < 9.0
+
+    run(lambda loop: story(Cluster(loop, pace=GCS_PACE)))
+
+
+@pytest.mark.parametrize(("beat_s", "lease_s", "dead_s"), [(1.0, 1.9, 3.0), (1.0, 2.0, 2.4), (2.0, 5.0, 6.0)])
+def test_a_pace_that_cannot_work_is_refused(beat_s: float, lease_s: float, dead_s: float) -> None:
+    with pytest.raises(InvalidArgumentError):
+        MembershipPace(beat_s, lease_s, dead_s)
+
+
+def member(name: str) -> Member:
+    return Member(id=name, store="h:1", controller="h:2", rest="h:3", version="0.1.0", started_ms=1)
+
+
+def test_entries() -> None:
+    one = member("x").but(counter=7, is_draining=True)
+    assert decode(encode(one)) == one
+    assert decode(encode(one)[:-1] + b',"of_a_later_version":[1]}') == one
+    assert decode(b"{}") is None
+    assert decode(b"\xff") is None
