@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from nadi.cluster.records import ContainerRecord, Records
+from nadi.cluster.records import ContainerRecord, Records, Stored
 from nadi.engines.engine import LogEngine
 from nadi.errors import DamagedStateError, FencedError
 from nadi.runtime import Runtime
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 class ClusterParts:
     """The parts of one container, for the server of that id.
 
-    folder: of this machine, for the copy of the state. epoch: of the last claim that is known; another's claim
-    since then is respected. interval_s: see `ChainLog`.
+    folder: of this machine, for the copy of the state. seen: the record that is claimed, if it still is the same.
+    interval_s: see `ChainLog`. may_answer: whether reads may be answered, see `Membership.lease_is_valid`.
     """
 
     may_be_sealed = False
@@ -46,19 +46,21 @@ class ClusterParts:
         number: int,
         folder: Path,
         server: str,
-        epoch: int,
+        seen: Stored,
         engine: LogEngine,
         records: Records,
         chunks: ChunkStore,
         runtime: Runtime,
         interval_s: float = 0.0,
+        may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
         self.number = number
         self.rebuilt = ""
-        self.epoch = epoch
-        self._folder, self._server = folder, server
+        self.epoch = 0  # of its newest claim, 0 if there was none
+        self.claimed = seen
+        self._folder, self._server, self._seen = folder, server, seen
         self._engine, self._records, self._chunks, self._runtime = engine, records, chunks, runtime
-        self._interval_s = interval_s
+        self._interval_s, self.may_answer = interval_s, may_answer
         self._lost: FencedError | None = None
         self._log: ChainLog | None = None
         self._manifests = RecordedManifests(self, records, chunks)
@@ -77,9 +79,13 @@ class ClusterParts:
         if self._lost is not None:
             raise self._lost.with_traceback(None)
         try:
-            record = await self._records.claim(self.number, self._server, self.epoch)
-            self.epoch = record.epoch
-            return await self._open(record)
+            if self.epoch:  # again, after a failure
+                self._seen = await self._records.read(self.number)
+                if self._seen.record.epoch != self.epoch:
+                    raise FencedError(self.number, self._seen.record.epoch)
+            self.claimed = await self._records.claim(self.number, self._server, self._seen)
+            self.epoch = self.claimed.record.epoch
+            return await self._open(self.claimed.record)
         except FencedError as error:
             self._lost = error
             raise

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from nadi.backoff import Backoff
 from nadi.engines.registry import Registry
@@ -24,7 +24,7 @@ from nadi.segmentstore.chain.log import ChainStart
 from nadi.segmentstore.recovery.snapshots import Manifest
 
 log = logging.getLogger(__name__)
-FOLDER = "containers"
+FOLDER = "containers/"
 
 
 class LogStart(msgspec.Struct, frozen=True):
@@ -47,12 +47,14 @@ class LogStart(msgspec.Struct, frozen=True):
 
 
 class ContainerRecord(msgspec.Struct, frozen=True):
-    """epoch: of the newest claim, 0 if there was none. owner: the server's id. released: the id of the server that the
-    owner has given the container to; it is nobody's then. snapshot: of the state; None: the log has everything."""
+    """epoch: of the newest claim, 0 if there was none. owner: the id of the server that made it. target: the server
+    that gets the container next, once the owner has `released` it; "" if the owner keeps it. snapshot: of the state;
+    None: the log has everything."""
 
     epoch: int = 0
     owner: str = ""
-    released: str = ""
+    target: str = ""
+    released: bool = False
     start: LogStart = LogStart()
     snapshot: Manifest | None = None
     nonce: str = ""
@@ -67,7 +69,6 @@ class Stored(NamedTuple):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ContainerRecord).decode
-Change = Callable[[ContainerRecord], ContainerRecord]
 
 
 class Records:
@@ -82,21 +83,36 @@ class Records:
             entry = await self._registry.get(name_of(container))
         return Stored(_record(container, entry.value), entry.version) if entry is not None else _NONE
 
-    async def claim(self, container: int, server: str, epoch: int) -> ContainerRecord:
-        """Claim a container that was last claimed in that epoch, and return the record with the new one. No former
-        owner can change the record from now on.
+    async def claim(self, container: int, server: str, seen: Stored) -> Stored:
+        """Claim a container whose record is still the one that was seen, and return the one with the next epoch. No
+        former owner can change the record from now on.
 
         Raises:
-            FencedError: another was faster.
+            FencedError: it is another by now.
             UnavailableError: it isn't known whether it is claimed.
         """
-
-        def claimed(record: ContainerRecord) -> ContainerRecord:
-            if record.epoch != epoch:
-                raise FencedError(container, record.epoch)
-            return msgspec.structs.replace(record, epoch=epoch + 1, owner=server, released="")
-
-        return await self._change(container, claimed)
+        record = seen.record
+        claimed = replace(
+            record, epoch=record.epoch + 1, owner=server, target="", released=False, nonce=self._runtime.unique()
+        )
+        backoff, failure = Backoff(sleep=self._runtime.sleep), ""
+        for _ in range(CLUSTER_RECORD_TRIES):
+            try:
+                async with asyncio.timeout(CLUSTER_CALL_S):
+                    version = await self._registry.compare_and_set(name_of(container), _encode(claimed), seen.version)
+                if version is not None:
+                    return Stored(claimed, version)
+                now = await self.read(container)
+            except (UnavailableError, TimeoutError) as error:
+                failure = str(error) or "no answer"
+                await backoff.pause()
+                continue
+            if now.record.nonce == claimed.nonce:  # made by a try that got no answer
+                return now
+            if now.version != seen.version:
+                raise FencedError(container, now.record.epoch)
+            await backoff.pause()
+        raise UnavailableError(f"container {container} can't be claimed: {failure}")
 
     async def still_claimed(self, container: int, epoch: int) -> None:
         """Raise FencedError if there is a later claim than that one, UnavailableError if the store can't answer."""
@@ -116,38 +132,36 @@ class Records:
     async def set_snapshot(self, container: int, epoch: int, snapshot: Manifest | None, start: ChainStart) -> None:
         """Let that snapshot count, and the log begin there, durably; raise FencedError if the container is another's,
         UnavailableError if it isn't known whether it counts."""
+        await self._change(container, epoch, snapshot=snapshot, start=LogStart.of(start))
 
-        def changed(record: ContainerRecord) -> ContainerRecord:
-            if record.epoch != epoch:
-                raise FencedError(container, record.epoch)
-            return msgspec.structs.replace(record, snapshot=snapshot, start=LogStart.of(start))
+    async def renew(self, container: int, epoch: int) -> None:
+        """Set the record anew as it is: a claim of what it was before fails from now on. Raises as `set_snapshot`."""
+        await self._change(container, epoch)
 
-        await self._change(container, changed)
+    async def announce(self, container: int, epoch: int, target: str) -> None:
+        """Say that the container will be released to that server soon. Raises as `set_snapshot`."""
+        await self._change(container, epoch, target=target)
 
     async def release(self, container: int, epoch: int, target: str) -> None:
-        """Give the container to that server; raise FencedError if it is another's by now."""
+        """Give the container to that server. Raises as `set_snapshot`."""
+        await self._change(container, epoch, target=target, released=True)
 
-        def released(record: ContainerRecord) -> ContainerRecord:
-            if record.epoch != epoch:
-                raise FencedError(container, record.epoch)
-            return msgspec.structs.replace(record, owner="", released=target)
-
-        await self._change(container, released)
-
-    async def _change(self, container: int, change: Change) -> ContainerRecord:
-        """Make a change once, whatever gets no answer: it is known by its nonce."""
+    async def _change(self, container: int, epoch: int, **changes: object) -> None:
+        """Make an owner's change once, whatever gets no answer: it is known by its nonce."""
         nonce, backoff = self._runtime.unique(), Backoff(sleep=self._runtime.sleep)
         failure: Exception = UnavailableError("others were faster each time")
         for _ in range(CLUSTER_RECORD_TRIES):
             try:
                 record, version = await self.read(container)
                 if record.nonce == nonce:  # made by an earlier try
-                    return record
-                changed = msgspec.structs.replace(change(record), nonce=nonce)
+                    return
+                if record.epoch != epoch:
+                    raise FencedError(container, record.epoch)
+                changed = replace(record, nonce=nonce, **changes)
                 async with asyncio.timeout(CLUSTER_CALL_S):
                     done = await self._registry.compare_and_set(name_of(container), _encode(changed), version)
                 if done is not None:
-                    return changed
+                    return
             except FencedError:
                 raise
             except (UnavailableError, TimeoutError) as error:
@@ -156,38 +170,67 @@ class Records:
         raise UnavailableError(f"the record of container {container} can't be changed: {failure}")
 
 
+class Seen(NamedTuple):
+    """A record, and when its version was seen first, by this server's monotonic clock."""
+
+    stored: Stored
+    since: float
+
+
 class RecordWatch:
-    """What the records of all containers last said, read again when their versions change."""
+    """What the records of all containers last said. A change is noticed with the next `look`, or soon where a
+    container is announced to change hands."""
 
-    def __init__(self, registry: Registry, records: Records, count: int) -> None:
-        self.records: dict[int, ContainerRecord] = {}  # of those that there are
-        self._versions: dict[int, str | None] = {}
-        self._registry, self._source, self._count = registry, records, count
+    def __init__(self, registry: Registry, records: Records, count: int, runtime: Runtime) -> None:
+        self.seen: dict[int, Seen] = {}
+        self._registry, self._records, self._count, self._runtime = registry, records, count, runtime
 
-    async def look(self) -> set[int]:
-        """Read what has changed; return which. Raise UnavailableError or TimeoutError if the store can't answer."""
+    async def look(self) -> None:
+        """Read what has changed; raise UnavailableError or TimeoutError if the store can't answer."""
         async with asyncio.timeout(CLUSTER_CALL_S):
             listed = await self._registry.list(FOLDER)
-        versions = {number: version for name, version in listed.items() if (number := _number_of(name)) is not None}
-        changed = [number for number, version in versions.items() if self._versions.get(number) != version]
+        now = self._runtime.monotonic()
+        versions: dict[int, str | None] = dict.fromkeys(range(self._count))
+        for name, found in listed.items():
+            if (number := _number_of(name)) is not None and number in versions:
+                versions[number] = found
         limit = asyncio.Semaphore(CLUSTER_RECORDS_AT_ONCE)
 
         async def look_at(number: int) -> None:
             async with limit:
-                self.note(number, await self._source.read(number))
+                await self.look_at(number)
 
-        await asyncio.gather(*(look_at(number) for number in changed if number < self._count))
-        return set(changed)
+        changed = []
+        for number, version in versions.items():
+            if (seen := self.seen.get(number)) is None and version is None:
+                self.seen[number] = Seen(_NONE, now)
+            elif seen is None or seen.stored.version != version:
+                changed.append(number)
+        await asyncio.gather(*map(look_at, changed))
+
+    async def look_at(self, number: int) -> Stored:
+        """Read one record; raises as `look`."""
+        stored = await self._records.read(number)
+        self.note(number, stored)
+        return stored
 
     def note(self, number: int, stored: Stored) -> None:
         """Take in what a record was found to say; an older one than is known is left."""
-        known = self.records.get(number)
-        if known is None or stored.record.epoch >= known.epoch:
-            self.records[number], self._versions[number] = stored.record, stored.version
+        known = self.seen.get(number)
+        if known is None or (
+            stored.version != known.stored.version and stored.record.epoch >= known.stored.record.epoch
+        ):
+            self.seen[number] = Seen(stored, self._runtime.monotonic())
 
-    def owners(self) -> Mapping[int, str]:
-        """The ids of the servers that have containers."""
-        return {number: record.owner for number, record in self.records.items() if record.owner}
+    def record(self, number: int) -> ContainerRecord:
+        """The last one known."""
+        seen = self.seen.get(number)
+        return seen.stored.record if seen is not None else ContainerRecord()
+
+    def owner(self, number: int) -> str:
+        """The id of the server that has the container, as far as is known; "" if nobody has it."""
+        record = self.record(number)
+        return "" if record.released else record.owner
 
 
 _NONE = Stored(ContainerRecord(), None)
@@ -195,12 +238,12 @@ _NONE = Stored(ContainerRecord(), None)
 
 def name_of(container: int) -> str:
     """The name of a container's record."""
-    return f"{FOLDER}/{container}"
+    return f"{FOLDER}{container}"
 
 
 def _number_of(name: str) -> int | None:
-    folder, _, number = name.rpartition("/")
-    return int(number) if folder == FOLDER and number.isdecimal() else None
+    number = name.removeprefix(FOLDER)
+    return int(number) if number.isdecimal() else None
 
 
 def _record(container: int, value: bytes) -> ContainerRecord:

@@ -17,14 +17,17 @@ from nadi.segmentstore.store import SegmentStore
 _DAMAGE_SHOWN = 20  # places of each container
 
 
-def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: str) -> Component:
-    """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is."""
+def server_health(
+    store: SegmentStore, controller: Controller | None, rpc_uri: str, elsewhere: str = ""
+) -> Component:
+    """controller: None until it takes requests. rpc_uri: where gRPC is served, "" until it is. elsewhere: where the
+    cluster's active controller is, if another server of it has that."""
     containers = [_container(container) for container in store.containers]
     writers = [_storage_writer(writer) for writer in store.storage_writers]
     return parent(
         "nadi",
         (
-            _controller(controller),
+            _controller(controller, elsewhere),
             parent(
                 "segment-store",
                 (
@@ -39,7 +42,9 @@ def server_health(store: SegmentStore, controller: Controller | None, rpc_uri: s
     )
 
 
-def _controller(controller: Controller | None) -> Component:
+def _controller(controller: Controller | None, elsewhere: str) -> Component:
+    if controller is None and elsewhere:
+        return leaf("controller", Status.UP, {"active": elsewhere})
     if controller is None:
         return leaf("controller", Status.STARTING)
     return leaf("controller", Status.UP, {"unfinished": controller.unfinished})

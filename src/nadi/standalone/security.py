@@ -29,13 +29,15 @@ else:
 class ServerSecurity(msgspec.Struct, frozen=True):
     """All off unless given. Files are texts or path-like, and kept as texts.
 
-    tls_certificate, tls_key: PEM files; with them all doors speak TLS. users_file: see nadi.access.users.
+    tls_certificate, tls_key: PEM files; with them all doors speak TLS. tls_authority: PEM file by which servers of a
+    cluster check each other's certificates; None is the system's. users_file: see nadi.access.users.
     bearer_*: see nadi.access.bearer. signing_key_file: of delegation tokens; None is one of the data
     folder's own. insecure_public: serve everybody who can reach a public address, with all rights.
     """
 
     tls_certificate: _PathText | None = None
     tls_key: _PathText | None = None
+    tls_authority: _PathText | None = None
     users_file: _PathText | None = None
     bearer_keys: _PathText | None = None
     bearer_issuer: str = ""

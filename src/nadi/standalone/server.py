@@ -121,12 +121,12 @@ class Server:
 
         self._api = Api(self._health, RestAccess(self.gate), budget=self.store.budget)
         rest = RestServer(self._api, self._host, port, context)
-        with _listening(self._host, port):
+        with listening(self._host, port):
             await rest.start()
         return rest
 
     async def _listen_store(self, context: ssl.SSLContext | None) -> None:
-        with _listening(self._host, self._store_port):
+        with listening(self._host, self._store_port):
             address, port = await self.store.listen(self._host, self._store_port, context)
         # a certificate bears names rather than numbers
         self.store_address = (self._advertised_host or (self._host if context is not None else address), port)
@@ -145,7 +145,7 @@ class Server:
         add_controller(self._rpc, self.controller, access)
         door = f"{self._host}:{self._controller_port}"
         credentials = None if tls is None else tls.grpc_credentials()
-        with _listening(self._host, self._controller_port):
+        with listening(self._host, self._controller_port):
             if credentials is None:
                 port = self._rpc.add_insecure_port(door)
             else:
@@ -183,7 +183,7 @@ class Server:
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[None]:
+def listening(host: str, port: int) -> Iterator[None]:
     """UnavailableError, which says what to do, if the port is taken."""
     try:
         yield

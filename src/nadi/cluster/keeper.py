@@ -1,0 +1,286 @@
+"""Keeps what a server has in step with what it is to have: it claims containers, hands them over, and lets go of those
+that others have claimed.
+
+Each second, and as soon as a server comes or goes, it reads the records that have changed and does what `decisions`
+says. A hand-over is announced first, so that the target and all who send clients there look closely; the owner brings
+its snapshot up to date, stops, and releases the container, and the target claims it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+
+from nadi.cluster.membership import Load, Membership
+from nadi.cluster.parts import ClusterParts
+from nadi.cluster.placement import Claim, Holding, Release, decisions
+from nadi.cluster.records import Records, RecordWatch, Stored
+from nadi.errors import ClosedError, FencedError, NadiError, UnavailableError
+from nadi.limits import (
+    CLUSTER_ANNOUNCE_S,
+    CLUSTER_BEAT_S,
+    CLUSTER_CLOSE_LOOK_S,
+    CLUSTER_FAILED_TAKES,
+    CLUSTER_HAND_OVER_S,
+    CLUSTER_RETAKE_S,
+    CLUSTER_TAKES_AT_ONCE,
+)
+from nadi.runtime import Runtime
+from nadi.segmentstore.store import SegmentStore
+from nadi.throttled_log import Complaints
+
+log = logging.getLogger(__name__)
+Moved = Callable[[int], Awaitable[None]]
+
+
+async def _nothing(number: int) -> None:
+    pass
+
+
+class Keeper:
+    """One server's. me: its id. parts_of: makes a container's parts, for a claim of the record that was seen.
+
+    on_taken: awaited once a container is here, on_leaving before it is handed over or when it was lost, with its
+    number. on_looked: called when records and servers were looked at.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        store: SegmentStore,
+        membership: Membership,
+        records: Records,
+        watch: RecordWatch,
+        parts_of: Callable[[int, Stored], ClusterParts],
+        count: int,
+        runtime: Runtime,
+        on_taken: Moved = _nothing,
+        on_leaving: Moved = _nothing,
+        on_looked: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.me = me
+        self._store, self._membership, self._records, self._watch = store, membership, records, watch
+        self._parts_of, self._count, self._runtime = parts_of, count, runtime
+        self._on_taken, self._on_leaving, self._on_looked = on_taken, on_leaving, on_looked
+        self._parts: dict[int, ClusterParts] = {}
+        self._moving: dict[int, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Future[None]] = set()
+        self._takes = asyncio.Semaphore(CLUSTER_TAKES_AT_ONCE)
+        self._failed: dict[int, int] = {}  # takes of a container, one after another
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closely: asyncio.Task[None] | None = None
+        self._affirmed = 1
+        self._stopping = False
+        self._complaints = Complaints(log, "%s, and it tries again")
+
+    # --- life ----------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="keeper")
+
+    def wake(self) -> None:
+        """Something has changed: look at once."""
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Stop deciding, and let moves under way end; what this server has, it keeps."""
+        self._stopping = True
+        for task in (self._task, self._closely):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        if under_way := {*self._moving.values(), *self._leaving}:
+            await asyncio.wait(under_way)
+
+    async def drained(self) -> None:
+        """Return once this server has no containers any more, after `Membership.drain`."""
+        while self._parts or self._moving:
+            await self._runtime.sleep(CLUSTER_CLOSE_LOOK_S)
+
+    async def give_back(self) -> None:
+        """On a clean stop, after `stop`: close all containers that are still here, and release them, so that others
+        needn't wait for this server's death."""
+        await asyncio.gather(*(self._give_back(number) for number in list(self._parts)))
+
+    async def _give_back(self, number: int) -> None:
+        order = self._membership.view({}, self._count).order()[number]
+        target = next((server for server in order if server != self.me), "")
+        try:
+            await self._close(number, target)
+        except NadiError as error:
+            log.info("container %d is left to whoever finds this server gone: %s", number, error)
+
+    def load(self) -> Load:
+        """What this server tells the others of its work."""
+        return Load(len(self._parts), self._store.bytes_per_s)
+
+    def lost(self, number: int) -> None:
+        """The store has dropped a container that another server has claimed."""
+        if self._parts.pop(number, None) is not None:
+            leaving = asyncio.ensure_future(self._on_leaving(number))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+        self.wake()
+
+    # --- deciding ------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._step()
+            except (UnavailableError, TimeoutError) as error:
+                self._complaints.tell("the containers' records can't be read", error)
+            except Exception:
+                log.exception("the keeper failed, and goes on")
+            else:
+                self._complaints.settled("the containers' records can't be read")
+            try:
+                async with asyncio.timeout(CLUSTER_BEAT_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _step(self) -> None:
+        term = self._membership.term
+        await self._watch.look()
+        self._look_closely()
+        if term != self._affirmed:
+            await self._affirm(term)
+        self._on_looked()
+        records = {number: seen.stored.record for number, seen in self._watch.seen.items()}
+        self._membership.name({name for record in records.values() for name in (record.owner, record.target) if name})
+        holdings = {number: self._holding(number) for number in self._watch.seen}
+        for decision in decisions(self._membership.view(holdings, self._count)):
+            if decision.container in self._moving:
+                continue
+            if isinstance(decision, Claim):
+                self._move(decision.container, self._claim(decision))
+            elif decision.container in self._parts:
+                self._move(decision.container, self._hand_over(decision))
+        for number, record in records.items():  # claimed, and then opening it failed
+            is_mine = record.owner == self.me and not record.released
+            if is_mine and number not in self._parts and number not in self._moving:
+                self._move(number, self._take(number, self._watch.seen[number].stored))
+
+    def _holding(self, number: int) -> Holding:
+        stored, since = self._watch.seen[number]
+        record = stored.record
+        return Holding(stored.version, record.epoch, since, record.owner, record.target if record.released else "")
+
+    async def _affirm(self, term: int) -> None:
+        """After this server was silent for so long that others may have claimed what it has."""
+        for number, parts in list(self._parts.items()):
+            try:
+                await self._records.renew(number, parts.epoch)
+            except FencedError:
+                await self._store.drop(number)
+        self._membership.affirm(term)
+        self._affirmed = term
+
+    def _move(self, number: int, move: Coroutine[None, None, None]) -> None:
+        if self._stopping:
+            move.close()
+            return
+
+        async def moved() -> None:
+            try:
+                await move
+            except Exception:
+                log.exception("moving container %d failed", number)
+            finally:
+                self._moving.pop(number, None)
+                self.wake()
+
+        self._moving[number] = asyncio.create_task(moved(), name=f"move-{number}")
+
+    # --- taking --------------------------------------------------------------------------------------
+
+    async def _claim(self, claim: Claim) -> None:
+        seen = self._watch.seen[claim.container].stored
+        owner = seen.record.owner if not seen.record.released else ""
+        if owner and owner != self.me and not await self._membership.is_dead(owner):
+            return
+        if seen.version == claim.version:
+            await self._take(claim.container, seen)
+
+    async def _take(self, number: int, seen: Stored) -> None:
+        async with self._takes:
+            if number in self._parts:
+                return
+            began = self._runtime.monotonic()
+            parts = self._parts_of(number, seen)
+            try:
+                await self._store.take(parts)
+            except FencedError as error:
+                log.info("container %d: %s", number, error)
+                await self._watch.look_at(number)
+                return
+            except ClosedError:
+                return
+            except Exception as error:
+                await self._failed_to_take(number, parts, error)
+                return
+            self._failed.pop(number, None)
+            self._parts[number] = parts
+            took_s = self._runtime.monotonic() - began
+            log.info("container %d is here, in epoch %d, after %.2f s", number, parts.epoch, took_s)
+            self._watch.note(number, parts.claimed)
+        self._on_looked()
+        await self._on_taken(number)
+
+    async def _failed_to_take(self, number: int, parts: ClusterParts, error: Exception) -> None:
+        """It is tried again; after some times another server is to try, if there is one."""
+        failures = self._failed[number] = self._failed.get(number, 0) + 1
+        log.warning("container %d can't be opened here (try %d): %s", number, failures, error)
+        await self._runtime.sleep(min(CLUSTER_CLOSE_LOOK_S * 2**failures, CLUSTER_RETAKE_S))
+        order = self._membership.view({}, self._count).order()[number]
+        others = [server for server in order if server != self.me]
+        if failures % CLUSTER_FAILED_TAKES == 0 and others and parts.epoch > 0:
+            await self._records.release(number, parts.epoch, others[0])
+
+    # --- handing over --------------------------------------------------------------------------------
+
+    async def _hand_over(self, release: Release) -> None:
+        number, parts = release.container, self._parts[release.container]
+        began = self._runtime.monotonic()
+        async with asyncio.timeout(CLUSTER_HAND_OVER_S):
+            await self._records.announce(number, parts.epoch, release.target)
+            await self._watch.look_at(number)
+            await self._runtime.sleep(CLUSTER_ANNOUNCE_S)
+            await self._store.bring_up_to_date(number)
+        closing = self._runtime.monotonic()
+        await self._close(number, release.target)
+        now = self._runtime.monotonic()
+        what = "container %d is given to server %s: closed for %.2f s, announced %.1f s before"
+        log.info(what, number, release.target, now - closing, closing - began)
+
+    async def _close(self, number: int, target: str) -> None:
+        parts = self._parts[number]
+        await self._on_leaving(number)
+        self._parts.pop(number, None)
+        await self._store.give_up(number)
+        await self._records.release(number, parts.epoch, target)
+        await self._watch.look_at(number)
+
+    def _look_closely(self) -> None:
+        """At the records of containers that are about to change hands."""
+        is_looking = self._closely is not None and not self._closely.done()
+        if not is_looking and any(seen.stored.record.target for seen in self._watch.seen.values()):
+            self._closely = asyncio.create_task(self._follow_announced(), name="keeper-close-look")
+
+    async def _follow_announced(self) -> None:
+        while True:
+            await self._runtime.sleep(CLUSTER_CLOSE_LOOK_S)
+            announced = [number for number, seen in self._watch.seen.items() if seen.stored.record.target]
+            if not announced:
+                return
+            try:
+                found = await asyncio.gather(*map(self._watch.look_at, announced))
+            except (UnavailableError, TimeoutError):
+                continue  # the next `look` says what is wrong
+            self._on_looked()
+            if any(stored.record.released and stored.record.target == self.me for stored in found):
+                self.wake()
