@@ -92,7 +92,7 @@ def rpc_server(**arguments: Any) -> grpc.aio.Server:
 
 
 class Call:
-    """An RPC whose request is here. `raw`: the request's bytes, until `parsed`. peer: who made it."""
+    """An RPC whose request is here, with what an answer needs to know. `raw`: the request's bytes, until `parsed`."""
 
     __slots__ = ("_context", "_peer", "_turns", "_working", "raw", "rpc")
 
