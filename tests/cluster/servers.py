@@ -4,7 +4,6 @@ the active controller. They share folders, as servers share an object store; who
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ from nadi.controller.grpc.server import rpc_server
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
-from nadi.errors import UnavailableError
-from nadi.observe.health import Component, Status, leaf
+from nadi.observe.health import Status, leaf
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
@@ -137,6 +135,7 @@ class Cluster:
         self.folder, self.guards = folder, guards
         self.chunks = ChunkStore.in_folder(folder / "tier2")
         self.where = {number: ("one", "two")[number % 2] for number in range(CONTAINERS)}
+        self.moves = 0  # of the controller
         self.servers: list[ServerOfCluster] = []
         self.servers += [ServerOfCluster(self, name) for name in ("one", "two")]
 
@@ -184,6 +183,7 @@ class Cluster:
         await self.move(CONTROLLER_CONTAINER, target)
         await target.begin()
         self.tell()
+        self.moves += 1
 
     def tell(self) -> None:
         for server in self.servers:
