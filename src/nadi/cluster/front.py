@@ -74,7 +74,7 @@ class Front:
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Let `server`, a new one, answer every RPC."""
-        add_answers(server, self._answer, self._peer_of)
+        add_answers(server, self._answer, self.peer_of)
 
     def rest(self, api: Api) -> Callable[[ASGIApp], ASGIApp]:
         """What a RestServer of `api` is to put around its application."""
@@ -121,7 +121,8 @@ class Front:
                 raise UnavailableError("no server is known to have the active controller now: try again")
             return await self._forward.answer(call)
 
-    def _peer_of(self, context: Any) -> str:
+    def peer_of(self, context: Any) -> str:
+        """Who made a call: whom it was passed on for, if a server of this cluster says so."""
         told = _forwarded(context)
         return (self._key.proven(told) if told is not None else None) or str(context.peer())
 
