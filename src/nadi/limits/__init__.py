@@ -282,6 +282,17 @@ RPC_IDLE_S = 1_800.0  # a connection without calls ends; clients connect again b
 RPC_KEEPALIVE_S = 60.0  # after which a quiet peer is asked whether it is still there,
 RPC_KEEPALIVE_TIMEOUT_S = 20.0  # and has this long to answer
 
+# --- between the servers of a cluster ------------------------------------------------------------
+PEER_COMMANDS_AT_ONCE = 48  # of this controller at another store: of the 64 that it has in flight, one can't take all
+PEER_PLACE_S = 1.0  # a command that finds no such place within it is refused, and tried again later
+PEER_CONNECT_S = 2.0
+PEER_SILENCE_S = 5.0  # after which a store that says nothing, and answers no keep-alive, counts as gone
+PEER_ANSWER_S = 30.0  # of a store that is there: its log may have to wait
+FORWARD_CHANNELS = RPC_AT_ONCE // RPC_STREAMS_MAX  # connections to the active controller: all calls that may be here
+FORWARD_KEEPALIVE_S = 3.0  # a quiet one is asked whether it is still there, and has as long to answer
+FORWARD_REST_AT_ONCE = 100  # requests on their way to the active controller, and as long as that takes:
+FORWARD_REST_SILENCE_S = 300.0  # a scope's deletion says nothing before it is done
+
 # --- KEDA's questions ----------------------------------------------------------------------------
 SCALER_METADATA_MAX_CHARS = 8 * KIB  # of a trigger, names and values
 SCALER_LOOK_S = 0.25  # between two looks at a stream that is watched; what one has seen is told to all for as long

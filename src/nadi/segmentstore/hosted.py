@@ -1,7 +1,7 @@
 """Which of all containers this store has, and so which segments it answers for.
 
-The number of containers is fixed forever; a hash of a segment's name says which one it is in. A store has all
-containers or some of them; it takes over others and gives some up while it runs.
+The number of containers is fixed forever; a segment's name says which one it is in, by a hash unless a cluster says
+otherwise. A store has all containers or some of them; it takes over others and gives some up while it runs.
 """
 
 from __future__ import annotations
@@ -15,28 +15,43 @@ from nadi.segmentstore.datafolder import container_number
 Placement = Callable[[int], str]
 """The address, "host:port", of the store that has the container of that number; "" if it isn't known."""
 
+Mapping = Callable[[str, int], int]
+"""The number of the container of the segment of that name, of so many; the same forever."""
+
 
 class Hosted:
     """The containers that a store has.
 
-    count: how many there are in all. owner_of: returns who has those that this store doesn't have.
+    count: how many there are in all. owner_of: returns who has those that this store doesn't have. mapping: says in
+    which container a segment is; epochs and transactions of a segment are in the same one.
     """
 
     def __init__(
-        self, count: int, containers: Iterable[Container] = (), owner_of: Placement = lambda number: ""
+        self,
+        count: int,
+        containers: Iterable[Container] = (),
+        owner_of: Placement = lambda number: "",
+        mapping: Mapping = container_number,
     ) -> None:
         self.count = count
         self.owner_of = owner_of
+        self._mapping = mapping
         self._containers = {container.number: container for container in containers}
 
     def container_of(self, segment: str) -> Container:
-        """Return the container of the segment of that name, by a hash that ignores epochs and transactions;
-        raise NotOwnerError if another store has it."""
-        number = 0 if self.count == 1 else container_number(segment, self.count)
+        """Return the container of the segment of that name; raise NotOwnerError if another store has it."""
+        number = self._number_of(segment)
         container = self._containers.get(number)
         if container is None:
             raise NotOwnerError(segment, self.owner_of(number))
         return container
+
+    def has(self, segment: str) -> bool:
+        """Whether the segment's container is here."""
+        return self._number_of(segment) in self._containers
+
+    def _number_of(self, segment: str) -> int:
+        return 0 if self.count == 1 else self._mapping(segment, self.count)
 
     def all(self) -> list[Container]:
         """Return them in order of their numbers."""

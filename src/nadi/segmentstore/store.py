@@ -29,12 +29,12 @@ from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container import inventory
 from nadi.segmentstore.container.cache import BlockCache
 from nadi.segmentstore.container.container import Container
-from nadi.segmentstore.datafolder import FolderLock, explained, make_private, read_format
+from nadi.segmentstore.datafolder import FolderLock, container_number, explained, make_private, read_format
 from nadi.segmentstore.doors.connection import Connection
 from nadi.segmentstore.doors.local import InnerDoor
 from nadi.segmentstore.doors.service import SegmentService
 from nadi.segmentstore.doors.token_check import TokenCheck
-from nadi.segmentstore.hosted import Hosted, Placement
+from nadi.segmentstore.hosted import Hosted, Mapping, Placement
 from nadi.segmentstore.reading.reads import SegmentReader
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.recovery.parts import ContainerParts
@@ -55,9 +55,9 @@ class SegmentStore:
 
     tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default a
     folder beside the log. parts: the parts of the containers it has at first, if they are kept outside the folder;
-    by default it has all containers. owner_of: returns who has the others. on_lost: called with the number of a
-    container that turned out to be another server's, once it is closed here; without it the whole store must stop then,
-    and `taken` is set.
+    by default it has all containers. owner_of: returns who has the others. mapping: says which one a segment is in.
+    on_lost: called with the number of a container that turned out to be another server's, once it is closed here;
+    without it the whole store must stop then, and `taken` is set.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class SegmentStore:
         chunks: ChunkStore | None = None,
         parts: Sequence[ContainerParts] | None = None,
         owner_of: Placement = lambda number: "",
+        mapping: Mapping = container_number,
         on_lost: Callable[[int], None] | None = None,
     ) -> None:
         self._folder = folder
@@ -88,7 +89,7 @@ class SegmentStore:
         if parts is None:
             is_owned = self._lock.is_held
             parts = [LocalParts(n, folder / f"container-{n}", chunks, is_owned, runtime) for n in range(count)]
-        self._hosted = Hosted(count, map(self._container, parts), owner_of)
+        self._hosted = Hosted(count, map(self._container, parts), owner_of, mapping)
         self.container_of = self._hosted.container_of
         self._rota = Rota()
         self._reader = SegmentReader(chunks, self._cache, self._rota)
@@ -127,6 +128,10 @@ class SegmentStore:
     def containers(self) -> list[Container]:
         """The containers it has now, in order of their numbers."""
         return self._hosted.all()
+
+    def has(self, segment: str) -> bool:
+        """Whether it has the container of the segment of that name now."""
+        return self._hosted.has(segment)
 
     @property
     def storage_writers(self) -> list[StorageWriter]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -19,13 +20,16 @@ _OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-async def open_channel(address: str, security: Security, timeout_s: float) -> grpc.aio.Channel:
-    """Open a channel; UnavailableError if the server's certificate is needed and can't be fetched."""
+async def open_channel(
+    address: str, security: Security, timeout_s: float, more: Sequence[tuple[str, Any]] = ()
+) -> grpc.aio.Channel:
+    """Open a channel, with more of gRPC's options; UnavailableError if the server's certificate is needed and can't be
+    fetched."""
+    options = [*_OPTIONS, *more]
     if not security.tls:
-        return grpc.aio.insecure_channel(address, _OPTIONS)
+        return grpc.aio.insecure_channel(address, options)
     text = security.certificates()
     credentials = grpc.ssl_channel_credentials(text.encode() if text is not None else None)
-    options = list(_OPTIONS)
     if not security.validate_host_name:
         name = await _certified_name(address, security, timeout_s)
         options.append(("grpc.ssl_target_name_override", name))

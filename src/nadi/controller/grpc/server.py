@@ -26,7 +26,7 @@ from nadi.controller.grpc.commits import CommitService
 from nadi.controller.grpc.groups import ReaderGroupService
 from nadi.controller.grpc.reports import ReportService
 from nadi.controller.grpc.requests import parsed
-from nadi.controller.grpc.room import Room
+from nadi.controller.grpc.room import Place, Room
 from nadi.controller.grpc.scaler import ScalerService
 from nadi.controller.grpc.service import Service
 from nadi.controller.grpc.tables import KeyValueTableService
@@ -55,7 +55,7 @@ from nadi.limits import (
     TLS_HANDSHAKE_S,
 )
 from nadi.wire.rpc.codes import code_of
-from nadi.wire.rpc.service import SERVICES, WATCHES
+from nadi.wire.rpc.service import SERVICES, WATCHES, Methods
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ SERVER_OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+KINDS: Methods = {rpc: kinds for methods in SERVICES.values() for rpc, kinds in methods.items()}
 _CROWDED = "this address has as many calls under way as the controller takes of one: try again when some have ended"
 
 
@@ -90,20 +91,104 @@ def rpc_server(**arguments: Any) -> grpc.aio.Server:
     )
 
 
+class Call:
+    """An RPC whose request is here, with what an answer needs to know. `raw`: the request's bytes, until `parsed`."""
+
+    __slots__ = ("_context", "_peer", "_turns", "_working", "raw", "rpc")
+
+    def __init__(self, rpc: str, raw: bytes, context: Any, peer: str, turns: LoopTurns, working: Place) -> None:
+        self.rpc, self.raw = rpc, raw
+        self._context, self._peer = context, peer
+        self._turns, self._working = turns, working
+
+    def peer(self) -> str:
+        return self._peer
+
+    def invocation_metadata(self) -> Any:
+        return self._context.invocation_metadata()
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline; None: it has none."""
+        left = self._context.time_remaining()
+        return None if left is None else float(left)
+
+    async def parsed(self) -> Message:
+        """The request, parsed once; InvalidArgumentError if it isn't one."""
+        request = await parsed(KINDS[self.rpc][0], self.raw, lambda: self._turns.mine(self._peer))
+        self.raw = b""
+        return request
+
+    def lasts(self) -> None:
+        """It will last, while its request takes no more memory: that is others' from here on."""
+        self._working.leave()
+
+    async def write(self, reply: Message | bytes) -> None:
+        """Send one reply of several, a message or its bytes."""
+        await self._context.write(reply)
+
+
+Answer = Callable[[Call], Awaitable[Any]]
+"""Answers a call: the reply, a message or its bytes; None if replies were written."""
+
+
+class Refusal(Exception):
+    """The status that another server gave a call: it is passed on."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+class Answers:
+    """The answers of some services' methods; with access, only to permitted callers."""
+
+    def __init__(self, services: Sequence[object], access: ControllerAccess | None = None) -> None:
+        self._access = access
+        self._methods = {rpc: _method(rpc, services) for rpc in KINDS}
+        self._watches = Watches()
+
+    def has(self, rpc: str) -> bool:
+        return self._methods[rpc] is not None
+
+    async def answer(self, call: Call) -> Any:
+        request = await call.parsed()
+        method = self._methods[call.rpc]
+        if call.rpc in WATCHES:
+            call.lasts()
+            return await self._watches.answer(call.rpc, method, request, call, self._access)
+        if self._access is not None:
+            return await self._access.answer(call.rpc, method, request, call)
+        return await method(request)
+
+
+def answers_of(controller: Controller, access: ControllerAccess | None = None) -> Answers:
+    """Those of a controller, to every RPC."""
+    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService, ReportService)
+    return Answers([kind(controller) for kind in (*kinds, CommitService, ScalerService)], access)
+
+
 def add_controller(server: grpc.aio.Server, controller: Controller, access: ControllerAccess | None = None) -> None:
     """Let `server` answer every RPC of the services for `controller`; with `access`, only for permitted callers."""
-    kinds = (Service, TransactionService, ReaderGroupService, KeyValueTableService, EventTimeService, ReportService)
-    services = [kind(controller) for kind in (*kinds, CommitService, ScalerService)]
+    add_answers(server, answers_of(controller, access).answer)
+
+
+def add_answers(
+    server: grpc.aio.Server, answer: Answer, peer_of: Callable[[Any], str] = lambda context: str(context.peer())
+) -> None:
+    """Let `server` answer every RPC of the services by `answer`. peer_of: returns who made a call, of its context."""
     turns, rooms = LoopTurns(RPC_STARTS_A_TURN), _Rooms()
     for name, methods in SERVICES.items():
         handlers = {  # requests are streams, for us to say how long the one may take to come
             rpc: (grpc.stream_stream_rpc_method_handler if rpc in WATCHES else grpc.stream_unary_rpc_method_handler)(
-                _guarded(rpc, request, _method(rpc, services), access, turns, rooms),
-                response_serializer=response.SerializeToString,
+                _guarded(rpc, answer, peer_of, turns, rooms), response_serializer=_serialized
             )
-            for rpc, (request, response) in methods.items()
+            for rpc in methods
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+
+
+def _serialized(reply: Any) -> bytes:
+    return reply if isinstance(reply, bytes) else bytes(reply.SerializeToString())
 
 
 def _snake(rpc: str) -> str:
@@ -111,9 +196,11 @@ def _snake(rpc: str) -> str:
 
 
 def _method(rpc: str, services: Sequence[object]) -> Any:
-    """The method that answers an RPC, from the one service that has it: an `Answer`, or `Replies` of `watches`."""
-    (found,) = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
-    return found
+    """The method that answers an RPC, from the one service that has it: an `Answer`, or `Replies` of `watches`; None if
+    none has."""
+    found = [getattr(service, _snake(rpc)) for service in services if hasattr(service, _snake(rpc))]
+    assert len(found) <= 1, f"{rpc} has one service"
+    return found[0] if found else None
 
 
 class _Rooms:
@@ -122,38 +209,32 @@ class _Rooms:
     def __init__(self) -> None:
         self.calls = Shares(RPC_AT_ONCE)
         self.receiving, self.work = Room(RPC_RECEIVING_BYTES), Room(RPC_WORK_BYTES)
-        self.watches = Watches()
 
 
 def _guarded(
-    rpc: str, kind: type[Message], method: Any, access: ControllerAccess | None, turns: LoopTurns, rooms: _Rooms
+    rpc: str, answer: Answer, peer_of: Callable[[Any], str], turns: LoopTurns, rooms: _Rooms
 ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
-    """A handler that lets no exception out, and lets in no caller whom `access` refuses.
+    """A handler that lets no exception out.
 
-    It parses the request itself: gRPC answers UNKNOWN to bad ones.
+    The request is parsed here rather than by gRPC, which answers UNKNOWN to bad ones.
     """
 
     async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
-        peer = context.peer()
+        peer = peer_of(context)
         address = peer.rpartition(":")[0]
         if not rooms.calls.enter(address):
             return await context.abort(grpc.StatusCode.UNAVAILABLE, _CROWDED)
         coming, worked_on = rooms.receiving.place(address), rooms.work.place(address)
         try:
             await coming.take(RPC_MESSAGE_MAX_BYTES)
-            raw = await _received(requests, rooms.receiving)
-            if len(raw) > RPC_SMALL_BYTES:
-                await worked_on.take(RPC_WORK_TIMES * len(raw))
+            call = Call(rpc, await _received(requests, rooms.receiving), context, peer, turns, worked_on)
+            if len(call.raw) > RPC_SMALL_BYTES:
+                await worked_on.take(RPC_WORK_TIMES * len(call.raw))
             coming.leave()
             await turns.mine(peer)
-            request = await parsed(kind, raw, lambda: turns.mine(peer))
-            del raw
-            if rpc in WATCHES:
-                worked_on.leave()
-                return await rooms.watches.answer(rpc, method, request, context, access)
-            if access is not None:
-                return await access.answer(rpc, method, request, context)
-            return await method(request)
+            return await answer(call)
+        except Refusal as refusal:
+            code, text = refusal.code, refusal.text
         except Exception as error:
             code = grpc.StatusCode[code_of(error)]
             if code is grpc.StatusCode.INTERNAL:

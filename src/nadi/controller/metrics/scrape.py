@@ -81,6 +81,14 @@ class Metrics:
         self._gathered_s = self._flow.clock.monotonic()
 
 
+def nothing(accept: str) -> tuple[bytes, str]:
+    """What `Metrics.scrape` would return if there were no metrics."""
+    from prometheus_client.exposition import choose_encoder
+
+    encode, content_type = choose_encoder(_spoken(accept))
+    return encode(_Collected([])), content_type
+
+
 def _spoken(accept: str) -> str:
     """An Accept header without offers of versions that aren't spoken here, or are none.
 

@@ -29,11 +29,13 @@ from nadi.observe.health import Component
 
 @dataclass(slots=True)
 class Api:
-    """What handlers reach. `controller` is None until the server has recovered."""
+    """What handlers reach. `controller` is None until the server has recovered, and where another server of its
+    cluster has the active one: then it `stands_by`."""
 
     health: Callable[[], Component]
     access: RestAccess
     controller: Controller | None = None
+    stands_by: bool = False
     budget: Budget = field(default_factory=Budget)
     pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
     turns: LoopTurns = field(default_factory=lambda: LoopTurns(REST_STEPS_A_TURN))

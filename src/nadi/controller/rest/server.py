@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import uvicorn
@@ -104,13 +104,23 @@ def _stoppable(app: ASGIApp) -> ASGIApp:
 
 
 class RestServer:
-    """`start` listens, `stop` answers requests in flight and closes; `uri` is the address."""
+    """`start` listens, `stop` answers requests in flight and closes; `uri` is the address.
 
-    def __init__(self, api: Api, host: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+    around: what is put around the application.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        around: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    ) -> None:
         self._host, self._port, self._tls = host, port, tls
         self._task: asyncio.Task[None] | None = None
         config = uvicorn.Config(
-            _stoppable(rest_app(api)),
+            _stoppable(around(rest_app(api))),
             http="h11",
             ws="none",
             lifespan="off",

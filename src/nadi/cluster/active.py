@@ -1,0 +1,59 @@
+"""Which controller is the cluster's active one, as far as this server knows: its own, another server's, or none.
+
+What is being answered by one that no longer is, ends: a deposed controller's answers aren't to be trusted, and one
+whose server is dead would never answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from nadi.controller.controller import Controller
+from nadi.errors import UnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a server answers, each as "host:port". rest: "" if it has no REST port."""
+
+    rpc: str
+    rest: str = ""
+
+
+class Active:
+    """The current knowledge: `here` counts, otherwise `there`."""
+
+    def __init__(self) -> None:
+        self.here: Controller | None = None
+        self.there: Addresses | None = None
+        self._calls: set[asyncio.Timeout] = set()
+
+    def set(self, here: Controller | None, there: Addresses | None) -> bool:
+        """Return whether that is something else than before, for those who call; calls under way end then."""
+        before = self.here or self.there
+        self.here, self.there = here, there
+        if (here or there) == before:
+            return False
+        now = asyncio.get_running_loop().time()
+        for call in self._calls:
+            if not call.expired():
+                call.reschedule(now)
+        return True
+
+    @asynccontextmanager
+    async def call(self) -> AsyncIterator[None]:
+        """Wrap what the active one answers: UnavailableError once another is it, or none is."""
+        try:
+            async with asyncio.timeout(None) as limit:
+                self._calls.add(limit)
+                try:
+                    yield
+                finally:
+                    self._calls.discard(limit)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise UnavailableError("another server has the active controller now, or will: try again") from error

@@ -1,0 +1,160 @@
+"""One HTTP request passed on to another server, and its answer back, in portions as fast as the client takes them.
+
+Each goes over a connection of its own, which is closed after it: REST is asked seldom. Headers that are about a
+connection rather than a request stay behind; the request's body, which is small, is sent as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import h11
+from starlette.types import Receive, Scope, Send
+
+from nadi.access.shares import Places
+from nadi.cluster.peers import endpoint_of
+from nadi.cluster.tokens import FORWARDED, ClusterKey
+from nadi.errors import UnavailableError
+from nadi.limits import (
+    FORWARD_REST_AT_ONCE,
+    FORWARD_REST_SILENCE_S,
+    KIB,
+    PEER_CONNECT_S,
+    REST_BODY_MAX_BYTES,
+    REST_BODY_TIMEOUT_S,
+    RPC_ROOM_TIMEOUT_S,
+)
+
+Headers = list[tuple[bytes, bytes]]
+_PORTION_BYTES = 64 * KIB
+# RFC 9110, 7.6.1, and what is told anew of each connection or message
+_HOP_BY_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade expect host date".split()
+)
+
+
+class BodyRefused(Exception):
+    """A request's body can't be passed on. status: of the answer."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Passage:
+    """For the requests of one server. tls: for connections to others."""
+
+    def __init__(self, tls: ssl.SSLContext | None, key: ClusterKey) -> None:
+        self._tls, self._key = tls, key
+        self._places = Places(FORWARD_REST_AT_ONCE)
+
+    async def request(self, address: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on to "host:port", and send its answer.
+
+        Raises:
+            BodyRefused: the body doesn't come, or is too large.
+            UnavailableError: the server can't be reached, or its answer ended before its end.
+        """
+        if not address:
+            raise UnavailableError("the server that has the active controller has no REST port: start it with one")
+        body = await _body(receive)
+        request, client = self._request(address, scope, body), scope.get("client") or ("", 0)
+        async with AsyncExitStack() as held:
+            try:
+                async with asyncio.timeout(RPC_ROOM_TIMEOUT_S):
+                    await held.enter_async_context(self._places.of(client[0]))
+            except TimeoutError as error:
+                raise UnavailableError(
+                    "as many requests as may be are on their way to the active controller: try again"
+                ) from error
+            try:
+                async with _connected(address, self._tls) as (reader, writer):
+                    parser = h11.Connection(h11.CLIENT)
+                    for event in (request, h11.Data(body), h11.EndOfMessage()):
+                        writer.write(parser.send(event) or b"")
+                    async with asyncio.timeout(FORWARD_REST_SILENCE_S):
+                        await writer.drain()
+                    await _answer(parser, reader, send)
+            except (OSError, TimeoutError, h11.ProtocolError) as error:
+                silent = f"it said nothing for {FORWARD_REST_SILENCE_S:.0f} s"
+                reason = silent if type(error) is TimeoutError and not str(error) else str(error)
+                raise UnavailableError(
+                    f"the server at {address}, which has the active controller, gave no answer ({reason}): try again"
+                ) from error
+
+    def _request(self, address: str, scope: Scope, body: bytes) -> h11.Request:
+        host, port = scope.get("client") or ("", 0)
+        headers = _passed_on(scope["headers"], without=(b"content-length",))
+        headers += [
+            (b"host", address.encode()),
+            (b"connection", b"close"),
+            (FORWARDED.encode(), self._key.proof(f"{host}:{port}").encode("latin-1")),
+        ]
+        if body or scope["method"] in ("POST", "PUT"):
+            headers.append((b"content-length", str(len(body)).encode()))
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        return h11.Request(method=scope["method"], target=target, headers=headers)
+
+
+@asynccontextmanager
+async def _connected(
+    address: str, tls: ssl.SSLContext | None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    endpoint = endpoint_of(address)
+    try:
+        async with asyncio.timeout(PEER_CONNECT_S):
+            reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=tls, limit=_PORTION_BYTES)
+    except TimeoutError as error:
+        raise ConnectionError(f"no connection within {PEER_CONNECT_S:.0f} s") from error
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def _body(receive: Receive) -> bytes:
+    body, is_more = bytearray(), True
+    try:
+        async with asyncio.timeout(REST_BODY_TIMEOUT_S):
+            while is_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise BodyRefused(400, "the client left before its body was here")
+                body += message.get("body", b"")
+                is_more = message.get("more_body", False)
+                if len(body) > REST_BODY_MAX_BYTES:
+                    raise BodyRefused(413, f"the body has more than {REST_BODY_MAX_BYTES:,} bytes")
+    except TimeoutError as error:
+        raise BodyRefused(400, f"the body did not come within {REST_BODY_TIMEOUT_S:.0f} s") from error
+    return bytes(body)
+
+
+async def _answer(parser: h11.Connection, reader: asyncio.StreamReader, send: Send) -> None:
+    while True:
+        match parser.next_event():
+            case h11.NEED_DATA:
+                async with asyncio.timeout(FORWARD_REST_SILENCE_S):
+                    parser.receive_data(await reader.read(_PORTION_BYTES))
+            case h11.Response(status_code=status, headers=headers):
+                told = _passed_on(headers)
+                await send({"type": "http.response.start", "status": status, "headers": told})
+            case h11.Data(data=data):
+                await send({"type": "http.response.body", "body": bytes(data), "more_body": True})
+            case h11.EndOfMessage():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                return
+            case h11.ConnectionClosed():
+                raise ConnectionError("it closed the connection")
+
+
+def _passed_on(headers: Iterable[tuple[bytes, bytes]], without: Iterable[bytes] = ()) -> Headers:
+    """Those that are about the request or the answer itself."""
+    told = [(name.lower(), value) for name, value in headers]
+    named = b",".join(value for name, value in told if name == b"connection").lower()
+    dropped = _HOP_BY_HOP.union(without, (one.strip() for one in named.split(b",")))
+    return [(name, value) for name, value in told if name not in dropped]

@@ -1,0 +1,162 @@
+"""How the controller of a cluster reaches segments: an `Exchange` over all stores.
+
+What lies in a container of the store in this process is asked at its inner door, all else over the wire, of the store
+that has it. The controller's own records are asked at the inner door alone: if their container is no longer here, this
+controller is no longer the active one, and must not change them from afar.
+
+A conditional append names its writer only, whose segment was named when the writer was set up. So it is remembered
+where that was; if the segment is elsewhere by then, or its connection was lost, the writer is set up there first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+
+from cachetools import LRUCache
+from msgspec.structs import replace
+
+from nadi.access.commands import acts_of
+from nadi.client.segments.connection import SegmentStoreConnection
+from nadi.cluster.loads import joined
+from nadi.cluster.mapping import is_record
+from nadi.cluster.peers import Peers
+from nadi.errors import NotOwnerError, ProtocolError
+from nadi.limits import APPEND_SESSIONS_KEPT
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from nadi.wire.commands import Command
+
+_TRIES = 3  # for one command, each at another place
+
+
+@dataclass(slots=True, eq=False)
+class _Writer:
+    """A writer, and where it was set up last: at the store in this process or over a connection to another; None:
+    it has to be set up again."""
+
+    setup: wire.SetupAppend
+    at: SegmentStore | SegmentStoreConnection | None
+
+
+class Reach:
+    """Call it with a command. ClosedError once it is closed.
+
+    store: the one in this process. address: its own, "host:port", as `owner_of` and `stores` tell it. owner_of: returns
+    the address of the store that has a segment's container now; "" if that isn't known. stores: returns the addresses
+    of all stores that have containers. tls: for connections to the others.
+    """
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        address: str,
+        owner_of: Callable[[str], str],
+        stores: Callable[[], Collection[str]],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._store, self._address = store, address
+        self._owner_of, self._stores = owner_of, stores
+        self._peers = Peers(tls)
+        self._writers: LRUCache[bytes, _Writer] = LRUCache(APPEND_SESSIONS_KEPT)
+
+    async def __call__(self, command: Command) -> Command:
+        """Return the reply, which may be an error.
+
+        Raises:
+            NotOwnerError: nobody is known to have the segment; nothing was done.
+            UnavailableError: its store can't be reached or didn't answer; the command may have been carried out.
+        """
+        match command:
+            case wire.ConditionalAppend():
+                return await self._append(command)
+            case wire.GetSegmentLoads():
+                return await self._loads(command)
+            case wire.SetupAppend():
+                writer = _Writer(command, None)
+                reply = await self._where_it_is(command.segment, partial(self._set_up, writer))
+                if writer.at is not None:
+                    self._writers[command.writer_id] = writer
+                return reply
+        segment = acts_of(command)[0][0]
+        return await self._where_it_is(segment, partial(self._ask, command))
+
+    def close(self) -> None:
+        """End the connections to other stores."""
+        self._peers.close()
+
+    async def _where_it_is(self, segment: str, ask: Callable[[str | None], Awaitable[Command]]) -> Command:
+        """What `ask` returns for the place of the segment: an address, or None for the store in this process. If it is
+        said there that the segment is elsewhere, and the map says something new, that is tried next."""
+        tried: list[str | None] = []
+        while len(tried) < _TRIES:
+            owner: str | None = None
+            if not self._store.has(segment):
+                owner = self._owner_of(segment)
+                if is_record(segment) or owner in ("", self._address):
+                    break
+            if tried and tried[-1] == owner:
+                break
+            tried.append(owner)
+            reply = await ask(owner)
+            if not isinstance(reply, wire.WrongHost):
+                return reply
+        raise NotOwnerError(segment, self._owner_of(segment))
+
+    async def _ask(self, command: Command, address: str | None) -> Command:
+        if address is None:
+            return await self._store.exchange(command)
+        return await self._peers.at(address).ask(command)
+
+    async def _loads(self, command: wire.GetSegmentLoads) -> Command:
+        """Those of all stores or, if one of them can't say, none: a segment without load counts as idle."""
+        others = set(self._stores()) - {self._address}
+        asked = (self._ask(command, address) for address in (None, *others))
+        replies = await asyncio.gather(*asked, return_exceptions=True)
+        pages: list[wire.SegmentLoads] = []
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+            if not isinstance(reply, wire.SegmentLoads):
+                return reply
+            pages.append(reply)
+        return joined(command, pages)
+
+    # --- appends ---------------------------------------------------------------------------------
+
+    async def _set_up(self, writer: _Writer, address: str | None) -> Command:
+        if address is None:
+            at: SegmentStore | SegmentStoreConnection = self._store
+            reply = await self._store.exchange(writer.setup)
+        else:
+            peer = self._peers.at(address)
+            at = connection = await peer.connection()
+            reply = await peer.ask(writer.setup, connection)
+        writer.at = at if isinstance(reply, wire.AppendSetup) else None
+        return reply
+
+    async def _append(self, command: wire.ConditionalAppend) -> Command:
+        writer = self._writers.get(command.writer_id)
+        if writer is None:
+            raise ProtocolError("an append without SetupAppend")
+        return await self._where_it_is(writer.setup.segment, partial(self._append_at, writer, command))
+
+    async def _append_at(self, writer: _Writer, command: wire.ConditionalAppend, address: str | None) -> Command:
+        peer = None if address is None else self._peers.at(address)
+        if writer.at is not (self._store if peer is None else await peer.connection()):
+            reply = await self._set_up(writer, address)
+            if not isinstance(reply, wire.AppendSetup):
+                return replace(reply, request_id=command.request_id)
+            if command.event_number <= reply.last_event_number:
+                return wire.InvalidEventNumber(command.writer_id, command.request_id, "", command.event_number)
+        if peer is None:
+            reply = await self._store.exchange(command)
+        else:
+            assert isinstance(writer.at, SegmentStoreConnection)
+            reply = await peer.ask(command, writer.at)
+        if isinstance(reply, wire.WrongHost):
+            writer.at = None
+        return reply

@@ -1,0 +1,209 @@
+"""Two servers of a cluster in one process: each has a store with some of the containers, and a front; one of them has
+the active controller. They share folders, as servers share an object store; who has what is said by the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from nadi.access.gate import Gate
+from nadi.access.tls import ServerTls
+from nadi.client.aio import StreamManager
+from nadi.client.control.security import Basic, Security
+from nadi.cluster.active import Addresses
+from nadi.cluster.front import Front
+from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
+from nadi.cluster.reach import Reach
+from nadi.cluster.tokens import ClusterKey
+from nadi.controller.access import ControllerAccess, with_token
+from nadi.controller.controller import Controller
+from nadi.controller.grpc.server import rpc_server
+from nadi.controller.rest.access import RestAccess
+from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.server import RestServer
+from nadi.observe.health import Status, leaf
+from nadi.segmentstore.recovery.localparts import LocalParts
+from nadi.segmentstore.store import SegmentStore
+from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.wire.commands import Command
+from tests.access.support import Certificate, user
+
+HOST = "127.0.0.1"
+CONTAINERS = 4
+SECRET = bytes(range(32))
+
+
+@dataclass(frozen=True)
+class Guards:
+    """What protects the servers: a users file, and a certificate."""
+
+    users: Path | None = None
+    tls: Certificate | None = None
+
+
+class ServerOfCluster:
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name, self.cluster = name, cluster
+        guards, key = cluster.guards, ClusterKey(SECRET)
+        self.tokens = key.token_key(600) if guards.users is not None else None
+        self.store = SegmentStore(
+            cluster.folder / name,
+            CONTAINERS,
+            self.tokens,
+            chunks=cluster.chunks,
+            parts=[cluster.parts(n) for n, owner in cluster.where.items() if owner == name],
+            owner_of=lambda number: cluster.store_address(number),
+            mapping=container_of,
+        )
+        self.controller: Controller | None = None
+        self.gate = Gate(guards.users) if guards.users is not None else None
+        self.access = ControllerAccess(self.gate, self.tokens) if self.gate is not None and self.tokens else None
+        authority = None if guards.tls is None else str(guards.tls.authority)
+        self.security = Security(tls=guards.tls is not None, trust_store=authority)
+        self.front = Front(
+            cluster.endpoint_of, lambda: [one.rpc_address for one in cluster.servers], key, self.security, self.access
+        )
+        self.api = Api(lambda: leaf("nadi", Status.UP, {"server": name}), RestAccess(self.gate))
+
+    async def start(self) -> None:
+        tls = self.cluster.guards.tls
+        context = None if tls is None else ServerTls(tls.certificate, tls.key).ssl_context()
+        await self.store.start()
+        self.store_address = await self.store.listen(HOST, 0, context)
+        self.rpc: grpc.aio.Server = rpc_server()
+        self.front.add_to(self.rpc)
+        if tls is None:
+            port = self.rpc.add_insecure_port(f"{HOST}:0")
+        else:
+            port = self.rpc.add_secure_port(f"{HOST}:0", ServerTls(tls.certificate, tls.key).grpc_credentials())
+        await self.rpc.start()
+        self.rpc_address = (HOST, port)
+        self.uri = f"{'tcp' if tls is None else 'tls'}://{HOST}:{port}"
+        self.rest = RestServer(self.api, HOST, 0, context, self.front.rest(self.api))
+        await self.rest.start()
+
+    @property
+    def addresses(self) -> Addresses:
+        return Addresses(f"{HOST}:{self.rpc_address[1]}", self.rest.uri.partition("://")[2])
+
+    async def begin(self) -> None:
+        """Run the controller."""
+        self.reach = Reach(
+            self.store,
+            f"{HOST}:{self.store_address[1]}",
+            lambda segment: self.cluster.store_address(container_of(segment, CONTAINERS)),
+            lambda: {self.cluster.store_address(number) for number in range(CONTAINERS)},
+            self.security.ssl_context(),
+        )
+        exchange: Callable[[Command], object] = self.reach
+        if self.tokens is not None:
+            exchange = with_token(self.reach, self.tokens.master())
+        self.controller = Controller(
+            exchange,  # type: ignore[arg-type]
+            endpoint_of=self.cluster.endpoint_of,
+            rpc_endpoint=self.rpc_address,
+        )
+        await self.controller.start()
+        self.front.active(self.controller)
+
+    async def end(self) -> None:
+        self.front.active(None)
+        if self.controller is not None:
+            controller, self.controller = self.controller, None
+            await controller.stop()
+            self.reach.close()
+
+    async def stop(self) -> None:
+        await self.end()
+        await self.front.close()
+        await self.rpc.stop(0)
+        await self.rest.stop()
+        await self.store.close()
+        if self.gate is not None:
+            self.gate.close()
+
+
+class Cluster:
+    """At first server `one` has the even containers, and so the controller."""
+
+    def __init__(self, folder: Path, guards: Guards) -> None:
+        self.folder, self.guards = folder, guards
+        self.chunks = ChunkStore.in_folder(folder / "tier2")
+        self.where = {number: ("one", "two")[number % 2] for number in range(CONTAINERS)}
+        self.moves = 0  # of the controller
+        self.servers: list[ServerOfCluster] = []
+        self.servers += [ServerOfCluster(self, name) for name in ("one", "two")]
+
+    @property
+    def one(self) -> ServerOfCluster:
+        return self.servers[0]
+
+    @property
+    def two(self) -> ServerOfCluster:
+        return self.servers[1]
+
+    @property
+    def active(self) -> ServerOfCluster:
+        return self.server_of(CONTROLLER_CONTAINER)
+
+    @property
+    def other(self) -> ServerOfCluster:
+        """The one that has not the active controller."""
+        return self.two if self.active is self.one else self.one
+
+    def parts(self, number: int) -> LocalParts:
+        return LocalParts(number, self.folder / f"container-{number}", self.chunks)
+
+    def server_of(self, number: int) -> ServerOfCluster:
+        return next(one for one in self.servers if one.name == self.where[number])
+
+    def store_address(self, number: int) -> str:
+        host, port = self.server_of(number).store_address
+        return f"{host}:{port}"
+
+    def endpoint_of(self, segment: str) -> tuple[str, int]:
+        return self.server_of(container_of(segment, CONTAINERS)).store_address
+
+    async def move(self, number: int, target: ServerOfCluster) -> None:
+        await self.server_of(number).store.give_up(number)
+        await target.store.take(self.parts(number))
+        self.where[number] = target.name
+
+    async def move_controller(self) -> None:
+        """To the other server; in between there is none."""
+        origin, target = self.active, self.other
+        for server in self.servers:
+            server.front.follow(None)
+        await origin.end()
+        await self.move(CONTROLLER_CONTAINER, target)
+        await target.begin()
+        self.tell()
+        self.moves += 1
+
+    def tell(self) -> None:
+        for server in self.servers:
+            server.front.follow(self.active.addresses)
+
+    def manager(self, server: ServerOfCluster, name: str | None = None) -> StreamManager:
+        trusted = self.guards.tls.authority if self.guards.tls is not None else None
+        credentials: Basic | None = user(name) if name is not None else None
+        return StreamManager(server.uri, credentials=credentials, trust_store=trusted)
+
+
+@asynccontextmanager
+async def cluster(folder: Path, guards: Guards | None = None) -> AsyncIterator[Cluster]:
+    made = Cluster(folder, guards or Guards())
+    for server in made.servers:
+        await server.start()
+    await made.active.begin()
+    made.tell()
+    try:
+        yield made
+    finally:
+        for server in made.servers:
+            await server.stop()

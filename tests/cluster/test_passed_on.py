@@ -1,0 +1,167 @@
+"""What of a call the server with the active controller gets, and what comes back: a real gRPC server in its place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from nadi.cluster.active import Addresses
+from nadi.cluster.front import Front
+from nadi.cluster.tokens import FORWARDED, ClusterKey
+from nadi.controller.grpc.server import Call, add_answers, rpc_server
+from nadi.limits import RPC_STREAMS_MAX
+from nadi.wire.rpc import controller_pb2 as pb
+from nadi.wire.rpc import externalscaler_pb2 as scaler
+from nadi.wire.rpc.service import path
+
+from .servers import SECRET
+
+pytestmark = pytest.mark.uvloop
+
+HOST = "127.0.0.1"
+KEY = ClusterKey(SECRET)
+Answer = Callable[[Call], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def front_before(answer: Answer) -> AsyncIterator[str]:
+    """The address of a server that passes everything on to one that answers so."""
+    async with AsyncExitStack() as parts:
+        active, passing = rpc_server(), rpc_server()
+        add_answers(active, answer)
+        front = Front(lambda segment: (HOST, 1), list, KEY)
+        front.add_to(passing)
+        ports = []
+        for server in (active, passing):
+            ports.append(server.add_insecure_port(f"{HOST}:0"))
+            await server.start()
+            parts.push_async_callback(server.stop, 0)
+        front.follow(Addresses(f"{HOST}:{ports[0]}"))
+        parts.push_async_callback(front.close)
+        yield f"{HOST}:{ports[1]}"
+
+
+def create_scope(channel: grpc.aio.Channel) -> Any:
+    """The call, whose request and reply are bytes."""
+    return channel.unary_unary(path("createScope"))
+
+
+async def test_the_request_and_who_asks_are_passed_on() -> None:
+    seen: list[Call] = []
+
+    async def answer(call: Call) -> Any:
+        seen.append(call)
+        return pb.CreateScopeStatus(status=2)
+
+    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+        request = pb.ScopeInfo(scope="sc").SerializeToString()
+        metadata = (("authorization", "Basic abc"), ("other", "x" * 20_000))
+        reply = await create_scope(channel)(request, metadata=metadata, timeout=7)
+        assert pb.CreateScopeStatus.FromString(reply).status == 2
+    (call,) = seen
+    assert call.raw == request
+    told = dict(call.invocation_metadata())
+    assert told["authorization"] == "Basic abc"
+    assert "other" not in told
+    peer = KEY.proven(told[FORWARDED])
+    assert peer is not None
+    assert peer.startswith(f"ipv4:{HOST}:")
+    left_s = call.time_remaining()
+    assert left_s is not None
+    assert 4 < left_s <= 7
+
+
+async def test_who_asks_is_believed_to_servers_of_the_cluster_only() -> None:
+    peers: list[str] = []
+
+    async def answer(call: Call) -> Any:
+        peers.append(call.peer())
+        return b""
+
+    async with asyncio.timeout(20), AsyncExitStack() as parts:
+        front = Front(lambda segment: (HOST, 1), list, KEY)
+        server = rpc_server()
+        add_answers(server, answer, front.peer_of)
+        port = server.add_insecure_port(f"{HOST}:0")
+        await server.start()
+        parts.push_async_callback(server.stop, 0)
+        async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+            for proof in (KEY.proof("ipv4:10.0.0.7:1"), ClusterKey(bytes(32)).proof("ipv4:10.0.0.7:1"), "nonsense"):
+                await create_scope(channel)(b"", metadata=((FORWARDED, proof),))
+    assert peers[0] == "ipv4:10.0.0.7:1"
+    assert all(peer.startswith(f"ipv4:{HOST}:") for peer in peers[1:])
+
+
+async def test_large_answers_and_requests_pass() -> None:
+    large = bytes(range(256)) * (40 << 10)  # 10 MiB
+
+    async def answer(call: Call) -> Any:
+        return large if len(call.raw) == 2_000_000 else b"small"
+
+    async with asyncio.timeout(30), front_before(answer) as address:
+        options = [("grpc.max_receive_message_length", -1)]
+        async with grpc.aio.insecure_channel(address, options) as channel:
+            assert await create_scope(channel)(bytes(2_000_000)) == large
+
+
+async def test_a_deadline_ends_the_call_there_too() -> None:
+    ended = asyncio.Event()
+
+    async def answer(call: Call) -> Any:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await create_scope(channel)(b"", timeout=0.3)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await ended.wait()
+        ended.clear()
+        waiting = create_scope(channel)(b"")
+        await asyncio.sleep(0.2)
+        waiting.cancel()  # as when a client leaves
+        await ended.wait()
+
+
+async def test_more_calls_than_one_connection_carries_are_passed_on() -> None:
+    count, under_way, all_there = 2 * RPC_STREAMS_MAX + 50, 0, asyncio.Event()
+
+    async def answer(call: Call) -> Any:
+        nonlocal under_way
+        under_way += 1
+        if under_way == count:
+            all_there.set()
+        await all_there.wait()
+        return b"done"
+
+    async with asyncio.timeout(30), front_before(answer) as address, AsyncExitStack() as parts:
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [
+            await parts.enter_async_context(grpc.aio.insecure_channel(address, own))
+            for _ in range(-(-count // RPC_STREAMS_MAX))
+        ]
+        calls = [create_scope(channels[number // RPC_STREAMS_MAX])(b"") for number in range(count)]
+        assert await asyncio.gather(*calls) == [b"done"] * count
+
+
+async def test_each_reply_of_a_watch_is_passed_on_when_it_comes() -> None:
+    more = asyncio.Event()
+
+    async def answer(call: Call) -> Any:
+        for active in (False, True):
+            await call.write(scaler.IsActiveResponse(result=active))
+            await more.wait()
+
+    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+        replies = aiter(channel.unary_stream(path("StreamIsActive"))(b""))
+        assert scaler.IsActiveResponse.FromString(await anext(replies)).result is False
+        more.set()
+        assert scaler.IsActiveResponse.FromString(await anext(replies)).result is True
+        assert [reply async for reply in replies] == []
