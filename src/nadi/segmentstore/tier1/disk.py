@@ -17,6 +17,9 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from nadi.fsync import is_no_room as is_no_room
+from nadi.fsync import sync_folder as sync_folder
+from nadi.fsync import write_all as write_all
 from nadi.limits import DISK_KEPT_FREE_BYTES, DISK_KEPT_FREE_PART, MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 
@@ -61,15 +64,6 @@ def open_for_reading(path: Path) -> int:
     return fd
 
 
-def write_all(fd: int, data: memoryview, offset: int) -> None:
-    done = 0
-    while done < len(data):
-        count = os.pwrite(fd, data[done:], offset + done)
-        if count <= 0:
-            raise OSError(errno.EIO, "the disk took no bytes")
-        done += count
-
-
 def write_zeros(fd: int, size_bytes: int, pause: Callable[[], object] = lambda: None) -> None:
     """Fill a new file, so that later writes allocate nothing (fallocate leaves slow, unwritten extents).
 
@@ -111,20 +105,6 @@ def free_name(path: Path) -> Path:
         count += 1
         free = path.with_name(f"{path.name}-{count}")
     return free
-
-
-def is_no_room(error: object) -> bool:
-    """Whether that is the error of a full disk."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make created, renamed and deleted names in `folder` durable."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def replace_file(path: Path, content: bytes) -> None:

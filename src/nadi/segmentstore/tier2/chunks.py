@@ -13,18 +13,17 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import obstore
 from obstore.exceptions import AlreadyExistsError
-from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
+from obstore.store import LocalStore, ObjectStore
 
-from nadi.errors import InvalidArgumentError, NotFoundError, StorageFullError, UnavailableError
+from nadi.engines.urls import REMOTE, folder_of, remote_store
+from nadi.errors import NotFoundError, StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.reserve import FULL_BELOW_BYTES, free_bytes
 from nadi.segmentstore.tier1.disk import is_no_room, sync_folder
@@ -33,15 +32,11 @@ from nadi.segmentstore.tier2.checksums import BLOCK_BYTES, damaged_blocks
 from nadi.segmentstore.tier2.description import ChunkDescription
 from nadi.wire.fields import Buffer
 
-if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
-
 log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
 _MARK, _MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
-_REMOTE = ("s3", "gs", "az")
-_RETRIES: RetryConfig = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}  # then the caller gets the error
+_RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
 
 
 class DiskReadError(UnavailableError):
@@ -76,23 +71,10 @@ class ChunkStore:
         >>> ChunkStore.from_url("memory:///").room_bytes() > 0
         True
         """
-        parts = urlsplit(url)
-        if parts.scheme == "file":
-            if parts.netloc or not parts.path or config:
-                raise InvalidArgumentError(f"{url}: a folder is file:///path, and takes no configuration")
-            return cls.in_folder(Path(url2pathname(parts.path)))
-        if parts.scheme == "memory":
-            return cls(MemoryStore(), None)
-        if parts.scheme not in _REMOTE:
-            raise InvalidArgumentError(f"{url}: a store is file://, {', '.join(f'{name}://' for name in _REMOTE)}")
-        client: ClientConfig = {"connect_timeout": "5s", "timeout": "30s"}
-        if config.get("endpoint", "").startswith("http:"):
-            client["allow_http"] = True
-        try:
-            store: ObjectStore = from_url(url, config=config, client_options=client, retry_config=_RETRIES)  # type: ignore[call-overload]
-        except Exception as error:
-            raise InvalidArgumentError(f"{url}: {_in_a_line(error)}") from error
-        return cls(store, None, url=url)
+        folder = folder_of(url, **config)
+        if folder is not None:
+            return cls.in_folder(folder)
+        return cls(remote_store(url, retries=_RETRIES, timeout_s=_TIMEOUT_S, **config).store, None, url=url)
 
     @classmethod
     async def marked(cls, url: str, mark: str) -> ChunkStore:
@@ -290,7 +272,7 @@ class ChunkStore:
 def _may_be_here(url: str) -> bool:
     """Whether a store may be found there by this process: a folder that it has, or one that is elsewhere."""
     parts = urlsplit(url)
-    return parts.scheme in _REMOTE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())
+    return parts.scheme in REMOTE or (parts.scheme == "file" and Path(url2pathname(parts.path)).is_dir())
 
 
 def _in_a_line(error: Exception) -> str:

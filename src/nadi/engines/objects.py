@@ -1,0 +1,192 @@
+"""An object store as engine and registry, through `obstore`: S3, GCS, Azure, and memory for tests.
+
+Nothing is tried again here, for a second try would meet the first one's object and be told that it exists: that is
+for the caller, who reads what is there. `obstore` reports a 409, where nothing was stored, as existing, too.
+
+A registry's versions are etags, which all stores list. GCS compares generations instead, which its listings don't have:
+there a compare-and-set first asks which generation has the etag. Only a replacement by equal bytes keeps an etag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+from nadi.engines.failures import FOREIGN, RefusedError, asked, is_no_bucket, told
+from nadi.engines.names import check_name
+from nadi.engines.registry import Entry
+from nadi.engines.urls import RemoteStore
+from nadi.errors import UnavailableError
+from nadi.wire.fields import Buffer
+
+if TYPE_CHECKING:
+    from obstore import GetResult, ObjectMeta, PutMode, PutResult
+
+T = TypeVar("T")
+TIMEOUT_S = 10  # of a request: a frame of 4 MiB has 400 KiB/s
+_DELETES_AT_ONCE = 10  # where each is a request of its own
+_BULK = 1_000  # names in one of S3's requests
+_PAGE = 1_000
+
+
+class _Objects:
+    """What engine and registry have in common."""
+
+    def __init__(self, remote: RemoteStore) -> None:
+        self._store, self._scheme, self._secrets = remote
+
+    async def _put(self, name: str, body: Buffer | Iterator[Buffer], mode: PutMode) -> PutResult | None:
+        """None: its condition refuses it."""
+        check_name(name)
+        try:
+            return await obstore.put_async(self._store, name, body, mode=mode, use_multipart=False)
+        except FOREIGN as error:
+            if mode != "overwrite" and isinstance(error, (AlreadyExistsError, PreconditionError)):
+                return None
+            problem = told(f"store {name}", error, self._secrets)
+        raise problem
+
+    async def _found(self, name: str, work: Awaitable[T]) -> T | None:
+        """What is read; None if it isn't there."""
+        try:
+            return await work
+        except FOREIGN as error:
+            if isinstance(error, FileNotFoundError) and not is_no_bucket(error):
+                return None
+            problem = told(f"read {name}", error, self._secrets)
+        raise problem
+
+    async def _get(self, name: str) -> GetResult | None:
+        check_name(name)
+        return await self._found(name, obstore.get_async(self._store, name))
+
+    async def _meta(self, name: str) -> ObjectMeta | None:
+        return await self._found(name, obstore.head_async(self._store, name))
+
+    async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectMeta]]:
+        pages = obstore.list(self._store, prefix.rstrip("/") or None, chunk_size=_PAGE).__aiter__()
+        while True:
+            try:
+                page = await anext(pages)
+            except StopAsyncIteration:
+                return
+            except FOREIGN as error:
+                problem = told(f"list {prefix}", error, self._secrets)
+                break
+            yield page
+        raise problem
+
+    async def _delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            check_name(name)
+        if self._scheme == "s3":
+            for first in range(0, len(names), _BULK):
+                batch = list(names[first : first + _BULK])
+                await asked(f"delete {batch[0]}", obstore.delete_async(self._store, batch), self._secrets)
+            return
+        for first in range(0, len(names), _DELETES_AT_ONCE):
+            results = await asyncio.gather(
+                *(self._delete_one(name) for name in names[first : first + _DELETES_AT_ONCE]), return_exceptions=True
+            )
+            for failed in results:
+                if failed is not None:
+                    raise failed
+
+    async def _delete_one(self, name: str) -> None:
+        await self._found(name, obstore.delete_async(self._store, name))
+
+
+class ObjectEngine(_Objects):
+    """A `LogEngine` over an object store."""
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        # an iterator: obstore puts them together in a thread of its own, while the loop continues
+        return await self._put(name, iter(parts), "create") is not None
+
+    async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
+        if position == 0 and length is None:
+            found = await self._get(name)
+            return None if found is None else await asked(f"read {name}", _bytes_of(found), self._secrets)
+        check_name(name)
+        try:
+            if length is None:
+                rest = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
+                return memoryview(await rest.bytes_async())
+            if length > 0:
+                return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
+        except FOREIGN as error:
+            if isinstance(error, FileNotFoundError) and not is_no_bucket(error):
+                return None
+            problem: UnavailableError | None = told(f"read {name}", error, self._secrets)
+        else:
+            problem = None
+        meta = await self._meta(name)  # a range that begins past its end is an error to all stores, each with its own
+        if meta is None or meta["size"] <= position or problem is None:
+            return None if meta is None else memoryview(b"")
+        raise problem
+
+    async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
+        async for page in self._pages(prefix):
+            yield {meta["path"]: meta["size"] for meta in page}
+
+    async def delete(self, names: Sequence[str]) -> None:
+        await self._delete(names)
+
+    async def close(self) -> None:
+        """`obstore` closes its connections by itself."""
+
+
+class ObjectRegistry(_Objects):
+    """A `Registry` over an object store."""
+
+    async def get(self, name: str) -> Entry | None:
+        found = await self._get(name)
+        if found is None:
+            return None
+        version = _version(name, found.meta["e_tag"])
+        return Entry(bytes(await asked(f"read {name}", _bytes_of(found), self._secrets)), version)
+
+    async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
+        mode: PutMode | None = "create"
+        if version is not None:
+            mode = await self._condition(name, version)
+        if mode is None:
+            return None
+        stored = await self._put(name, value, mode)
+        return None if stored is None else _version(name, stored["e_tag"])
+
+    async def _condition(self, name: str, version: str) -> PutMode | None:
+        """None: it has another version by now."""
+        if self._scheme != "gs":
+            return {"e_tag": f'"{version}"'}
+        check_name(name)
+        meta = await self._meta(name)
+        if meta is None or _version(name, meta["e_tag"]) != version:
+            return None
+        return {"e_tag": meta["e_tag"], "version": meta["version"]}
+
+    async def put(self, name: str, value: bytes) -> str:
+        stored = await self._put(name, value, "overwrite")
+        assert stored is not None  # there was no condition
+        return _version(name, stored["e_tag"])
+
+    async def list(self, folder: str) -> dict[str, str]:
+        return {meta["path"]: _version(folder, meta["e_tag"]) async for page in self._pages(folder) for meta in page}
+
+    async def delete(self, name: str) -> None:
+        await self._delete([name])
+
+
+async def _bytes_of(found: GetResult) -> memoryview:
+    return memoryview(await found.bytes_async())
+
+
+def _version(name: str, e_tag: str | None) -> str:
+    """The etag as all answers have it: Azure's listings leave out the quotes."""
+    if not e_tag:
+        raise RefusedError(f"the object store sent no ETag for {name}: conditions need them; use another store")
+    return e_tag.strip('"')

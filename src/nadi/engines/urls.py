@@ -1,0 +1,77 @@
+"""An object store from its URL: one home for what a URL may be, and for how a store is reached."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from obstore.store import MemoryStore, ObjectStore, from_url
+
+from nadi.engines.failures import secrets_of, without_secrets
+from nadi.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+REMOTE = ("s3", "gs", "az")
+_CONNECT_TIMEOUT = "5s"
+_RETRY_TIMEOUT = timedelta(seconds=30)
+
+
+class RemoteStore(NamedTuple):
+    """secrets: what no text may have. scheme: s3, gs, az or memory."""
+
+    store: ObjectStore
+    scheme: str
+    secrets: tuple[str, ...]
+
+
+def folder_of(url: str, **config: str) -> Path | None:
+    """The folder of `file:///folder`; None for other stores.
+
+    InvalidArgumentError: it is no URL of a store.
+
+    >>> folder_of("file:///data/tier2")
+    PosixPath('/data/tier2')
+    """
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None or parts.query:
+        raise InvalidArgumentError(
+            f"{parts.scheme}://…: a store's URL has no credentials and no query: set its environment variables"
+        )
+    if parts.scheme != "file":
+        if parts.scheme not in (*REMOTE, "memory"):
+            raise InvalidArgumentError(f"{url}: a store is file://, {', '.join(f'{name}://' for name in REMOTE)}")
+        return None
+    if parts.netloc or not parts.path or config:
+        raise InvalidArgumentError(f"{url}: a folder is file:///path, and takes no configuration")
+    return Path(url2pathname(parts.path))
+
+
+def remote_store(url: str, *, retries: int, timeout_s: int, **config: str) -> RemoteStore:
+    """The store at `s3://bucket/prefix`, `gs://…`, `az://…`, or an empty one for `memory:///`.
+
+    retries: by `obstore`; 0 where it matters whether a put that is refused was one's own. timeout_s: of a request.
+    config: such as `endpoint` or `access_key_id`, beside what its environment variables say.
+    InvalidArgumentError: it isn't such a URL, or the configuration lacks something.
+    """
+    if folder_of(url, **config) is not None:
+        raise InvalidArgumentError(f"{url}: it is a folder")
+    scheme = urlsplit(url).scheme
+    if scheme == "memory":
+        return RemoteStore(MemoryStore(), scheme, ())
+    client: ClientConfig = {"connect_timeout": _CONNECT_TIMEOUT, "timeout": f"{timeout_s}s"}
+    retry: RetryConfig = {"max_retries": retries, "retry_timeout": _RETRY_TIMEOUT}
+    if config.get("endpoint", "").startswith("http:"):
+        client["allow_http"] = True
+    secrets = secrets_of(config)
+    try:
+        store: ObjectStore = from_url(url, config=config, client_options=client, retry_config=retry)  # type: ignore[call-overload]
+    except Exception as error:  # obstore raises whatever the configuration's parser does
+        problem = InvalidArgumentError(f"{url}: {without_secrets(str(error), secrets)}")
+    else:
+        return RemoteStore(store, scheme, secrets)
+    raise problem  # here, so that it has no context: its text may have credentials

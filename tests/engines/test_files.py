@@ -1,0 +1,166 @@
+"""A folder as engine and registry, where it differs from a store: killed and stopped processes, and full disks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nadi.engines import folder as folders
+from nadi.engines.failures import RefusedError
+from nadi.engines.files import open_files
+from nadi.errors import StorageFullError, UnavailableError
+from nadi.runtime import REAL
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from nadi.engines.files import open_files
+from nadi.runtime import REAL
+
+async def main():
+    engine, registry = await open_files(Path(sys.argv[1]), REAL)
+    first, entry = int(sys.argv[2]), await registry.get("counter")
+    version = entry.version if entry else None
+    for number in range(first, first + 100_000):
+        body = b"%d " % number * 3_000
+        assert await engine.create(f"log/0/{number // 50}/{number}", [body[:5], body[5:]])
+        version = await registry.compare_and_set("counter", body, version)
+        assert version is not None
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def start(folder: Path, first: int) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), str(first)], stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+
+
+def lines_of(writer: subprocess.Popen[str]) -> Iterator[int]:
+    assert writer.stdout is not None
+    return map(int, writer.stdout)
+
+
+async def test_one_that_is_killed_leaves_the_old_or_the_new_and_nothing_else(tmp_path: Path) -> None:
+    acknowledged, first, chance = set(), 0, random.Random(7)
+    for _ in range(6):
+        writer = start(tmp_path, first)
+        numbers = lines_of(writer)
+        for _ in range(chance.randrange(1, 60)):
+            acknowledged.add(next(numbers))
+        await asyncio.sleep(chance.random() * 0.003)
+        writer.send_signal(signal.SIGKILL)
+        acknowledged.update(numbers)
+        writer.wait()
+        assert writer.stdout is not None
+        writer.stdout.close()
+        engine, registry = await open_files(tmp_path, REAL)
+        left = [path for path in (tmp_path / ".nadi").iterdir() if path.name not in ("lock", "locks")]
+        assert len(left) == 1  # of this process
+        found: dict[str, int] = {}
+        async for page in engine.listed("log"):
+            found |= page
+        numbers_found = {int(name.rpartition("/")[2]) for name in found}
+        assert acknowledged <= numbers_found
+        for number in numbers_found:
+            body = await engine.get(f"log/0/{number // 50}/{number}")
+            assert body is not None
+            assert bytes(body) == b"%d " % number * 3_000
+        entry = await registry.get("counter")
+        assert entry is not None
+        counter = int(entry.value.split()[0])
+        assert entry.value == b"%d " % counter * 3_000
+        assert max(acknowledged) <= counter <= max(numbers_found)
+        first = max(numbers_found) + 1
+        await engine.close()
+    assert [path.parent.name for path in (tmp_path / ".nadi").glob("*/*")] == ["locks"]
+
+
+async def test_unfinished_files_of_those_that_live_are_left_alone(tmp_path: Path) -> None:
+    one, _ = await open_files(tmp_path, REAL)
+    folder = next(path for path in (tmp_path / ".nadi").iterdir() if len(path.name) == 32)
+    (folder / "unfinished").write_bytes(b"half")
+    other, _ = await open_files(tmp_path, REAL)
+    assert (folder / "unfinished").exists()
+    await one.close()
+    await one.close()
+    assert not folder.exists()
+    assert await other.create("a/b", [b"x"])
+    await other.close()
+
+
+async def test_a_stopped_process_that_is_setting_a_value_is_not_waited_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_LOCK_WAIT_S", 0.2)
+    engine, registry = await open_files(tmp_path, REAL)
+    version = await registry.put("servers/a", b"1")
+    stopped = folders.Folder(tmp_path, REAL)
+    with stopped.setting("servers/a"):
+        with pytest.raises(UnavailableError, match="is it stopped"):
+            await registry.compare_and_set("servers/a", b"2", version)
+        entry = await registry.get("servers/a")
+        assert entry is not None
+        assert entry.value == b"1"
+    assert await registry.compare_and_set("servers/a", b"2", version) is not None
+    stopped.close()
+    await engine.close()
+
+
+async def test_equal_values_have_versions_of_their_own(tmp_path: Path) -> None:
+    engine, registry = await open_files(tmp_path, REAL)
+    first = await registry.put("a", b"same")
+    second = await registry.put("a", b"same")
+    assert await registry.compare_and_set("a", b"same", first) is None
+    assert await registry.compare_and_set("a", b"same", second) is not None
+    await engine.close()
+
+
+async def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, registry = await open_files(tmp_path, REAL)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(folders, "write_all", full)
+    with pytest.raises(StorageFullError, match="free space"):
+        await engine.create("log/1", [b"x"])
+    with pytest.raises(StorageFullError, match="free space"):
+        await registry.put("a", b"x")
+    monkeypatch.undo()
+    assert await engine.get("log/1") is None
+    assert await engine.create("log/1", [b"x"])
+    assert len(list((tmp_path / ".nadi").glob("*/*"))) == 1  # its lock
+    await engine.close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+async def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o500)
+    with pytest.raises(RefusedError, match="doesn't let this server open"):
+        await open_files(tmp_path / "store", REAL)
+    os.chmod(tmp_path, 0o700)
+
+
+async def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(UnavailableError, match="can't open"):
+        await open_files(tmp_path / "store", REAL)
+    engine, registry = await open_files(tmp_path / "other", REAL)
+    assert await engine.create("a", [b"x"])
+    assert await engine.get("a/b") is None
+    with pytest.raises(UnavailableError, match="can't store a/b"):
+        await engine.create("a/b", [b"x"])
+    await engine.delete(["a/b"])
+    assert await registry.get("a/b") is None
+    await engine.close()

@@ -1,0 +1,167 @@
+"""The kinds of engines and registries that one suite holds to the same: a new kind adds itself to `KINDS`.
+
+Each opens as a context in the test's loop; `open` of it is called once for each process that uses the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from obstore.store import GCSStore, MemoryStore
+
+from nadi.engines.engine import LogEngine
+from nadi.engines.files import open_files
+from nadi.engines.objects import ObjectEngine, ObjectRegistry
+from nadi.engines.opening import open_engines
+from nadi.engines.registry import Entry, Registry
+from nadi.engines.urls import RemoteStore
+from nadi.errors import UnavailableError
+from nadi.runtime import REAL
+from tests.support.fake_s3 import FakeS3, Faults
+
+T = TypeVar("T")
+Engines = tuple[LogEngine, Registry]
+MOST_TRIES = 200
+LATE_S = 0.1  # until a write that got no answer is carried out at the latest
+
+
+class Opener(Protocol):
+    async def __call__(self) -> Engines: ...
+
+
+@contextlib.asynccontextmanager
+async def memory(_: Path) -> AsyncIterator[Opener]:
+    remote = RemoteStore(MemoryStore(), "memory", ())
+
+    async def opened() -> Engines:
+        return ObjectEngine(remote), ObjectRegistry(remote)
+
+    yield opened
+
+
+@contextlib.asynccontextmanager
+async def files(folder: Path) -> AsyncIterator[Opener]:
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def opened() -> Engines:
+            engine, registry = await open_files(folder / "store", REAL)
+            stack.push_async_callback(engine.close)
+            return engine, registry
+
+        yield opened
+
+
+def s3(faults: Callable[[], Faults]) -> Callable[[Path], AbstractAsyncContextManager[Opener]]:
+    @contextlib.asynccontextmanager
+    async def kind(_: Path) -> AsyncIterator[Opener]:
+        async with FakeS3(faults=faults()) as server:
+
+            async def opened() -> Engines:
+                return await open_engines("s3://bucket/a/prefix", REAL, **server.config())
+
+            yield opened
+
+    return kind
+
+
+@contextlib.asynccontextmanager
+async def google(_: Path) -> AsyncIterator[Opener]:
+    async with FakeS3(faults=odd()) as server:
+
+        async def opened() -> Engines:
+            remote = RemoteStore(google_store(server), "gs", ())
+            return ObjectEngine(remote), ObjectRegistry(remote)
+
+        yield opened
+
+
+def google_store(server: FakeS3) -> GCSStore:
+    account = {"gcs_base_url": server.endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+    return GCSStore(
+        "bucket",
+        prefix="a/prefix",
+        service_account_key=json.dumps(account | {"private_key_id": ""}),
+        client_options={"allow_http": True},
+        retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=10)},
+    )
+
+
+def odd() -> Faults:
+    return Faults(lists_unordered=True, lists_late_s=0.2, page=7)
+
+
+def faulty() -> Faults:
+    return Faults(
+        conflict=0.1, slow_down=0.05, lost_requests=0.05, lost_answers=0.05, late_puts=0.05, late_s=LATE_S, page=7
+    )
+
+
+KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {
+    "memory": memory,
+    "files": files,
+    "s3": s3(odd),
+    "s3 with faults": s3(faulty),
+    "google": google,
+}
+
+
+async def known(work: Callable[[], Awaitable[T]]) -> T:
+    """What may be repeated, until there is an answer."""
+    for left in reversed(range(MOST_TRIES)):
+        try:
+            return await work()
+        except UnavailableError:
+            if not left:
+                raise
+        await REAL.sleep(0.005)
+    raise AssertionError
+
+
+async def written(work: Callable[[], Awaitable[T]]) -> T:
+    """As `known`, for what may not be carried out after the next."""
+    for _ in range(MOST_TRIES):
+        try:
+            return await work()
+        except UnavailableError:
+            await late_writes()
+    raise AssertionError("never an answer")
+
+
+async def late_writes() -> None:
+    """Wait for all that may still be stored: what is deleted before that comes back."""
+    await REAL.sleep(LATE_S + 0.05)
+
+
+async def created(engine: LogEngine, name: str, body: bytes) -> bool:
+    """Whether `body`, which nobody else stores, is what the name has, by the rule for unknown outcomes."""
+    for _ in range(MOST_TRIES):
+        with contextlib.suppress(UnavailableError):
+            if await engine.create(name, [body]):
+                return True
+            found = await known(lambda: engine.get(name))
+            if found is not None:
+                return bytes(found) == body
+        await REAL.sleep(0.005)
+    raise AssertionError("never an answer")
+
+
+async def was_set(registry: Registry, name: str, value: bytes, version: str | None) -> Entry | None:
+    """What the name has if it is `value`, which nobody else sets, by the rule for unknown outcomes."""
+    for _ in range(MOST_TRIES):
+        with contextlib.suppress(UnavailableError):
+            stored = await registry.compare_and_set(name, value, version)
+            if stored is not None:
+                return Entry(value, stored)
+        entry = await known(lambda: registry.get(name))
+        if entry is not None and entry.value == value:
+            return entry
+        if (entry.version if entry else None) != version:
+            return None
+        await REAL.sleep(0.005)
+    raise AssertionError("never an answer")
