@@ -166,11 +166,15 @@ class MemoryParts:
         self.number = number
         self.snapshots = Snapshotter(number, folder, chunks, runtime)
         self.rebuilt = ""
+        self.looks_for_chunks = True
         self.may_be_sealed = False
         self._folder, self._open_log, self._chunks, self._runtime = folder, open_log, chunks, runtime
         self._metadata: Metadata | None = None
 
     def is_owned(self) -> bool:
+        return True
+
+    def may_answer(self) -> bool:
         return True
 
     async def open(self) -> Opened:

@@ -50,6 +50,9 @@ def _nothing_stored() -> Metadata:
 class _NoParts:
     number = 0
 
+    def may_answer(self) -> bool:
+        return True
+
 
 class MemoryContainer(Container):
     """Takes each request at once, and keeps all in memory."""

@@ -72,6 +72,8 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._closely: asyncio.Task[None] | None = None
         self._affirmed = 1
+        self._counted: dict[int, int] = {}  # bytes logged by each container, when that was last told
+        self._counted_at = runtime.monotonic()
         self._stopping = False
         self._complaints = Complaints(log, "%s, and it tries again")
 
@@ -114,7 +116,11 @@ class Keeper:
 
     def load(self) -> Load:
         """What this server tells the others of its work."""
-        return Load(len(self._parts), self._store.bytes_per_s)
+        now, counted = self._runtime.monotonic(), self._counted
+        logged = {container.number: container.checkpoints.logged_bytes for container in self._store.containers}
+        more = sum(max(0, size - counted.get(number, size)) for number, size in logged.items())
+        passed_s, self._counted_at, self._counted = now - self._counted_at, now, logged
+        return Load(len(self._parts), more / passed_s if passed_s > 0 else 0.0)
 
     def lost(self, number: int) -> None:
         """The store has dropped a container that another server has claimed."""

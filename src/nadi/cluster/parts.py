@@ -40,6 +40,7 @@ class ClusterParts:
     """
 
     may_be_sealed = False
+    looks_for_chunks = False  # that takes long over a network, and whoever reads one learns whether it is there
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class ClusterParts:
     async def _state(self, record: ContainerRecord) -> Metadata:
         """The state of the record's snapshot, in a folder of this claim's own."""
         in_thread = self._runtime.in_thread
-        folder = self._folder / f"state-{record.epoch}"
+        folder = self._folder / "state"
         await in_thread(_emptied, self._folder, folder)
         if record.snapshot is not None:
             await snapshots.restore(self._chunks, record.snapshot, folder, durable=False)
@@ -143,7 +144,7 @@ class ClusterParts:
         await self._runtime.in_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def inspect_state(self) -> tuple[str, int]:
-        file = self._folder / f"state-{self.epoch}" / statecheck.STATE_FILE
+        file = self._folder / "state" / statecheck.STATE_FILE
         inspected = await self._runtime.in_thread(statecheck.inspect_file, file, self.number)
         return inspected.damage, file.stat().st_size
 

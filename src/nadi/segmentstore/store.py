@@ -117,7 +117,8 @@ class SegmentStore:
 
     def _container(self, parts: ContainerParts) -> Container:
         container = Container(parts, self._cache, self._runtime)
-        container.on_opened = partial(inventory.take, container, self._chunks)
+        if parts.looks_for_chunks:
+            container.on_opened = partial(inventory.take, container, self._chunks)
         container.on_taken = self.taken.set if self._on_lost is None else partial(self._lost, container)
         return container
 
@@ -180,6 +181,12 @@ class SegmentStore:
         await self._writers.pop(number).stop()
         container.give_up(owner)
         await self._part_with(container, owner)
+
+    async def bring_up_to_date(self, number: int) -> None:
+        """Have a container's state stored as it is now, so that giving it up leaves little to do; try for a while."""
+        container = next((one for one in self.containers if one.number == number), None)
+        if container is not None:
+            await container.checkpoints.bring_up_to_date()
 
     async def drop(self, number: int) -> None:
         """End a container that is another server's, or may be: when this returns, its parts are closed.

@@ -7,11 +7,16 @@ import logging
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from nadi.errors import DataFolderTakenError, InvalidArgumentError, NadiError
 from nadi.standalone.embedded import ERROR_KINDS, Ready, Settings
+
+if TYPE_CHECKING:
+    from nadi.standalone.clustered import ClusterServer
+    from nadi.standalone.server import Server
 
 
 def _say(ready: Ready) -> None:
@@ -20,7 +25,7 @@ def _say(ready: Ready) -> None:
 
 
 async def _serve(folder: str, settings: Settings) -> None:
-    from nadi.standalone.server import Server, serve
+    from nadi.standalone.server import serve
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -31,8 +36,24 @@ async def _serve(folder: str, settings: Settings) -> None:
             stop.set()
 
     loop.add_reader(0, parent_spoke)
-    server = Server(folder, store_port=0, **msgspec.structs.asdict(settings))
-    await serve(server, lambda s: _say(Ready(s.controller_uri, *s.store_address, s.rest_uri)), stop)
+    await serve(_server(folder, settings), lambda s: _say(Ready(s.controller_uri, *s.store_address, s.rest_uri)), stop)
+
+
+def _server(folder: str, settings: Settings) -> Server | ClusterServer:
+    if not settings.store:
+        from nadi.standalone.server import Server
+
+        return Server(folder, store_port=0, **settings.server())
+    from nadi.standalone.clustered import ClusterServer
+
+    return ClusterServer(
+        settings.store,
+        options=settings.store_options,
+        profile=settings.profile,
+        cache=folder,
+        store_port=0,
+        **settings.server(),
+    )
 
 
 def _take_environment() -> None:
@@ -52,9 +73,10 @@ def main() -> int:
     folder, settings = sys.argv[1], msgspec.json.decode(sys.argv[2], type=Settings)
     try:
         _take_environment()
-        from nadi.segmentstore.state.file.check import look_ahead
+        if not settings.store:
+            from nadi.segmentstore.state.file.check import look_ahead
 
-        look_ahead(Path(folder))
+            look_ahead(Path(folder))
         import uvloop
 
         uvloop.run(_serve(folder, settings))

@@ -102,6 +102,10 @@ class ClusterServer:
         self.rest_uri = ""
         self.id = runtime.unique()[:16]
 
+    @property
+    def where(self) -> str:
+        return self.url
+
     # --- life ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:

@@ -15,20 +15,27 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from nadi.defaults import DEFAULT_HOST, DEFAULT_SCALING
-from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, StorageFullError, UnavailableError
+from nadi.errors import DataFolderError, InvalidArgumentError, RequestTimeoutError, StorageFullError, StoreError, UnavailableError
 from nadi.standalone.security import ServerSecurity
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-ERROR_KINDS = {"folder": DataFolderError, "full": StorageFullError, "argument": InvalidArgumentError}  # of a start
+ERROR_KINDS = {  # of a start
+    "folder": DataFolderError,
+    "full": StorageFullError,
+    "argument": InvalidArgumentError,
+    "store": StoreError,
+}
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The settings of `Server`, as passed to the child: after the folder, whose name need not be text."""
+    """The settings of `Server`, as passed to the child: after the folder, whose name need not be text. store: the URL
+    of a cluster's; then those of `ClusterServer`, and the folder is its cache."""
 
     host: str
     controller_port: int
@@ -37,6 +44,16 @@ class Settings(msgspec.Struct, frozen=True):
     advertised_host: str | None
     security: ServerSecurity
     scaling: str = DEFAULT_SCALING
+    store: str = ""
+    store_options: dict[str, str] = {}
+    profile: str | None = None
+
+    def server(self) -> dict[str, Any]:
+        """The arguments of `Server`."""
+        arguments = msgspec.structs.asdict(self)
+        for name in ("store", "store_options", "profile"):
+            del arguments[name]
+        return arguments
 
 
 class Ready(msgspec.Struct):
@@ -147,6 +164,9 @@ def embedded(
     advertised_host: str | None = None,
     security: ServerSecurity | None = None,
     scaling: str = DEFAULT_SCALING,
+    store: str = "",
+    store_options: Mapping[str, str] | None = None,
+    profile: str | None = None,
 ) -> EmbeddedServer:
     """Start a server in a child process and wait until it takes clients.
 
@@ -154,7 +174,9 @@ def embedded(
     0 for any free one. rest_port: the REST interface's; None is no REST. containers: of a new folder, 1 if
     not given. environment: variables for the server's process. host: where to listen; advertised_host:
     what clients are told, if not that. security: TLS and who may log in. scaling: how streams with a scaling policy
-    follow their load, "classic" (Pravega's rules, within ten minutes) or "fast" (within seconds).
+    follow their load, "classic" (Pravega's rules, within ten minutes) or "fast" (within seconds). store: the URL of the
+    store that a cluster shares (docs/cluster.md): the server is one of its, and `folder` a copy that nobody needs.
+    store_options: of it, such as `endpoint`. profile: how long its acknowledgements may take, for how few puts.
     Raises DataFolderError, StorageFullError, InvalidArgumentError, UnavailableError, RequestTimeoutError.
 
     >>> import tempfile
@@ -164,6 +186,15 @@ def embedded(
     """
     path = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="nadi-"))
     settings = Settings(
-        host, port, rest_port, containers or None, advertised_host or None, security or ServerSecurity(), scaling
+        host,
+        port,
+        rest_port,
+        containers or None,
+        advertised_host or None,
+        security or ServerSecurity(),
+        scaling,
+        store,
+        dict(store_options or {}),
+        profile,
     )
     return EmbeddedServer(path, settings, timeout_s=timeout_s, environment=environment)

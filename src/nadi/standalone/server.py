@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nadi.access.listener import raise_file_limit
 from nadi.access.tls import ServerTls
@@ -78,6 +78,10 @@ class Server:
         self._rest: RestServer | None = None
         self._api: Api | None = None
         self._answering: Controller | None = None  # while it takes calls
+
+    @property
+    def where(self) -> str:
+        return str(self.folder)
 
     async def start(self) -> None:
         security = self._security
@@ -194,7 +198,27 @@ def listening(host: str, port: int) -> Iterator[None]:
         ) from error
 
 
-async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.Event | None = None) -> None:
+class Served(Protocol):
+    """What `serve` serves: one of a data folder, or one of a cluster."""
+
+    store: SegmentStore
+    store_address: tuple[str, int]
+    controller_uri: str
+    rest_uri: str
+
+    @property
+    def where(self) -> str:
+        """What it keeps its data in."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+S = TypeVar("S", bound=Served)
+
+
+async def serve(server: S, ready: Callable[[S], None], until: asyncio.Event | None = None) -> None:
     """Serve until SIGTERM, SIGINT or `until`; `ready` is called once clients can connect.
 
     DataFolderTakenError: it has stopped, because another server has the data folder.
@@ -215,4 +239,4 @@ async def serve(server: Server, ready: Callable[[Server], None], until: asyncio.
         for task in waiting:
             task.cancel()
     if server.store.taken.is_set():
-        raise DataFolderTakenError(str(server.folder))
+        raise DataFolderTakenError(server.where)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -22,6 +23,7 @@ from nadi.segmentstore.recovery.parts import ContainerParts, Opened
 from nadi.segmentstore.state.machine import Checkpoint
 
 log = logging.getLogger(__name__)
+_LOOK_S = 0.02
 
 
 class Checkpoints:
@@ -70,6 +72,17 @@ class Checkpoints:
         due = self._runtime.monotonic() - self._started_at >= limits.CHECKPOINT_INTERVAL_S
         if due or self._opened.state.dirty_count >= limits.CHECKPOINT_DIRTY_RECORDS:
             self.start()
+
+    async def bring_up_to_date(self) -> None:
+        """Have the state as it is now in a checkpoint and a snapshot; return when it is, or after some seconds."""
+        snapshots, clock = self._parts.snapshots, self._runtime.monotonic
+        sequence, ends = self._opened.state.sequence, clock() + limits.SNAPSHOT_STOP_S
+        while snapshots.sequence < sequence and clock() < ends and not self.stopping:
+            if self._task is None or self._task.done():
+                snapshots.hasten()
+                self._started_at = -math.inf  # between this frame and the next
+                self._wake()
+            await self._runtime.sleep(_LOOK_S)
 
     def start(self) -> None:
         """Start writing the state, between two frames, unless a checkpoint is already running."""

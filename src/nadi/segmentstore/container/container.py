@@ -26,7 +26,7 @@ from nadi.segmentstore.container.cache import BlockCache, place_in_log
 from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.container.courtesy import Courtesy
 from nadi.segmentstore.container.damage import Damage, KnownDamage
-from nadi.segmentstore.container.failures import still_closed, tell_of_room, told
+from nadi.segmentstore.container.failures import still_closed, tell_of_room, told, unsure
 from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.request_queue import Answers, RequestQueue
 from nadi.segmentstore.container.requests import Call, Request, again
@@ -277,8 +277,7 @@ class Container:
                 await self.log.claim()  # a start that needs the seal is possible until the log shows the claim
                 await self.parts.unseal()
             beside = frame.place_beside(self.runs) if self.runs is not None else []
-            if beside:
-                assert self.runs is not None
+            if beside and self.runs is not None:
                 await self.runs.write([piece for _, piece, _ in beside])  # first: what the frame mentions is there
             parts, extents = frame.finish()
             if self.is_lost:
@@ -300,6 +299,8 @@ class Container:
                 self.cache.put(place_in_log(self.number, extent), block)
             self.state.durable(frame.touched.values())
             self.load.count(frame.appended, ref.at)
+        elif not self.parts.may_answer():
+            answers = unsure(answers)
         self._in_flight = []
         for request, result, error in answers:
             if error is None:

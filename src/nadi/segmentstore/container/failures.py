@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 from nadi.errors import DamagedStateError, FencedError, StorageFullError, UnavailableError
+from nadi.segmentstore.container.request_queue import Answers
+from nadi.segmentstore.container.requests import again
 
 log = logging.getLogger(__name__)
 
@@ -42,3 +44,9 @@ def tell_of_room(number: int, *, full: bool) -> None:
         log.warning("container %d: no room for its log: writers wait until there is room on its disk", number)
     else:
         log.info("container %d: there is room for its log again", number)
+
+
+def unsure(answers: Answers) -> Answers:
+    """The same, but for what was only read: it may not be true any more, if another server has the container."""
+    refused = UnavailableError("another server may have this container by now: try again")
+    return [(request, None, error or again(refused)) for request, _, error in answers]

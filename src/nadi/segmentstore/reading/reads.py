@@ -105,6 +105,8 @@ class SegmentReader:
             if isinstance(container.failure, NotOwnerError):
                 raise container.refusal(name)
             raise UnavailableError(f"the container recovers: {container.failure}") from container.failure
+        if not container.parts.may_answer():
+            raise UnavailableError("another server may have this container by now: try again")
         record = container.state.find(name)
         if record is None or not record.exists or record.deleted:
             raise SegmentNotFoundError(name)

@@ -46,10 +46,14 @@ class LocalParts:
         self.number = number
         self.snapshots = Snapshotter(number, folder, chunks, runtime)
         self.rebuilt = ""
+        self.looks_for_chunks = True
         self.may_be_sealed = True
         self.is_owned = is_owned
         self._folder, self._chunks, self._runtime = folder, chunks, runtime
         self._state_trusted = False
+
+    def may_answer(self) -> bool:
+        return True
 
     async def open(self) -> Opened:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -38,9 +38,13 @@ class ContainerParts(Protocol):
     number: int
     snapshots: Snapshotter
     rebuilt: str  # why the state was rebuilt when it was opened, if it was
+    looks_for_chunks: bool  # whether the chunks that the state names are looked up when it is opened
 
     def is_owned(self) -> bool:
         """Whether they are still this server's; if not, they must not be opened again."""
+
+    def may_answer(self) -> bool:
+        """Whether what is known here may be told: nobody else can have the container by now."""
 
     async def open(self) -> Opened:
         """Become the only owner, and recover.
