@@ -25,6 +25,7 @@ _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _PRIVATE = re.compile(r"SECRET|TOKEN|KEY|PASSWORD|SAS|SIGNATURE|CREDENTIAL", re.IGNORECASE)
 _QUERY = re.compile(r"\?\S+|//[^/\s]*@")
 _PAIR = re.compile(r"(?i)\b(sig|signature|\w*token\w*|\w*secret\w*|\w*password|authorization|\w+_key)(\s*[=:]\s*)\S+")
+_TAGGED = re.compile(r"(?i)<(\w*(?:token|secret|signature|signed|password)[\w-]*)>[^<]*")
 _OF_ENVIRONMENT = ("AWS_", "GOOGLE_", "AZURE_")
 _LONGEST = 300
 _LEAST_SECRET = 6  # shorter values would blot out the words of a text
@@ -68,6 +69,7 @@ def without_secrets(text: str, secrets: tuple[str, ...]) -> str:
     text = " ".join(text.partition("Debug source")[0].split())
     for secret in secrets:
         text = text.replace(secret, "…")
+    text = _TAGGED.sub(r"<\1>…", text)
     text = _PAIR.sub(r"\1\2…", _QUERY.sub(lambda found: "" if found[0].startswith("?") else "//", text))
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
 
@@ -125,7 +127,10 @@ def _kind(text: str, error: Exception, status: int, code: str) -> tuple[type[Una
     if code in _TOO_FAST or status in (429, 503):
         return UnavailableError, "it wants fewer requests for now; it is tried again, later each time"
     if status == 403 or code == "AccessDenied" or isinstance(error, PermissionDeniedError):
-        return RefusedError, "it forbids that; give the server's account the permission to get, put, list and delete"
+        return RefusedError, (
+            "it forbids that; give the server's account the permission to get, put, list and delete, and its bucket "
+            "neither object lock nor retention"
+        )
     if status == 409 or isinstance(error, AlreadyExistsError) or code in _PASSING:
         return UnavailableError, "somebody else is changing it right now; it is tried again"
     if 300 <= status < 500 or status == 501:

@@ -20,7 +20,6 @@ from nadi.engines.failures import FOREIGN, RefusedError, asked, is_no_bucket, to
 from nadi.engines.names import check_name
 from nadi.engines.registry import Entry
 from nadi.engines.urls import RemoteStore
-from nadi.errors import UnavailableError
 from nadi.wire.fields import Buffer
 
 if TYPE_CHECKING:
@@ -113,21 +112,24 @@ class ObjectEngine(_Objects):
             return None if found is None else await asked(f"read {name}", _bytes_of(found), self._secrets)
         check_name(name)
         try:
-            if length is None:
-                rest = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
-                return memoryview(await rest.bytes_async())
-            if length > 0:
-                return memoryview(await obstore.get_range_async(self._store, name, start=position, length=length))
+            return await self._range(name, position, length)
         except FOREIGN as error:
-            if isinstance(error, FileNotFoundError) and not is_no_bucket(error):
+            is_absent = isinstance(error, FileNotFoundError)
+            if is_absent and not is_no_bucket(error):
                 return None
-            problem: UnavailableError | None = told(f"read {name}", error, self._secrets)
-        else:
-            problem = None
-        meta = await self._meta(name)  # a range that begins past its end is an error to all stores, each with its own
-        if meta is None or meta["size"] <= position or problem is None:
-            return None if meta is None else memoryview(b"")
+            problem = told(f"read {name}", error, self._secrets)
+        # a range that begins past its end is an error to all stores, each with its own
+        meta = None if is_absent else await self._meta(name)
+        if meta is not None and meta["size"] <= position:
+            return memoryview(b"")
         raise problem
+
+    async def _range(self, name: str, position: int, length: int | None) -> memoryview:
+        if length is None:
+            rest = await obstore.get_async(self._store, name, options={"range": {"offset": position}})
+            return memoryview(await rest.bytes_async())
+        some = await obstore.get_range_async(self._store, name, start=position, length=max(length, 1))
+        return memoryview(some)[:length]
 
     async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         async for page in self._pages(prefix):
@@ -135,6 +137,14 @@ class ObjectEngine(_Objects):
 
     async def delete(self, names: Sequence[str]) -> None:
         await self._delete(names)
+
+    async def keeps_versions(self, name: str) -> bool:
+        """Whether the bucket keeps what is replaced or deleted, as far as an object's headers tell.
+
+        UnavailableError: the store can't answer.
+        """
+        meta = await self._meta(name)
+        return self._scheme in ("s3", "az") and meta is not None and meta["version"] not in (None, "null")
 
     async def close(self) -> None:
         """`obstore` closes its connections by itself."""

@@ -25,6 +25,7 @@ class Faults:
     locked: bool = False  # no object may be deleted or replaced
     versioned: bool = False
     ignored: list[str] = field(default_factory=list)  # conditions that aren't kept: create, match
+    etags_wrong: bool = False  # what If-Match compares is never what was told
     lists_unordered: bool = False
     lists_late_s: float = 0.0  # listings show what was there then
     stale_gets_s: float = 0.0  # and so do gets, as no store does that can be used

@@ -78,8 +78,7 @@ class Objects:
         return then
 
     def _next(self, key: str, body: bytes) -> Object:
-        if self._generation or self.now:
-            self._note(key, self.now.get(key))
+        self._note(key, self.now.get(key))
         self._generation += 1
         self.now[key] = Object(f'"{hashlib.md5(body).hexdigest()}"', self._generation, body)
         return self.now[key]

@@ -113,19 +113,24 @@ class FakeS3:
 
     async def _put(self, request: Request) -> Answer:
         headers, ignored = request.headers, self.faults.ignored
-        if self.faults.locked and request.key in self.objects.now:
+        if self.faults.locked and request.key in self.objects.now and "if-none-match" not in headers:
             return failed(403, "AccessDenied", "object is locked")
         generation = headers.get("x-goog-if-generation-match")
         stored = await self.objects.put(
             request.key,
             request.body,
             absent=headers.get("if-none-match") == "*" and "create" not in ignored,
-            etag=headers.get("if-match") if "match" not in ignored else None,
+            etag=self._condition(headers.get("if-match")),
             generation=None if generation is None else int(generation),
         )
         if isinstance(stored, int):
             return failed(stored, "PreconditionFailed" if stored == 412 else "NoSuchKey")
         return Answer(200, b"", self._headers(stored))
+
+    def _condition(self, etag: str | None) -> str | None:
+        if etag is None or "match" in self.faults.ignored:
+            return None
+        return "another" if self.faults.etags_wrong else etag
 
     def _headers(self, found: Object) -> dict[str, str]:
         headers = {"ETag": found.etag, "x-goog-generation": str(found.generation), "Last-Modified": _DATE}

@@ -22,6 +22,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import LocalStore, ObjectStore
 
+from nadi.engines.failures import secrets_of, without_secrets
 from nadi.engines.urls import REMOTE, folder_of, remote_store
 from nadi.errors import NotFoundError, StorageFullError, UnavailableError
 from nadi.runtime import REAL, Runtime
@@ -190,7 +191,7 @@ class ChunkStore:
             except OSError as error:
                 if error.errno in (errno.EIO, errno.ELOOP):
                     raise DiskReadError(f"the disk can't read chunk {name}: {error.strerror}") from error
-                raise UnavailableError(f"chunk {name} can't be read: {error}") from error
+                raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
         data = await self.read(name, position, length)
         check = partial(damaged_blocks, name, checksums, position // BLOCK_BYTES, data, length)
         if length <= BLOCK_BYTES:
@@ -219,7 +220,7 @@ class ChunkStore:
         except Exception as error:
             if "(os error 5)" in str(error) or await self._size(name) <= length:
                 return None
-            raise UnavailableError(f"chunk {name} can't be read: {error}") from error
+            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
 
     def _check_is_file(self, name: str) -> None:
         """A pipe in its place would make whoever opens it wait forever."""
@@ -276,8 +277,7 @@ def _may_be_here(url: str) -> bool:
 
 
 def _in_a_line(error: Exception) -> str:
-    """The error's message without the listing of its parts that `obstore` appends."""
-    return " ".join(str(error).partition("Debug source")[0].split())
+    return without_secrets(str(error), secrets_of({}))
 
 
 def _adopt(root: Path, file: Path, name: str, complete: Callable[[], None]) -> None:

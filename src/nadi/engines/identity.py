@@ -1,0 +1,126 @@
+"""What a cluster is: one object, `cluster.json`, written once by whichever server is first and read by all. So there
+is one cluster under a URL, and its number of containers never changes.
+
+    {"cluster": "…", "containers": 8, "format": 1, "created_ms": 1795000000000}
+
+Beside it is the key that its servers sign tokens with, for each other: whoever may read the bucket may act as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import islice
+
+import msgspec
+
+from nadi.engines.engine import LogEngine
+from nadi.engines.proof import PROOF
+from nadi.engines.starting import patiently, stored
+from nadi.errors import InvalidArgumentError, StoreError
+from nadi.runtime import Runtime
+
+FORMAT = 1
+DEFAULT_CONTAINERS = 8
+_NAME, _KEY = "cluster.json", "keys/tokens"
+_KEY_BYTES = 32
+_MOST_CONTAINERS = 10_000
+
+
+class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """cluster: its unique id. created_ms: since 1970, by the clock of the server that was first."""
+
+    cluster: str
+    containers: int
+    format: int
+    created_ms: int
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+async def open_cluster(engine: LogEngine, containers: int | None, runtime: Runtime) -> Cluster:
+    """The cluster of this store, made if there is none.
+
+    containers: how many it has; None: whatever it has, and `DEFAULT_CONTAINERS` if it is made.
+
+    Raises:
+        InvalidArgumentError: it has another number of containers.
+        StoreError: something else is stored there, or written by another version, or the store refuses.
+        UnavailableError: it gives no answer for a long while.
+    """
+    if containers is not None and not 1 <= containers <= _MOST_CONTAINERS:
+        raise InvalidArgumentError(f"a cluster has 1 to {_MOST_CONTAINERS:,} containers, not {containers:,}")
+    found = await _got(engine, _NAME, runtime)
+    if found is None:
+        found = await _made(engine, containers or DEFAULT_CONTAINERS, runtime)
+    cluster = _decoded(found)
+    if containers is not None and containers != cluster.containers:
+        raise InvalidArgumentError(
+            f"the cluster in this store has {cluster.containers:,} containers, which can't be changed, and this server "
+            f"was started with {containers:,}: start it with --containers {cluster.containers}, or without"
+        )
+    return cluster
+
+
+async def _made(engine: LogEngine, containers: int, runtime: Runtime) -> bytes:
+    strangers = await patiently("list what it holds", lambda: _strangers(engine), runtime)
+    if strangers:
+        found = await _got(engine, _NAME, runtime)  # another server was first, and has stored things since
+        if found is not None:
+            return found
+        raise StoreError(
+            f"the object store holds {', '.join(strangers)} and no {_NAME}: it isn't a cluster's, or that was removed. "
+            "Give the cluster a URL of its own, such as s3://bucket/prefix with a prefix that nothing has"
+        )
+    new = Cluster(runtime.unique(), containers, FORMAT, runtime.now_ms())
+    return (await stored(engine, _NAME, msgspec.json.encode(new), runtime))[1]
+
+
+async def _strangers(engine: LogEngine) -> list[str]:
+    """Some of what is there before a cluster is; servers that are starting, too, leave their proofs."""
+    async for page in engine.listed(""):
+        found = list(islice((name for name in page if not name.startswith(f"{PROOF}/")), 3))
+        if found:
+            return found
+    return []
+
+
+def _decoded(data: bytes) -> Cluster:
+    try:
+        written = msgspec.json.decode(data, type=_Format).format
+        if written != FORMAT:
+            raise StoreError(
+                f"the cluster in this store has format {written}, and this nadi reads format {FORMAT}: "
+                "use the nadi version that wrote it, or another URL"
+            )
+        cluster = msgspec.json.decode(data, type=Cluster)
+    except msgspec.MsgspecError as error:
+        raise StoreError(f"{_NAME} in the object store isn't one that nadi wrote: {error}. Restore it") from error
+    if not cluster.cluster or not 1 <= cluster.containers <= _MOST_CONTAINERS:
+        raise StoreError(f"{_NAME} in the object store isn't one that nadi wrote. Restore it")
+    return cluster
+
+
+async def signing_key(engine: LogEngine, runtime: Runtime) -> bytes:
+    """The 32 bytes that the cluster's servers sign tokens with, made if there are none.
+
+    Raises:
+        StoreError: they are damaged, or the store refuses.
+        UnavailableError: it gives no answer for a long while.
+    """
+    found = await _got(engine, _KEY, runtime)
+    if found is None:
+        chance = "".join(runtime.unique() for _ in range(4))  # 122 bits each, of the system's own
+        _, found = await stored(engine, _KEY, hashlib.sha256(chance.encode()).digest(), runtime)
+    if len(found) != _KEY_BYTES:
+        raise StoreError(
+            f"{_KEY} in the object store has {len(found):,} bytes, not {_KEY_BYTES}: restore it, or remove it while no "
+            "server runs, and the next one to start makes another"
+        )
+    return found
+
+
+async def _got(engine: LogEngine, name: str, runtime: Runtime) -> bytes | None:
+    found = await patiently(f"read {name}", lambda: engine.get(name), runtime)
+    return None if found is None else bytes(found)

@@ -1,0 +1,106 @@
+"""One cluster under a URL, with one number of containers and one key, whoever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from nadi.engines.engine import LogEngine
+from nadi.engines.identity import DEFAULT_CONTAINERS, open_cluster, signing_key
+from nadi.engines.opening import open_engines
+from nadi.errors import InvalidArgumentError, StoreError
+from nadi.runtime import REAL
+from tests.support.engines import KINDS, Opener
+from tests.support.fake_s3 import FakeS3
+
+
+@pytest.fixture(params=list(KINDS))
+async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
+    async with KINDS[request.param](tmp_path) as opener:
+        yield opener
+
+
+@pytest.fixture
+async def engine() -> LogEngine:
+    return (await open_engines("memory:///", REAL))[0]
+
+
+async def test_many_that_start_at_once_are_one_cluster(opener: Opener) -> None:
+    engines = [(await opener())[0] for _ in range(4)]
+    clusters = await asyncio.gather(*(open_cluster(engine, 5, REAL) for engine in engines * 3))
+    assert len(set(clusters)) == 1
+    assert clusters[0].containers == 5
+    assert len(clusters[0].cluster) == 32
+    assert abs(clusters[0].created_ms - REAL.now_ms()) < 60_000
+    assert await open_cluster(engines[0], None, REAL) == clusters[0]
+    keys = await asyncio.gather(*(signing_key(engine, REAL) for engine in engines * 3))
+    assert len(set(keys)) == 1
+    assert len(keys[0]) == 32
+
+
+async def test_its_number_of_containers_is_that_of_the_first(engine: LogEngine) -> None:
+    cluster = await open_cluster(engine, None, REAL)
+    assert cluster.containers == DEFAULT_CONTAINERS
+    with pytest.raises(InvalidArgumentError, match=f"start it with --containers {DEFAULT_CONTAINERS}, or without"):
+        await open_cluster(engine, DEFAULT_CONTAINERS + 1, REAL)
+    assert await open_cluster(engine, DEFAULT_CONTAINERS, REAL) == cluster
+    for containers in (0, -1, 1_000_000):
+        with pytest.raises(InvalidArgumentError, match="1 to 10,000"):
+            await open_cluster(engine, containers, REAL)
+
+
+async def test_a_prefix_that_holds_something_else(engine: LogEngine) -> None:
+    await engine.create("proof/of/another", [b"x"])
+    await engine.create("photos/cat.jpg", [b"x"])
+    with pytest.raises(StoreError, match=r"holds photos/cat\.jpg and no cluster\.json.*a URL of its own"):
+        await open_cluster(engine, None, REAL)
+    assert await engine.get("cluster.json") is None
+
+
+async def test_one_whose_cluster_was_made_while_it_looked(engine: LogEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server was first, and has stored things since."""
+    made = await open_cluster(engine, 3, REAL)
+    await engine.create("servers/a", [b"x"])
+    get, asked = engine.get, 0
+
+    async def get_late(name: str, position: int = 0, length: int | None = None) -> memoryview | None:
+        nonlocal asked
+        asked += 1
+        return None if asked == 1 else await get(name, position, length)
+
+    monkeypatch.setattr(engine, "get", get_late)
+    assert await open_cluster(engine, 3, REAL) == made
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (b"", "isn't one that nadi wrote"),
+        (b"not json", "isn't one that nadi wrote"),
+        (json.dumps({"format": 1, "containers": 3}).encode(), "isn't one that nadi wrote"),
+        (json.dumps({"format": 1, "cluster": "a", "containers": 0, "created_ms": 1}).encode(), "isn't one that"),
+        (json.dumps({"format": 2, "new": "things"}).encode(), "has format 2, and this nadi reads format 1"),
+    ],
+)
+async def test_one_that_is_damaged_or_of_another_version(engine: LogEngine, written: bytes, said: str) -> None:
+    await engine.create("cluster.json", [written])
+    with pytest.raises(StoreError, match=said):
+        await open_cluster(engine, None, REAL)
+
+
+async def test_a_key_that_is_damaged(engine: LogEngine) -> None:
+    await engine.create("keys/tokens", [b"short"])
+    with pytest.raises(StoreError, match="has 5 bytes, not 32"):
+        await signing_key(engine, REAL)
+
+
+async def test_a_store_that_refuses_ends_it_at_once() -> None:
+    async with FakeS3() as s3:
+        s3.faults.denied = ["get"]
+        engine, _ = await open_engines("s3://bucket/p", REAL, **s3.config())
+        with pytest.raises(StoreError, match="permission"):
+            await open_cluster(engine, None, REAL)
