@@ -400,7 +400,7 @@ def test_what_a_lost_state_would_need_of_the_log_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Frames between the snapshot and the state: nobody needs them today, and `nadi check` tells as the scrub does."""
-    monkeypatch.setattr(snapshotter, "SNAPSHOT_INTERVAL_S", 10_000.0)
+    monkeypatch.setattr(snapshotter, "PACE", snapshotter.SnapshotPace(interval_s=10_000.0))
     name = "s/t/0.#epoch.0"
 
     async def fill() -> None:

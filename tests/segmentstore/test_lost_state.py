@@ -408,7 +408,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from nadi.segmentstore.recovery import snapshotter
 
     monkeypatch.setattr(limits, "CHECKPOINT_INTERVAL_S", 0.02)
-    monkeypatch.setattr(snapshotter, "SNAPSHOT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(interval_s=0.05))
     yield
 
 
@@ -482,7 +482,7 @@ def test_while_tier_2_takes_nothing_the_log_is_kept_and_writing_goes_on(
 def test_deltas_follow_a_base_and_nothing_else_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nadi.segmentstore.recovery import snapshotter
 
-    monkeypatch.setattr(snapshotter, "SNAPSHOT_DELTAS", 4)
+    monkeypatch.setattr(snapshotter, "PACE", snapshotter.PACE._replace(deltas=4))
     seen: set[tuple[tuple[snapshots.Part, ...], int]] = set()
 
     async def work(container: Container, chunks: ChunkStore) -> None:

@@ -19,6 +19,7 @@ from nadi.model.scrub import ScrubPass, ScrubReport
 from nadi.naming import SCRUB_SEGMENT
 from nadi.runtime import Runtime
 from nadi.segmentstore import storage_writer as writers
+from nadi.segmentstore.recovery import snapshotter
 from nadi.segmentstore.repair.inspection import inspect_folder
 from nadi.segmentstore.repair.stopped import StoppedLog
 from nadi.segmentstore.scrub import kept as keeping
@@ -383,7 +384,7 @@ def test_what_a_replay_needs_of_the_log_is_read_and_a_snapshot_takes_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Frames behind the newest snapshot: the state in use has what they said, one made anew would not."""
-    monkeypatch.setattr("nadi.segmentstore.recovery.snapshotter.SNAPSHOT_INTERVAL_S", 10_000.0)
+    monkeypatch.setattr(snapshotter, "PACE", snapshotter.SnapshotPace(interval_s=10_000.0))
     payloads = [bytes([number]) * 3_000 for number in range(9)]
 
     async def run() -> None:

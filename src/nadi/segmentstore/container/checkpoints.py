@@ -46,6 +46,7 @@ class Checkpoints:
         self._task: asyncio.Task[Any] | None = None  # a checkpoint, or something else that no commit may run beside
         self._started_at = 0.0
         self._truncation_due = False
+        self._oldest_frame = 0  # with bytes for tier 2, when the checkpoint was taken
 
     async def follow(self, opened: Opened) -> None:
         """Start on the container's parts, once they are open."""
@@ -56,6 +57,7 @@ class Checkpoints:
             loop.call_soon_threadsafe(self._recover_from, error)
 
         opened.metadata.on_damage = snapshots.on_damage = damaged
+        snapshots.on_fenced = self._recover_from
         snapshots.on_stored = self._truncate_soon
         await snapshots.open(self.sequence)
         # Containers take turns: their checkpoints' syncs would otherwise hold up the log all at once.
@@ -76,6 +78,7 @@ class Checkpoints:
         self._started_at = self._runtime.monotonic()
         self._parts.take_room()  # if a full disk had no room for it before
         state = self._opened.state
+        self._oldest_frame = state.log_needed()[0] or 0
         if state.sequence == self.sequence:
             self.truncate_log()
             if self._snapshot_is_due():
@@ -149,11 +152,17 @@ class Checkpoints:
 
     async def snapshot(self) -> None:
         """Take a snapshot; no commit may be running."""
-        await self._parts.snapshots.take(self._opened.metadata, self.sequence, self.logged_bytes)
+        await self._parts.snapshots.take(self._opened.metadata, self.sequence, self.logged_bytes, self._oldest())
+
+    def _oldest(self) -> int:
+        """The oldest frame that the log needs beside this checkpoint, or its snapshot."""
+        return min(self._oldest_frame or self.sequence + 1, self.sequence + 1)
 
     async def finish(self) -> None:
         """Take the last snapshot and release the log up to it, once all frames are written and `ended`."""
-        await self._parts.snapshots.finish(self._opened.metadata, self.sequence, self.logged_bytes)
+        snapshots = self._parts.snapshots
+        self._oldest_frame = self._opened.state.log_needed()[0] or 0
+        await snapshots.finish(self._opened.metadata, self.sequence, self.logged_bytes, self._oldest())
         self.truncate_log()
 
     async def inspect_state(self) -> tuple[str, int]:

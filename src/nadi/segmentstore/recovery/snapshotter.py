@@ -12,16 +12,16 @@ kept, and a new full one is made at once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import NamedTuple
 
 import lmdb
 
 from nadi.backoff import Backoff
-from nadi.errors import DamagedStateError, NadiError, StorageFullError
+from nadi.errors import DamagedStateError, FencedError, NadiError, StorageFullError
 from nadi.limits import (
     KIB,
     SNAPSHOT_DELTAS,
@@ -36,6 +36,7 @@ from nadi.limits import (
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.manifests import Manifests, ObjectManifests, delete_all
 from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError
 from nadi.segmentstore.state.commit import Changes, merge
 from nadi.segmentstore.state.file import check as statecheck
@@ -50,21 +51,49 @@ _COPY_FILE = "snapshot.tmp"  # a copy of the state while it is sent
 _SMALL_BYTES = 64 * KIB  # of deltas, for which no new base is made
 
 
-class Snapshotter:
-    """The snapshots of one container."""
+class SnapshotPace(NamedTuple):
+    """How often one is made: after `interval_s`, or once the log has grown by `log_bytes`, at a checkpoint. A full one
+    instead of a delta: after so many deltas, or once they have more than `deltas_part` of its size."""
 
-    def __init__(self, container: int, folder: Path, chunks: ChunkStore, runtime: Runtime = REAL) -> None:
+    interval_s: float = SNAPSHOT_INTERVAL_S
+    log_bytes: int = SNAPSHOT_LOG_BYTES
+    deltas: int = SNAPSHOT_DELTAS
+    deltas_part: float = 0.25
+
+
+PACE = SnapshotPace()
+
+
+class Snapshotter:
+    """The snapshots of one container, whose state is in `folder`; their objects are in `chunks`.
+
+    manifests: what makes them count; objects too, by default. pace: `PACE` by default.
+    """
+
+    def __init__(
+        self,
+        container: int,
+        folder: Path,
+        chunks: ChunkStore,
+        runtime: Runtime = REAL,
+        manifests: Manifests | None = None,
+        pace: SnapshotPace | None = None,
+    ) -> None:
         self.error: str = ""  # why the last try to store, or to read, one failed
         self.is_full = False  # the last one couldn't be stored because there was no room
         self.damage: str = ""  # what is wrong with the newest one, until there is a new one,
         self.renewed: str = ""  # and what was wrong with the last that was replaced for it
         self.on_stored: Callable[[], None] = lambda: None
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
+        self.on_fenced: Callable[[FencedError], None] = lambda error: None
         self._container = container
         self._copy = folder / _COPY_FILE
         self._folder = folder
         self._chunks = chunks
         self._runtime = runtime
+        self._manifests: Manifests = manifests if manifests is not None else ObjectManifests(container, chunks)
+        self._pace = pace if pace is not None else PACE
+        self._fenced_by: FencedError | None = None  # another server's snapshots: nothing of them is changed any more
         self._manifest: Manifest | None = None
         self._is_known = False  # to be whole
         self._whole_due = True  # a base, because what changed since the last snapshot is not known
@@ -73,9 +102,10 @@ class Snapshotter:
         self._unsent_bytes = 0
         self._sending: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._backoff = Backoff(first_s=SNAPSHOT_INTERVAL_S, longest_s=SNAPSHOT_RETRY_MAX_S)
+        self._backoff = Backoff(first_s=self._pace.interval_s, longest_s=SNAPSHOT_RETRY_MAX_S)
         self._next_at = 0.0
         self._log_bytes = 0
+        self._oldest_frame = 0  # that the log needs, besides those that the snapshot doesn't reach
 
     @property
     def sequence(self) -> int:
@@ -84,23 +114,32 @@ class Snapshotter:
         return self._manifest.sequence if self._manifest is not None and self._is_known else 0
 
     async def open(self, sequence: int) -> None:
-        """Continue from the snapshots that are there; `sequence` is that of the state as it was opened."""
+        """Continue from the snapshots that are there; `sequence` is that of the state as it was opened.
+
+        Raises:
+            FencedError: they are another server's.
+        """
         await self.ended()
+        if self._fenced_by is not None:
+            raise self._fenced_by
         self._copy.unlink(missing_ok=True)
         if self._manifest is None:
             await self._find()
         if self._manifest is None or sequence != self._taken_sequence:
             self._whole_due, self._unsent, self._unsent_bytes = True, {}, 0
         is_there = self._manifest is not None and not self.damage
-        self._next_at = self._runtime.monotonic() + (SNAPSHOT_INTERVAL_S if is_there else 0.0)
+        self._next_at = self._runtime.monotonic() + (self._pace.interval_s if is_there else 0.0)
         if not self._is_known and not self._whole_due:
             self._reading = asyncio.create_task(self._get_to_know(), name=f"snapshot-check-{self._container}")
 
     async def _find(self) -> None:
         try:
-            manifest, damaged = await snapshots.newest(self._chunks, self._container)
+            manifest, damaged = await self._manifests.newest()
             if manifest is not None:
                 damaged += [f"{name} is missing" for name in await snapshots.missing(self._chunks, manifest)]
+        except FencedError as error:
+            self._fenced_by = error
+            raise
         except NadiError as error:
             log.warning("container %d: its snapshots can't be read, a new one will be made: %s", self._container, error)
             return
@@ -119,6 +158,7 @@ class Snapshotter:
         A damaged snapshot is given up; a damaged manifest is stored again.
 
         Raises:
+            FencedError: it is another server's; `on_fenced` was called.
             UnavailableError: tier 2 can't be read.
         """
         if self._manifest is None or self.damage:
@@ -129,6 +169,9 @@ class Snapshotter:
                 await snapshots.read_part(self._chunks, part)
                 await pause(part.size_bytes)
             await self._renew_manifest(manifest)
+        except FencedError as error:
+            self._fenced(error)
+            raise
         except SnapshotError as error:
             newest = self._manifest
             if newest is manifest or error.name in {part.name for part in newest.parts}:
@@ -143,10 +186,8 @@ class Snapshotter:
         """Its content is known here, so if it is damaged it only has to be stored again."""
         if self._manifest is not manifest:
             return
-        wrong = await snapshots.renew_manifest(self._chunks, manifest)
-        if self._manifest is not manifest:  # replaced meanwhile, and deleted
-            await self._delete_all(snapshots.manifest_names(self._container, manifest.number))
-        elif wrong:
+        wrong = await self._manifests.renew(manifest, lambda: self._manifest is manifest)
+        if wrong:
             self.renewed = "; ".join(wrong)
             log.warning("container %d: its snapshot has its manifest stored again: %s", self._container, self.renewed)
 
@@ -155,6 +196,8 @@ class Snapshotter:
         while True:
             try:
                 await self.verify(lambda size_bytes: asyncio.sleep(size_bytes / SNAPSHOT_READ_BYTES_PER_S))
+            except FencedError:
+                return
             except NadiError as error:
                 said = f"it can't be read: {error}"
                 if said != self.error:
@@ -162,10 +205,14 @@ class Snapshotter:
                         "container %d: its snapshot can't be read, and the log is kept: %s", self._container, error
                     )
                 self.error = said
-                await asyncio.sleep(SNAPSHOT_INTERVAL_S)
+                await asyncio.sleep(self._pace.interval_s)
             else:
                 self.error = ""
                 return
+
+    def _fenced(self, error: FencedError) -> None:
+        self._fenced_by = error
+        self.on_fenced(error)
 
     def _give_up(self, what: str) -> None:
         log.error(
@@ -181,21 +228,26 @@ class Snapshotter:
 
     def due(self, metadata: Metadata, sequence: int, log_bytes: int, *, hurry: bool = False) -> bool:
         """Whether `take` would find something to do. log_bytes: written to the log so far; hurry: it must shrink."""
-        if not metadata.checked or (self._sending is not None and not self._sending.done()):
+        if (
+            self._fenced_by is not None
+            or not metadata.checked
+            or (self._sending is not None and not self._sending.done())
+        ):
             return False
         if sequence == self._taken_sequence and not self._whole_due and not self._unsent:
             return False
         now = self._runtime.monotonic()
-        has_grown = hurry or log_bytes - self._log_bytes >= SNAPSHOT_LOG_BYTES
+        has_grown = hurry or log_bytes - self._log_bytes >= self._pace.log_bytes
         return now >= self._next_at or (self._backoff.is_fresh and has_grown)
 
     def hasten(self) -> None:
         """Make the next snapshot, of all that has changed, come with the next checkpoint."""
         self._next_at = self._runtime.monotonic()
 
-    async def take(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
-        """Set aside what the next snapshot adds to the last, and have it sent."""
-        self._next_at = self._runtime.monotonic() + SNAPSHOT_INTERVAL_S
+    async def take(self, metadata: Metadata, sequence: int, log_bytes: int, oldest_frame: int) -> None:
+        """Set aside what the next snapshot adds to the last, and have it sent. oldest_frame: see `Manifests.put`."""
+        self._next_at = self._runtime.monotonic() + self._pace.interval_s
+        self._oldest_frame = oldest_frame
         self._log_bytes = log_bytes
         changes, size_bytes = metadata.take_changes()
         self._taken_sequence = sequence
@@ -222,7 +274,8 @@ class Snapshotter:
         base_bytes, deltas_bytes = (
             sum(part.size_bytes for part in parts) for parts in (manifest.base, manifest.deltas)
         )
-        return len(manifest.deltas) >= SNAPSHOT_DELTAS or deltas_bytes > max(base_bytes // 4, _SMALL_BYTES)
+        most_bytes = max(base_bytes * self._pace.deltas_part, _SMALL_BYTES)
+        return len(manifest.deltas) >= self._pace.deltas or deltas_bytes > most_bytes
 
     def _copy_state(self, metadata: Metadata) -> None:
         descriptor = os.open(self._copy, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -240,6 +293,9 @@ class Snapshotter:
         try:
             manifest = await sending
             former, self._manifest = self._manifest, manifest
+        except FencedError as error:
+            self._fenced(error)
+            return
         except (NadiError, OSError) as error:
             self._failed(error)
             return
@@ -252,7 +308,7 @@ class Snapshotter:
             self.renewed, self.damage = self.damage, ""
         self.on_stored()
         try:
-            await self._delete_former(former, manifest)
+            await self._manifests.delete_former(former, manifest)
         except NadiError as error:  # they are garbage: the next whole one finds them
             log.info("container %d: a former snapshot stays for now: %s", self._container, error)
 
@@ -270,10 +326,10 @@ class Snapshotter:
                 stored = await self._runtime.in_thread(snapshots.packed, raw)
                 self._chunks.check_room(len(stored))
                 parts.append(await snapshots.put(self._chunks, f"{name}-{len(parts):06d}", stored))
-            manifest = await self._put_manifest(sequence, tuple(parts), ())
         except NadiError:
-            await self._delete_all(part.name for part in parts)  # the next try makes its own, and may need the room
+            await delete_all(self._chunks, [part.name for part in parts])  # the next try makes its own
             raise
+        manifest = await self._put_manifest(sequence, tuple(parts), ())
         self._whole_due, self._is_known = False, True
         return manifest
 
@@ -288,33 +344,8 @@ class Snapshotter:
         return manifest
 
     async def _put_manifest(self, sequence: int, base: tuple[Part, ...], deltas: tuple[Part, ...]) -> Manifest:
-        if self._manifest is not None:
-            number = self._manifest.number + 1
-        else:  # above all existing ones, damaged ones too: an object is written once
-            number = await snapshots.last_number(self._chunks, self._container) + 1
-        manifest = Manifest(snapshots.VERSION, self._container, number, sequence, base, deltas)
-        try:
-            await snapshots.put_manifest(self._chunks, manifest)
-        except NadiError:  # it may be there, though not durably, and what it names is not to stay
-            await self._delete_all(snapshots.manifest_names(self._container, number))
-            raise
-        return manifest
-
-    async def _delete_former(self, former: Manifest | None, manifest: Manifest) -> None:
-        if former is not None and former.base == manifest.base:
-            for name in snapshots.manifest_names(self._container, former.number):
-                await self._chunks.delete(name)
-            return
-        needed = {part.name for part in manifest.parts}
-        needed.update(snapshots.manifest_names(self._container, manifest.number))
-        for name in await self._chunks.listed(snapshots.folder_of(self._container)):
-            if name not in needed:
-                await self._chunks.delete(name)
-
-    async def _delete_all(self, names: Iterable[str]) -> None:
-        for name in names:
-            with contextlib.suppress(NadiError):  # then the next whole one finds it
-                await self._chunks.delete(name)
+        manifest = Manifest(snapshots.VERSION, self._container, 0, sequence, base, deltas)
+        return await self._manifests.put(manifest, self._manifest, self._oldest_frame)
 
     def _failed(self, error: Exception, *, is_full: bool = False) -> None:
         """Try again later; what was taken is kept, or will be in the next whole one."""
@@ -329,15 +360,15 @@ class Snapshotter:
 
     # --- the end ---------------------------------------------------------------------------------------
 
-    async def finish(self, metadata: Metadata, sequence: int, log_bytes: int) -> None:
+    async def finish(self, metadata: Metadata, sequence: int, log_bytes: int, oldest_frame: int) -> None:
         """Before a clean stop: bring the snapshot up to the end of the state, unless that takes long."""
         try:
             async with asyncio.timeout(SNAPSHOT_STOP_S):
                 if self._sending is not None:
                     await asyncio.wait([self._sending])
                 is_due = metadata.checked and (self._whole_due or sequence != self._taken_sequence)
-                if is_due and not self.error and self._is_quick():
-                    await self.take(metadata, sequence, log_bytes)
+                if is_due and not self.error and self._fenced_by is None and self._is_quick():
+                    await self.take(metadata, sequence, log_bytes, oldest_frame)
                     if self._sending is not None:
                         await asyncio.wait([self._sending])
         except TimeoutError:
