@@ -95,13 +95,17 @@ class Metadata:
     here can be relied on.
     """
 
-    def __init__(self, folder: Path, container: int = 0) -> None:
+    def __init__(self, folder: Path, container: int = 0, *, durable: bool = True) -> None:
         """Open or create the state of that container in a folder of its own; one of an earlier version is upgraded.
+
+        durable: a commit returns once a power failure can't take it; without, the file may be damaged by one, and must
+        be a copy of what is kept elsewhere.
 
         Raises StorageFullError, DamagedStateError or UnavailableError where LMDB can't, OSError where the folder
         can't be used.
         """
         self.folder = folder
+        self._sync = {"sync": durable, "metasync": durable}
         self._container = container
         self.on_damage: Callable[[DamagedStateError], None] = lambda error: None
         self.changes: Changes = {}  # since `take_changes`
@@ -145,7 +149,7 @@ class Metadata:
 
     def _open_file(self, folder: Path, map_bytes: int) -> None:
         self._env = lmdb.open(
-            str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600
+            str(folder), map_size=map_bytes, max_dbs=len(TABLES), max_readers=_MAX_READERS, mode=0o600, **self._sync
         )
         try:
             self._tables = {name: self._env.open_db(name.encode()) for name in TABLES}
@@ -186,7 +190,7 @@ class Metadata:
         moments: Iterable[tuple[int, Mapping[int, int], int]] = (),
         rest: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write everything in one durable transaction; blocking.
+        """Write everything in one transaction; blocking.
 
         deleted: names by id of segments that are removed completely. extents: by segment, and
         from where on none are stored; entries: by segment.
