@@ -348,5 +348,7 @@ class StorageWriter:
         # State runs ahead of the log: if the log fails now, these chunks may belong to a segment again.
         await self._container.call(lambda frame: None)
         for name in due:
+            if self._container.is_lost:
+                return
             await self._chunks.delete(name)
         await self._container.call(lambda frame: frame.emit(ChunksDeleted(due), of_kept=ALL))

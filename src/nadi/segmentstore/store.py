@@ -55,7 +55,9 @@ class SegmentStore:
 
     tokens: if given, every command must show a delegation token. runtime: its clocks. chunks: tier 2; by default a
     folder beside the log. parts: the parts of the containers it has at first, if they are kept outside the folder;
-    by default it has all containers. owner_of: returns who has the others.
+    by default it has all containers. owner_of: returns who has the others. on_lost: called with the number of a
+    container that turned out to be another server's, once it is closed here; without it the whole store must stop then,
+    and `taken` is set.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class SegmentStore:
         chunks: ChunkStore | None = None,
         parts: Sequence[ContainerParts] | None = None,
         owner_of: Placement = lambda number: "",
+        on_lost: Callable[[int], None] | None = None,
     ) -> None:
         self._folder = folder
         with explained(folder):
@@ -79,6 +82,8 @@ class SegmentStore:
                 self._lock.release()
                 raise
         self.taken = asyncio.Event()  # another server has the folder: this one must stop
+        self._on_lost = on_lost
+        self._leaving: dict[int, Container] = {}  # not hosted any more, and not yet closed
         self._runtime, self._chunks, self._cache = runtime, chunks, BlockCache()
         if parts is None:
             is_owned = self._lock.is_held
@@ -112,7 +117,7 @@ class SegmentStore:
     def _container(self, parts: ContainerParts) -> Container:
         container = Container(parts, self._cache, self._runtime)
         container.on_opened = partial(inventory.take, container, self._chunks)
-        container.on_taken = self.taken.set
+        container.on_taken = self.taken.set if self._on_lost is None else partial(self._lost, container)
         return container
 
     def _storage_writer(self, container: Container) -> StorageWriter:
@@ -161,14 +166,71 @@ class SegmentStore:
 
         From now on requests on its segments are answered with NotOwnerError; so are, at once, reads that wait there
         and appends that wait for their turn. Its writers are notified. What is being written is still acknowledged.
+
+        Raises:
+            ClosedError: it was lost or given up before, or the store is closed.
         """
         await self._move(partial(self._give_up, number))
 
     async def _give_up(self, number: int) -> None:
         owner = self._hosted.owner_of(number)
-        container, writer = self._hosted.remove(number), self._writers.pop(number)
-        await writer.stop()
+        if number not in self._hosted:
+            raise ClosedError(f"container {number} is not here any more: it was lost or given up before")
+        container = self._leaving[number] = self._hosted.remove(number)
+        await self._writers.pop(number).stop()
         container.give_up(owner)
+        await self._part_with(container, owner)
+
+    async def drop(self, number: int) -> None:
+        """End a container that is another server's, or may be: when this returns, its parts are closed.
+
+        As `give_up`, but from now on nothing is written for it: its appends in flight get an error, and may be stored.
+        If it is being given up, that ends at once; if it is being taken, it is dropped afterwards; if the store doesn't
+        have it, nothing is done.
+        """
+        self._forsake(number)
+        await self._move(partial(self._drop, number))
+
+    def _forsake(self, number: int) -> str:
+        """Write nothing for the container any more, if it is here; return who has it."""
+        container, owner = self._leaving.get(number), self._told_owner(number)
+        if container is None and number in self._hosted:
+            container = self._leaving[number] = self._hosted.remove(number)
+        if container is not None:
+            container.lose(owner)
+        return owner
+
+    def _told_owner(self, number: int) -> str:
+        try:
+            return self._hosted.owner_of(number)
+        except Exception:  # the container ends all the same
+            log.exception("who has container %d now can't be told to its clients", number)
+            return ""
+
+    async def _drop(self, number: int) -> None:
+        owner = self._forsake(number)  # it may have been taken meanwhile
+        container = self._leaving.get(number)
+        if container is not None:
+            writer = self._writers.pop(number, None)
+            if writer is not None:
+                await writer.stop()
+            await self._part_with(container, owner)
+
+    def _lost(self, container: Container) -> None:
+        """It has found that it is another server's. One that is being taken isn't here yet: that raises the error."""
+        number = container.number
+        if self._closed or (self._leaving.get(number) is not container and container not in self._hosted.all()):
+            return
+        self._forsake(number)
+        self._begin(partial(self._end_lost, number)).add_done_callback(_log_failure)
+
+    async def _end_lost(self, number: int) -> None:
+        assert self._on_lost is not None
+        await self._drop(number)
+        self._on_lost(number)
+
+    async def _part_with(self, container: Container, owner: str) -> None:
+        """Tell its writers who has it now, and close it."""
         steps = 0
         for connection in list(self._connections):
             for _ in connection.writers.tell_given_up(container, owner):
@@ -176,17 +238,22 @@ class SegmentStore:
                 if steps % _LOOKS_A_TURN == 0:
                     await asyncio.sleep(0)
         await container.stop()
+        del self._leaving[container.number]
 
     async def _move(self, move: Callable[[], Awaitable[None]]) -> None:
         """Move a container, to the end: half-way it would be nobody's, and its files open."""
-        task = asyncio.create_task(self._moved(move), name="move")
-        self._moving.add(task)
-        task.add_done_callback(self._moving.discard)
+        task = self._begin(move)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
             task.add_done_callback(_log_failure)  # nobody else hears of it
             raise
+
+    def _begin(self, move: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._moved(move), name="move")
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+        return task
 
     async def _moved(self, move: Callable[[], Awaitable[None]]) -> None:
         """One at a time, with the scrub stopped."""
@@ -264,9 +331,9 @@ class SegmentStore:
             connection.close()
         async with self._moves:
             await self.scrub.stop()
-            for writer in self.storage_writers:
+            for writer in self._writers.values():
                 await writer.stop()
-            for container in self.containers:
+            for container in [*self.containers, *self._leaving.values()]:
                 await container.stop()
             self._lock.release()
 

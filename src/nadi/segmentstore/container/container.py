@@ -4,7 +4,8 @@ Requests queue up. The loop takes what waits, checks each request against the st
 it, writes one frame, and once that is durable answers all of them in order. Only one frame is in
 flight, so a crash can tear only the last. On a full disk, requests that take room are refused before they change
 anything (`FrameBuilder`); everything else continues. If the log fails, everything not yet durable is
-forgotten: the waiting requests get an error, and the container recovers from disk as after a crash.
+forgotten: the waiting requests get an error, and the container recovers from disk as after a crash. Once another
+server has its parts, it ends instead: nothing is written any more, nor opened again.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import lmdb
 
 from nadi import limits
-from nadi.errors import ClosedError, DamagedStateError, NadiError, NotOwnerError, StorageFullError, UnavailableError
-from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
+from nadi.errors import ClosedError, DamagedStateError, FencedError, NadiError, NotOwnerError, UnavailableError
+from nadi.limits import FRAME_MAX_BYTES, LOG_MAX_BYTES, MAX_FRAME_RECEIVED_BYTES
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.container.cache import BlockCache, place_in_log
 from nadi.segmentstore.container.checkpoints import Checkpoints
 from nadi.segmentstore.container.courtesy import Courtesy
 from nadi.segmentstore.container.damage import Damage, KnownDamage
+from nadi.segmentstore.container.failures import still_closed, tell_of_room, told
 from nadi.segmentstore.container.frame import FrameBuilder
-from nadi.segmentstore.container.request_queue import RequestQueue
+from nadi.segmentstore.container.request_queue import Answers, RequestQueue
 from nadi.segmentstore.container.requests import Call, Request, again
 from nadi.segmentstore.load.meter import LoadMeter
 from nadi.segmentstore.recovery.parts import ContainerParts, Opened
@@ -71,10 +73,12 @@ class Container:
         self._wake = asyncio.Event()
         self._failure: UnavailableError | None = None
         self._pending_failure: Exception | None = None
-        self._in_flight: list[tuple[Request, Any, Exception | None]] = []
+        self._in_flight: Answers = []
         self._stopping = False
         self._refuses = False  # all requests: it is stopping, or was given up
         self._given_up_to: str | None = None  # the other store's address, "" if it isn't known
+        self.is_lost = False  # its parts are another server's: nothing is written any more
+        self._is_appending = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.checkpoints = Checkpoints(parts, self._wake.set, self._recover_from, self.courtesy, runtime)
@@ -84,13 +88,19 @@ class Container:
     # --- life ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover from disk and start taking requests."""
+        """Recover from disk and start taking requests. What fails leaves nothing open."""
         await self._open()
         self._task = asyncio.create_task(self._run(), name=f"container-{self.number}")
         try:
             await self.call(self._drop_transients)
         except UnavailableError as error:
             log.warning("container %d: transient segments of a former server stay for now: %s", self.number, error)
+        except BaseException:
+            await self.stop()
+            raise
+        if self.is_lost:
+            await self.stop()
+            raise self.refusal()
 
     def _drop_transients(self, frame: FrameBuilder) -> None:
         """Transient segments go with their connections, and a former server's are gone."""
@@ -110,6 +120,22 @@ class Container:
         self._given_up_to, self._refuses = owner, True
         self._refuse_waiting()
 
+    def lose(self, owner: str) -> None:
+        """End it for good: it is that other store's, or may be. What waits and whatever comes is refused as by
+        `give_up`; appends in flight get an error, and may be stored. Then `stop` it, which writes nothing."""
+        self._given_up_to = owner
+        self.is_lost = self._refuses = self.checkpoints.stopping = True
+        if self._task is not None:
+            if self._is_appending:
+                self._task.cancel()  # it may take forever where the log can't be reached
+            self._refuse_waiting()
+
+    def _end(self) -> None:
+        """Its parts are another server's."""
+        if not self.is_lost:
+            self.is_lost = True
+            self.on_taken()
+
     async def _open(self) -> None:
         began = self._runtime.monotonic()
         self.metadata, self.log, self.state, self.runs = opened = await self.parts.open()
@@ -123,7 +149,7 @@ class Container:
         log.info("container %d: recovered to frame %d in %.2f s", self.number, self.state.sequence, took_s)
 
     def _recover_from(self, error: Exception) -> None:
-        """As after a crash, between two frames."""
+        """As after a crash, between two frames; or end, if it is fenced."""
         if self._failure is None:
             self._pending_failure = error
             self._wake.set()
@@ -210,7 +236,14 @@ class Container:
                 if self.queue:
                     await self._write_frame()
                 self.state.make_room()
-                self.checkpoints.go_on()
+                if not self.is_lost:
+                    self.checkpoints.go_on()
+            except asyncio.CancelledError:
+                if not self.is_lost:
+                    raise
+                assert self._task is not None
+                self._task.uncancel()
+                self._fail(ClosedError("the container was lost"))
             except Exception as failure:  # the log or the state failed: recover as after a crash
                 self._fail(failure)
         await self._close()
@@ -230,14 +263,15 @@ class Container:
             await self.log.settle(most)
         is_full = self.log.is_full
         if is_full != self._told_full:
-            self._tell_of_room(full=is_full)
+            self._told_full = is_full
+            tell_of_room(self.number, full=is_full)
         sequence = self.state.sequence + 1
         ref = FrameRef(sequence, None, self._runtime.monotonic())
         frame = FrameBuilder(ref, self._runtime.now_ms(), self.state, self.log.room_bytes, self.log.sure_bytes)
-        answers: list[tuple[Request, Any, Exception | None]] = []
+        answers: Answers = []
         self._in_flight = answers
         self.log_full = self.logged_bytes > LOG_MAX_BYTES
-        self._prepare(frame, answers)
+        self.queue.prepare(frame, answers)
         if not frame.empty:
             if self.parts.may_be_sealed:
                 await self.log.claim()  # a start that needs the seal is possible until the log shows the claim
@@ -247,7 +281,11 @@ class Container:
                 assert self.runs is not None
                 await self.runs.write([piece for _, piece, _ in beside])  # first: what the frame mentions is there
             parts, extents = frame.finish()
+            if self.is_lost:
+                raise ClosedError("the container was lost before its frame was written")
+            self._is_appending = True
             ref.address, checksums = await self.log.append(parts)
+            self._is_appending = False
             self.courtesy.took(self._runtime.monotonic() - ref.at, frame.size_bytes)
             assert ref.address.sequence == sequence, "the log counts frames as the container does"
             self.state.sequence = sequence
@@ -274,50 +312,19 @@ class Container:
                 self.load.forget(record.name)
         self.queue.tell_of_room()
 
-    def _tell_of_room(self, *, full: bool) -> None:
-        self._told_full = full
-        if full:
-            log.warning("container %d: no room for its log: writers wait until there is room on its disk", self.number)
-        else:
-            log.info("container %d: there is room for its log again", self.number)
-
-    def _prepare(self, frame: FrameBuilder, answers: list[tuple[Request, Any, Exception | None]]) -> None:
-        queue, requests = self.queue, 0
-        while queue and frame.size_bytes < FRAME_MAX_BYTES and requests < FRAME_MAX_REQUESTS:
-            request = queue.take()
-            requests += request.count
-            try:
-                answers.append((request, request.prepare(frame), None))
-            except DamagedStateError:  # what was being applied may be half applied
-                answers.append((request, None, None))
-                raise
-            except NadiError as error:
-                # without its traceback: whoever keeps the error would keep all that was appended with it
-                answers.append((request, None, error.with_traceback(None)))
-            except Exception:
-                answers.append((request, None, None))
-                raise
-            frame.size_bytes += 64 * request.count
-
     def _fail(self, error: Exception) -> None:
+        is_fenced = isinstance(error, FencedError) or (isinstance(error, ClosedError) and not self.parts.is_owned())
         if isinstance(error, DamagedStateError):
             self.parts.distrust_state()
-            log.warning("container %d: %s", self.number, error)
-            error = UnavailableError(f"the container's state was found damaged ({error.what}): try again")
-        elif isinstance(error, StorageFullError):
-            log.warning("container %d: %s", self.number, error)
-        elif isinstance(error, ClosedError) and not self.parts.is_owned():
-            error = UnavailableError("another server has the data folder: this one stops")
-        else:
-            log.error("container %d failed and will recover from its log", self.number, exc_info=error)
-        if not isinstance(error, UnavailableError):
-            error = UnavailableError(f"the container could not write its log ({error}): try again")
-        self._failure = error
+        self._is_appending = False
+        self._failure = failure = told(error, self.number, is_lost=is_fenced or self.is_lost)
         in_flight, self._in_flight = [request for request, _, _ in self._in_flight], []
         for request in in_flight:
-            request.failed(again(error))  # also of a container that was given up: it may be stored
+            request.failed(again(failure))  # also of a container that was given up: it may be stored
         for record in self.state.record_cache.all():
             record.deleted = True  # whoever still holds it looks it up again
+        if is_fenced:
+            self._end()
         self._refuse_waiting()
 
     def _refuse_waiting(self) -> None:
@@ -331,8 +338,8 @@ class Container:
         self._wake.set()
 
     async def _reopen(self) -> None:
-        if not self.parts.is_owned():  # opening it again would stop the other server
-            self.on_taken()
+        if self.is_lost or not self.parts.is_owned():  # opening it again would stop the other server
+            self._end()
             self._wake.clear()
             await self._wake.wait()  # for `stop`
             return
@@ -342,13 +349,12 @@ class Container:
         try:
             await self._release()
             await self._open()
+        except FencedError as error:
+            self._fail(error)
         except (OSError, lmdb.Error, NadiError) as error:  # a full or failing disk, a damaged file: it may be repaired
             if isinstance(error, DamagedStateError):
                 self.parts.distrust_state()
-            said = f"container {self.number} can't be opened again yet: {error}"
-            if str(self._failure) != said:
-                log.warning("%s", said)
-            self._failure = StorageFullError(said) if isinstance(error, StorageFullError) else UnavailableError(said)
+            self._failure = still_closed(error, self.number, self._failure)
             self._wake.set()
         else:
             self._failure = None
@@ -357,7 +363,7 @@ class Container:
         if self._timer is not None:
             self._timer.cancel()
         await self.checkpoints.ended()
-        owned = self.parts.is_owned()
+        owned = self.parts.is_owned() and not self.is_lost
         if owned and self._failure is None and self._pending_failure is None:
             self.checkpoints.start()
             await self.checkpoints.ended()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 
-from nadi.limits import QUEUE_MAX_BYTES
+from nadi.errors import DamagedStateError, NadiError
+from nadi.limits import FRAME_MAX_BYTES, FRAME_MAX_REQUESTS, QUEUE_MAX_BYTES
+from nadi.segmentstore.container.frame import FrameBuilder
 from nadi.segmentstore.container.requests import Request
+
+Answers = list[tuple[Request, Any, Exception | None]]  # each request with its result or error
 
 
 class RequestQueue:
@@ -40,6 +45,26 @@ class RequestQueue:
         self.size_bytes -= request.size_bytes
         self.count -= request.count
         return request
+
+    def prepare(self, frame: FrameBuilder, answers: Answers) -> None:
+        """Take requests into the frame, in order, as many as it has room for. Each is in `answers`, with its result or
+        error, also if this raises: what was being applied may be half applied then."""
+        requests = 0
+        while self._requests and frame.size_bytes < FRAME_MAX_BYTES and requests < FRAME_MAX_REQUESTS:
+            request = self.take()
+            requests += request.count
+            try:
+                answers.append((request, request.prepare(frame), None))
+            except DamagedStateError:
+                answers.append((request, None, None))
+                raise
+            except NadiError as error:
+                # without its traceback: whoever keeps the error would keep all that was appended with it
+                answers.append((request, None, error.with_traceback(None)))
+            except Exception:
+                answers.append((request, None, None))
+                raise
+            frame.size_bytes += 64 * request.count
 
     def take_all(self) -> deque[Request]:
         taken, self._requests = self._requests, deque()
