@@ -69,3 +69,15 @@ def test_the_code_is_that_of_whoever_asks(file: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd="/")
     assert "ended with code 7 (from the copy)" in said.stdout
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_state_that_is_only_a_copy_is_not_synced(tmp_path: Path, durable: bool) -> None:
+    folder = tmp_path / "state"
+    for life in range(2):
+        metadata = Metadata(folder, 0, durable=durable)
+        flags = metadata._env.flags()
+        assert (flags["sync"], flags["metasync"], flags["writemap"]) == (durable, durable, False)
+        metadata.commit([("attributes", bytes([life]) * 24, bytes(8))])
+        assert len(metadata.page("attributes", b"", 10)) == life + 1
+        metadata.close()

@@ -172,11 +172,16 @@ class SegmentStore:
 
         From now on requests on its segments are answered with NotOwnerError; so are, at once, reads that wait there
         and appends that wait for their turn. Its writers are notified. What is being written is still acknowledged.
+
+        Raises:
+            ClosedError: it was lost or given up before, or the store is closed.
         """
         await self._move(partial(self._give_up, number))
 
     async def _give_up(self, number: int) -> None:
         owner = self._hosted.owner_of(number)
+        if number not in self._hosted:
+            raise ClosedError(f"container {number} is not here any more: it was lost or given up before")
         container = self._leaving[number] = self._hosted.remove(number)
         await self._writers.pop(number).stop()
         container.give_up(owner)

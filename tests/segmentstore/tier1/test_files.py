@@ -352,7 +352,7 @@ def test_stale_frames_in_recycled_files_never_come_back(tmp_path: Path) -> None:
 async def test_a_replay_is_read_in_pieces_and_may_be_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_bytes: int
 ) -> None:
-    monkeypatch.setattr("nadi.segmentstore.tier1.files._REPLAY_BYTES", read_bytes)
+    monkeypatch.setattr("nadi.segmentstore.tier1.reading._REPLAY_BYTES", read_bytes)
     log = open_log(tmp_path)
     assert await replayed(log) == []
     payloads = [*frames(60), b""]

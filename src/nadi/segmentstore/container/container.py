@@ -127,7 +127,7 @@ class Container:
         self.is_lost = self._refuses = self.checkpoints.stopping = True
         if self._task is not None:
             if self._is_appending:
-                self._task.cancel()  # it may take for ever where the log can't be reached
+                self._task.cancel()  # it may take forever where the log can't be reached
             self._refuse_waiting()
 
     def _end(self) -> None:

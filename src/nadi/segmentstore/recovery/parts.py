@@ -53,6 +53,7 @@ class ContainerParts(Protocol):
             DamagedStateError: the state is damaged or missing, and can't be rebuilt without loss.
             CorruptLogError: the log doesn't match it.
             StorageFullError: there is no room, not even with what is kept aside.
+            FencedError: they are another server's; they must not be opened again.
             UnavailableError, OSError, lmdb.Error: a disk or a store fails; it may be repaired.
         """
 

@@ -38,15 +38,13 @@ from nadi.segmentstore.tier1.fence import Fence, read_epoch
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES
 from nadi.segmentstore.tier1.log import NOTHING, Appended, Frame, HeadsRead, LogAddress
 from nadi.segmentstore.tier1.pace import Pace
-from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads
+from nadi.segmentstore.tier1.reading import heads_of_files, read_checked, read_heads, some_of
 from nadi.segmentstore.tier1.recovery import Headers, LogFile, Replay, check_can_be_told, read_headers
 from nadi.segmentstore.tier1.supply import FileSupply
 from nadi.segmentstore.tier1.writer import FrameWriter
 
 T = TypeVar("T")
 _LOG_ID_BYTES = 16
-_REPLAY_BYTES = MIB  # read in one go; a replay holds two of them
-_REPLAY_FRAMES = 1_000
 _logger = logging.getLogger(__name__)
 
 
@@ -169,7 +167,7 @@ class FileLog:
                 yield frame
 
     def _read_some(self, frames: Iterator[Frame]) -> asyncio.Future[list[Frame]]:
-        self._replaying = asyncio.get_running_loop().run_in_executor(None, _some_of, frames)
+        self._replaying = asyncio.get_running_loop().run_in_executor(None, some_of, frames)
         return self._replaying
 
     def _frames(self, after_sequence: int) -> Iterator[Frame]:
@@ -389,14 +387,3 @@ class FileLog:
             for file in [*self._files.values(), *self._kept.values(), *self._released]:
                 if not file.readers:
                     file.close_reading()
-
-
-def _some_of(frames: Iterator[Frame]) -> list[Frame]:
-    """The next ones, as many as are read in one go; none: there are no more."""
-    found, size_bytes = [], 0
-    for frame in frames:
-        found.append(frame)
-        size_bytes += len(frame.payload)
-        if size_bytes >= _REPLAY_BYTES or len(found) == _REPLAY_FRAMES:
-            break
-    return found

@@ -1,6 +1,7 @@
 """Reading parts of frames by their address: returns the bytes that were appended, or an error.
 
-Also reads all that a replay needs of frames, while the log is being written, to see whether it is still there.
+Also reads a replay's frames piece by piece; and all that a replay needs of frames, while the log is being written, to
+see whether it is still there.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from crc32c import crc32c
 from nadi.errors import CorruptLogError, NotFoundError
 from nadi.limits import MIB
 from nadi.segmentstore.tier1.layout import BLOCK_BYTES, FrameHeader, checksum_at, pack_checksum
-from nadi.segmentstore.tier1.log import HeadsRead, LogAddress
+from nadi.segmentstore.tier1.log import Frame, HeadsRead, LogAddress
 from nadi.segmentstore.tier1.recovery import UNKNOWN, LogFile, headers_in
+
+_REPLAY_BYTES = MIB  # read in one go; a replay holds two of them
+_REPLAY_FRAMES = 1_000
 
 
 def read_checked(
@@ -173,3 +177,14 @@ def _what_is_there(file: LogFile, position: int, length: int) -> bytes:
         if error.errno != errno.EIO:
             raise
         return b""
+
+
+def some_of(frames: Iterator[Frame]) -> list[Frame]:
+    """The next ones of a replay, as many as are read in one go; none: there are no more."""
+    found, size_bytes = [], 0
+    for frame in frames:
+        found.append(frame)
+        size_bytes += len(frame.payload)
+        if size_bytes >= _REPLAY_BYTES or len(found) == _REPLAY_FRAMES:
+            break
+    return found
