@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -99,8 +100,11 @@ class Keeper:
         record = Record(epoch, self.node.name, released_to, self._clock.unique())
         name = f"containers/{container}"
         async with asyncio.timeout(5.0):
-            is_set = await self._registry.compare_and_set(name, msgspec.json.encode(record), version)
-        if is_set and not released_to and self.membership.term == term:
+            new = await self._registry.compare_and_set(name, msgspec.json.encode(record), version)
+        if new is None:
+            return
+        self._holdings[container] = Holding(new, epoch, self._clock.monotonic(), self.node.name, released_to)
+        if not released_to and self.membership.term == term:
             self.served[container] = epoch
 
 
@@ -192,7 +196,9 @@ class Story:
 
     def _check_balance(self) -> None:
         """Placement is what there is."""
-        live = [name for name, keeper in self.keepers.items() if not keeper.membership.view({}, 1).servers[name].is_draining]
+        live = [
+            name for name, keeper in self.keepers.items() if not keeper.membership.view({}, 1).servers[name].is_draining
+        ]
         wanted = [order[0] for order in placement(live, CONTAINERS)]
         found = [self._record(container).owner for container in range(CONTAINERS)]
         assert found == wanted, f"{found} have the containers, and not {wanted}"
@@ -203,5 +209,7 @@ class Story:
         return msgspec.json.decode(self.cluster.records.values[f"containers/{container}"].value, type=Record)
 
 
-def tell(seed: int, seconds: float = 120.0, stale_s: float = 0.0) -> Callable[[SimulatedLoop], object]:
+def tell(
+    seed: int, seconds: float = 120.0, stale_s: float = 0.0
+) -> Callable[[SimulatedLoop], Coroutine[Any, Any, Outcome]]:
     return lambda loop: Story(loop, seed, stale_s).tell(seconds)
