@@ -56,13 +56,13 @@ async def test_the_request_and_who_asks_are_passed_on() -> None:
 
     async def answer(call: Call) -> Any:
         seen.append(call)
-        return pb.CreateScopeStatus(status=2)
+        return pb.CreateScopeStatus(status=pb.CreateScopeStatus.SCOPE_EXISTS)
 
     async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
         request = pb.ScopeInfo(scope="sc").SerializeToString()
         metadata = (("authorization", "Basic abc"), ("other", "x" * 20_000))
         reply = await create_scope(channel)(request, metadata=metadata, timeout=7)
-        assert pb.CreateScopeStatus.FromString(reply).status == 2
+        assert pb.CreateScopeStatus.FromString(reply).status == pb.CreateScopeStatus.SCOPE_EXISTS
     (call,) = seen
     assert call.raw == request
     told = dict(call.invocation_metadata())
