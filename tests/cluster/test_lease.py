@@ -107,7 +107,9 @@ def test_the_real_clock_goes_on() -> None:
     assert REAL.boottime() <= REAL.boottime()
 
 
-async def worst_case(loop: SimulatedLoop, settings: MembershipPace, mine: float, theirs: float, **faults: Any) -> float:
+async def worst_case(
+    loop: SimulatedLoop, settings: MembershipPace, mine: float, theirs: float, wait_s: float = 5.0, **faults: Any
+) -> float:
     """How long a lease was over when the first of the others saw that server as dead; below 0: it wasn't."""
     cluster = Cluster(loop, pace=settings)
     (owner,) = cluster.add("owner", rate=mine, **faults)

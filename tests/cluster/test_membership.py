@@ -441,7 +441,7 @@ async def test_fifty_servers(cluster: Cluster) -> None:
     for node in nodes[:20]:
         node.kill()
     took = await until(lambda: all(len(node.alive()) == 30 for node in nodes[20:]), 10.0)
-    assert took < 6.0
+    assert took < 8.0, "some of their questions are lost"
 
 
 def test_gcs_pace() -> None:
