@@ -62,6 +62,13 @@ async def test_one_that_ignores_conditions_is_refused(s3: FakeS3) -> None:
     assert s3.objects.now == {}
 
 
+async def test_one_that_keeps_its_conditions_only_at_first_is_refused(s3: FakeS3) -> None:
+    s3.faults.kept_times = 8
+    assert "it replaced an object that was to be stored only if it isn't there" in await unusable(s3)
+    s3.faults.kept_times = 10
+    assert "on the condition of a version that it no longer had" in await unusable(s3)
+
+
 async def test_one_that_compares_wrongly_is_refused(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "PATIENCE_S", 0.3)
     s3.faults.etags_wrong = True
