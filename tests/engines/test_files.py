@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -144,12 +143,18 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.M
     await engine.close()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    os.chmod(tmp_path, 0o500)
-    with pytest.raises(RefusedError, match="doesn't let this server open"):
-        await open_files(tmp_path / "store", REAL)
-    os.chmod(tmp_path, 0o700)
+async def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = await open_files(tmp_path / "not yet" / "store", REAL)
+    assert (tmp_path / "not yet").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "not yet/store").stat().st_mode & 0o777 == 0o700
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(folders, "write_all", forbidden)
+    with pytest.raises(RefusedError, match=r"doesn't let this server store log/1: .*Permission denied"):
+        await engine.create("log/1", [b"x"])
+    await engine.close()
 
 
 async def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
