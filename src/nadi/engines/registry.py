@@ -47,8 +47,8 @@ class Registry(Protocol):
         """
 
     async def list(self, folder: str) -> dict[str, str]:
-        """The versions of all values in a folder, and below it, by name, as `get` tells them;
-        those that were set lately may be missing or old.
+        """The versions of all values in a folder, and below it, by name, as `get` tells them; those
+        that were set lately may be missing or old.
 
         Raises:
             UnavailableError: it can't answer.
