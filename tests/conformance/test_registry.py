@@ -11,15 +11,15 @@ import pytest
 from nadi.engines.registry import Registry
 from nadi.errors import InvalidNameError, UnavailableError
 from nadi.runtime import REAL
-from tests.support.engines import KINDS, Opener, known, late_writes, was_set, written
+from tests.support.engines import PARAMS, Opener, kind_named, known, late_writes, was_set, written
 
 NAME = "containers/3"
 RACERS = 50
 
 
-@pytest.fixture(params=list(KINDS))
+@pytest.fixture(params=PARAMS)
 async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
-    async with KINDS[request.param](tmp_path) as opener:
+    async with kind_named(request.param)(tmp_path) as opener:
         yield opener
 
 

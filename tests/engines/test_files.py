@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import signal
 import subprocess
@@ -40,10 +39,31 @@ asyncio.run(main())
 """
 
 
-def start(folder: Path, first: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder), str(first)], stdout=subprocess.PIPE, text=True, bufsize=1
-    )
+COUNTER = """
+import asyncio, sys
+from pathlib import Path
+from nadi.engines.files import open_files
+from nadi.runtime import REAL
+
+async def main():
+    engine, registry = await open_files(Path(sys.argv[1]), REAL)
+    done = 0
+    while done < 60:
+        entry = await registry.get("counter")
+        count = int(entry.value) if entry else 0
+        if await registry.compare_and_set("counter", b"%d" % (count + 1), entry.version if entry else None):
+            assert await engine.create(f"counted/{count + 1}", [sys.argv[2].encode()])
+            done += 1
+            print(count + 1, flush=True)
+    await engine.close()
+
+asyncio.run(main())
+"""
+
+
+def start(folder: Path, argument: object, program: str = WRITER) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program, str(folder), str(argument)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1)
 
 
 def lines_of(writer: subprocess.Popen[str]) -> Iterator[int]:
@@ -84,6 +104,25 @@ async def test_one_that_is_killed_leaves_the_old_or_the_new_and_nothing_else(tmp
         first = max(numbers_found) + 1
         await engine.close()
     assert [path.parent.name for path in (tmp_path / ".nadi").glob("*/*")] == ["locks"]
+
+
+async def test_processes_that_count_together_count_right_though_one_is_killed(tmp_path: Path) -> None:
+    counters = [start(tmp_path, name, COUNTER) for name in ("a", "b", "killed")]
+    killed = lines_of(counters[2])
+    seen = [next(killed) for _ in range(15)]
+    counters[2].send_signal(signal.SIGKILL)
+    for counter in counters:
+        assert counter.stdout is not None
+        seen += map(int, counter.stdout)
+        counter.stdout.close()
+    assert [counter.wait() for counter in counters] == [0, 0, -signal.SIGKILL]
+    assert len(seen) == len(set(seen))
+    engine, registry = await open_files(tmp_path, REAL)
+    entry = await registry.get("counter")
+    assert entry is not None
+    assert len(seen) <= int(entry.value) <= len(seen) + 1  # which was set, and not told
+    assert max(seen) <= int(entry.value)
+    await engine.close()
 
 
 async def test_unfinished_files_of_those_that_live_are_left_alone(tmp_path: Path) -> None:
@@ -144,12 +183,18 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.M
     await engine.close()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
-    os.chmod(tmp_path, 0o500)
-    with pytest.raises(RefusedError, match="doesn't let this server open"):
-        await open_files(tmp_path / "store", REAL)
-    os.chmod(tmp_path, 0o700)
+async def test_a_folder_that_may_not_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, _ = await open_files(tmp_path / "not yet" / "store", REAL)
+    assert (tmp_path / "not yet").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "not yet/store").stat().st_mode & 0o777 == 0o700
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(folders, "write_all", forbidden)
+    with pytest.raises(RefusedError, match=r"doesn't let this server store log/1: .*Permission denied"):
+        await engine.create("log/1", [b"x"])
+    await engine.close()
 
 
 async def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from nadi.engines.identity import DEFAULT_CONTAINERS, open_cluster, signing_key
 from nadi.engines.opening import open_engines
 from nadi.errors import InvalidArgumentError, StoreError
 from nadi.runtime import REAL
-from tests.support.engines import KINDS, Opener
+from tests.support.engines import PARAMS, Opener, kind_named
 from tests.support.fake_s3 import FakeS3
 
 
-@pytest.fixture(params=list(KINDS))
+@pytest.fixture(params=PARAMS)
 async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
-    async with KINDS[request.param](tmp_path) as opener:
+    async with kind_named(request.param)(tmp_path) as opener:
         yield opener
 
 

@@ -14,7 +14,7 @@ from nadi.engines.opening import open_engines
 from nadi.engines.proof import prove
 from nadi.errors import StoreError, UnavailableError
 from nadi.runtime import REAL
-from tests.support.engines import KINDS, late_writes
+from tests.support.engines import PARAMS, kind_named, late_writes
 from tests.support.fake_s3 import FakeS3
 
 
@@ -34,9 +34,9 @@ async def unusable(s3: FakeS3, bucket: str = "bucket") -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PARAMS)
 async def test_a_store_that_keeps_its_conditions_passes_and_is_left_as_it_was(kind: str, tmp_path: Path) -> None:
-    async with KINDS[kind](tmp_path) as opener:
+    async with kind_named(kind)(tmp_path) as opener:
         engine, registry = await opener()
         await asyncio.gather(*(prove(engine, registry, REAL) for _ in range(3)))
         await late_writes()
@@ -60,6 +60,13 @@ async def test_one_that_ignores_conditions_is_refused(s3: FakeS3) -> None:
     assert "of 8 that replaced one version of a value, 8 were told they had" in text
     assert "use another store" in text
     assert s3.objects.now == {}
+
+
+async def test_one_that_keeps_its_conditions_only_at_first_is_refused(s3: FakeS3) -> None:
+    s3.faults.kept_times = 8
+    assert "it replaced an object that was to be stored only if it isn't there" in await unusable(s3)
+    s3.faults.kept_times = 10
+    assert "on the condition of a version that it no longer had" in await unusable(s3)
 
 
 async def test_one_that_compares_wrongly_is_refused(s3: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:

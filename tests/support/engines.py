@@ -1,4 +1,5 @@
-"""The kinds of engines and registries that one suite holds to the same: a new kind adds itself to `KINDS`.
+"""The kinds of engines and registries that one suite holds to the same: a new one adds itself to `KINDS`, or
+`SLOW_KINDS`.
 
 Each opens as a context in the test's loop; `open` of it is called once for each process that uses the store.
 """
@@ -13,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import pytest
 from obstore.store import GCSStore, MemoryStore
 
 from nadi.engines.engine import LogEngine
@@ -24,6 +26,7 @@ from nadi.engines.urls import RemoteStore
 from nadi.errors import UnavailableError
 from nadi.runtime import REAL
 from tests.support.fake_s3 import FakeS3, Faults
+from tests.support.seaweed import seaweed_endpoint
 
 T = TypeVar("T")
 Engines = tuple[LogEngine, Registry]
@@ -102,6 +105,18 @@ def faulty() -> Faults:
     )
 
 
+@contextlib.asynccontextmanager
+async def seaweed(_: Path) -> AsyncIterator[Opener]:
+    """A prefix of its own."""
+    config = {"endpoint": seaweed_endpoint(), "access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+    url = f"s3://bucket/{REAL.unique()}"
+
+    async def opened() -> Engines:
+        return await open_engines(url, REAL, **config)
+
+    yield opened
+
+
 KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {
     "memory": memory,
     "files": files,
@@ -109,6 +124,12 @@ KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Opener]]] = {
     "s3 with faults": s3(faulty),
     "google": google,
 }
+SLOW_KINDS = {"seaweedfs": seaweed}
+PARAMS = [*KINDS, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_KINDS)]
+
+
+def kind_named(name: str) -> Callable[[Path], AbstractAsyncContextManager[Opener]]:
+    return (KINDS | SLOW_KINDS)[name]
 
 
 async def known(work: Callable[[], Awaitable[T]]) -> T:

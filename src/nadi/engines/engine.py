@@ -13,8 +13,12 @@ from nadi.wire.fields import Buffer
 
 
 class LogEngine(Protocol):
-    """Objects by name. Names are of letters, digits, `-`, `.` and `/`. Any number of calls may be in flight, from any
-    number of processes."""
+    """Objects by name. Names are of letters, digits, `-`, `.` and `/`, see `names.check_name`; none is both an object
+    and a folder of others. Any number of calls may be in flight, from any number of processes.
+
+    All calls raise InvalidNameError for names that not all engines have, and of UnavailableError the kind
+    `failures.RefusedError` where somebody has to mend something, such as credentials that have expired.
+    """
 
     async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
         """Store `parts`, end to end, if nothing has that name; whoever is first, is alone.
@@ -29,7 +33,8 @@ class LogEngine(Protocol):
 
     async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
         """The object's bytes from `position` on, `length` of them or up to its end, fewer if it is shorter; None if
-        nothing has the name. What was stored before the call began is found.
+        nothing has the name. What was stored before the call began is found. A bucket that is gone has no name to say
+        so of: that is an error.
 
         Raises:
             UnavailableError: the store can't answer.
@@ -37,7 +42,7 @@ class LogEngine(Protocol):
 
     def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
         """Names that begin with a folder `prefix`, with their sizes in bytes, some at a time: in no order, and what
-        was stored or deleted lately may be wrong.
+        was stored or deleted lately may be wrong. "" is for all.
 
         Raises:
             UnavailableError: the store can't answer.
@@ -51,4 +56,5 @@ class LogEngine(Protocol):
         """
 
     async def close(self) -> None:
-        """Let go of connections; nothing may be in flight."""
+        """Let go of connections and threads, those of the registry that was opened with it, too; nothing may be in
+        flight."""

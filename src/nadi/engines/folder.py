@@ -40,8 +40,8 @@ class Folder:
         self._ours = root / _OURS
         self._unfinished = self._ours / runtime.unique()
         self._durable: set[Path] = set()  # folders whose names are, up to the root's
-        (self._ours / "locks").mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(root.parent)
+        for folder in (root, self._ours, self._ours / "locks"):
+            _make(folder)
         with self._locked(self._ours / "lock"):
             self._clean()
             self._unfinished.mkdir(mode=0o700)
@@ -108,7 +108,7 @@ class Folder:
             try:
                 give(path)
             except FileNotFoundError:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _make(path.parent)
                 give(path)
         finally:
             self._sync(path.parent)
@@ -154,6 +154,15 @@ class Folder:
                     waiting.append(path)
                 else:
                     yield path.relative_to(self.root).as_posix(), path
+
+
+def _make(folder: Path) -> None:
+    """With those that lead to it, all durable, for its owner alone."""
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def _opened(lock: Path) -> int:

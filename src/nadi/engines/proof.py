@@ -80,7 +80,7 @@ class _Proof:
             if not won or found != won[0] or any(other != found for _, other in results):
                 raise _broken("an object that was stored, and that nobody may replace, was replaced or isn't found")
             self._objects[name] = won[0]
-        name = self._alone
+        name = self._races[0]
         is_mine, _ = await stored(self._engine, name, self._unlike(), self._runtime)
         if is_mine or await self._get(name) != self._objects[name]:
             raise _broken("it replaced an object that was to be stored only if it isn't there")

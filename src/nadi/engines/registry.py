@@ -18,7 +18,10 @@ class Entry(NamedTuple):
 
 
 class Registry(Protocol):
-    """Values by name, in folders (`servers/…`). Any number of processes may use it."""
+    """Values by name, in folders (`servers/…`). Any number of processes may use it.
+
+    Names and errors are those of a `LogEngine`, whose objects share the names: none is an object and a value.
+    """
 
     async def get(self, name: str) -> Entry | None:
         """The newest value: what was set before the call began is found; None if there is none.
@@ -44,7 +47,8 @@ class Registry(Protocol):
         """
 
     async def list(self, folder: str) -> dict[str, str]:
-        """The versions of all values in a folder, by name; those that were set lately may be missing or old.
+        """The versions of all values in a folder, and below it, by name, as `get` tells them; those
+        that were set lately may be missing or old.
 
         Raises:
             UnavailableError: it can't answer.

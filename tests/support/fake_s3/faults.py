@@ -25,6 +25,7 @@ class Faults:
     locked: bool = False  # no object may be deleted or replaced
     versioned: bool = False
     ignored: list[str] = field(default_factory=list)  # conditions that aren't kept: create, match
+    kept_times: int = 1_000_000  # an object's conditions are, and then ignored
     etags_wrong: bool = False  # what If-Match compares is never what was told
     lists_unordered: bool = False
     lists_late_s: float = 0.0  # listings show what was there then

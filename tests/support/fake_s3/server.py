@@ -31,6 +31,7 @@ class FakeS3:
         self.objects = Objects(folder)
         self.counts: Counter[str] = Counter()
         self.endpoint = ""
+        self._puts: Counter[str] = Counter()
         self._port = port
         self._connections: set[asyncio.Task[None]] = set()
         self._late: set[asyncio.Task[Answer]] = set()
@@ -115,20 +116,23 @@ class FakeS3:
         headers, ignored = request.headers, self.faults.ignored
         if self.faults.locked and request.key in self.objects.now and "if-none-match" not in headers:
             return failed(403, "AccessDenied", "object is locked")
+        self._puts[request.key] += 1
+        if self._puts[request.key] > self.faults.kept_times:
+            ignored = ["create", "match"]
         generation = headers.get("x-goog-if-generation-match")
         stored = await self.objects.put(
             request.key,
             request.body,
             absent=headers.get("if-none-match") == "*" and "create" not in ignored,
-            etag=self._condition(headers.get("if-match")),
+            etag=self._condition(headers.get("if-match"), ignored),
             generation=None if generation is None else int(generation),
         )
         if isinstance(stored, int):
             return failed(stored, "PreconditionFailed" if stored == 412 else "NoSuchKey")
         return Answer(200, b"", self._headers(stored))
 
-    def _condition(self, etag: str | None) -> str | None:
-        if etag is None or "match" in self.faults.ignored:
+    def _condition(self, etag: str | None, ignored: list[str]) -> str | None:
+        if etag is None or "match" in ignored:
             return None
         return "another" if self.faults.etags_wrong else etag
 
