@@ -15,7 +15,8 @@ def told(error: Exception, number: int, *, is_lost: bool) -> UnavailableError:
     """Log why the container of that number fails, or ends if it is lost to another server; return what requests are
     told that were under way, and may be stored."""
     if is_lost and isinstance(error, FencedError):
-        log.warning("container %d ends here: %s", number, str(error))  # a record would keep its frames
+        log.warning("container %d ends here: %s", number, str(error))  # a record would keep its frames,
+        error.with_traceback(None)  # and sessions keep what they are told, with the error before it
         return UnavailableError(f"{error}: connect again")
     if is_lost:
         return UnavailableError("another server has the data folder, or gets the container: connect again")

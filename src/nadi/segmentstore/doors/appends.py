@@ -13,11 +13,19 @@ from typing import Protocol
 
 import msgspec
 
-from nadi.errors import DamagedStateError, NadiError, StorageFullError, StreamSealedError, TokenExpiredError
+from nadi.errors import (
+    DamagedStateError,
+    NadiError,
+    StorageFullError,
+    StreamSealedError,
+    TokenExpiredError,
+    UnavailableError,
+)
 from nadi.limits import APPEND_SESSION_GONE_S, APPEND_SESSION_IDLE_S
 from nadi.naming import TRANSIENT_DELIMITER
 from nadi.segmentstore.container.container import Container
 from nadi.segmentstore.container.frame import FrameBuilder
+from nadi.segmentstore.container.requests import again
 from nadi.segmentstore.doors.segments import find
 from nadi.segmentstore.state.records import Kind
 from nadi.wire import commands as wire
@@ -212,7 +220,8 @@ class Appends:
             peer.send(wire.InvalidEventNumber(append.writer, append.request_id, "", append.last))
             peer.close()
         else:
-            append.session.error = error  # also where the container failed after `prepare`
+            # also where the container failed after `prepare`; not this very one, which gathers frames as it is raised
+            append.session.error = again(error) if type(error) is UnavailableError else error
             offset = append.last if isinstance(error, StreamSealedError) else -1
             peer.fail(error, append.request_id, append.session.segment, offset)
 
