@@ -22,6 +22,7 @@ from nadi.runtime import Runtime
 from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.recovery.replay import recovered
+from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.metadata import Metadata
@@ -201,7 +202,7 @@ class MemoryParts:
         manifest, damaged = await snapshots.newest(self._chunks, self.number)
         assert not damaged, damaged
         if manifest is not None:
-            await snapshots.restore(self._chunks, manifest, new)
+            await restore(self._chunks, manifest, new)
             self.rebuilt = f"the snapshot of frame {manifest.sequence:,}"
         shutil.rmtree(state, ignore_errors=True)
         new.rename(state)

@@ -19,9 +19,9 @@ from nadi.engines.engine import LogEngine
 from nadi.errors import DamagedStateError, FencedError
 from nadi.runtime import Runtime
 from nadi.segmentstore.chain.log import ChainLog
-from nadi.segmentstore.recovery import snapshots
 from nadi.segmentstore.recovery.parts import Opened
 from nadi.segmentstore.recovery.replay import recovered
+from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
 from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state.file import check as statecheck
@@ -128,7 +128,7 @@ class ClusterParts:
         folder = self._folder / "state"
         await in_thread(_emptied, self._folder, folder)
         if record.snapshot is not None:
-            await snapshots.restore(self._chunks, record.snapshot, folder, durable=False)
+            await restore(self._chunks, record.snapshot, folder, durable=False)
         return await in_thread(Metadata, folder, self.number, durable=False)
 
     # --- what a folder's parts do, and these need not ----------------------------------------------------

@@ -23,7 +23,6 @@ from crc32c import crc32c
 from nadi.segmentstore.tier1.layout import CHECKSUM_BYTES, FrameCheck, checksum_at, encode_table, pack_checksum
 
 FRAME, SEAL = 1, 2
-NONCE_BYTES = 16
 
 _MAGIC = b"nadi-cl1"
 _FIELDS = struct.Struct("<8sIIQQQQQ16sIIIII")

@@ -20,6 +20,7 @@ from pathlib import Path
 from nadi.errors import DamagedStateError, UnavailableError
 from nadi.segmentstore import reserve
 from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.recovery.restoring import restore
 from nadi.segmentstore.recovery.snapshots import Manifest, SnapshotError
 from nadi.segmentstore.state.file import check as statecheck
 from nadi.segmentstore.state.file.check import Examined, Verdict
@@ -209,7 +210,7 @@ async def make(folder: Path, container: int, chunks: ChunkStore, what: str, new:
             await chunks.runtime.in_thread(new.mkdir, 0o700)
             try:
                 with reserve.in_words(folder):
-                    await snapshots.restore(chunks, found, new)
+                    await restore(chunks, found, new)
                 return f"the snapshot of frame {found.sequence:,} in tier 2 and the log"
             except SnapshotError as error:
                 await chunks.runtime.in_thread(shutil.rmtree, new)

@@ -1,0 +1,96 @@
+"""Restoring a container's state from a snapshot of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import lmdb
+
+from nadi.limits import SNAPSHOT_READ_AHEAD, STATE_MAP_BYTES
+from nadi.segmentstore.recovery.snapshots import Manifest, Part, SnapshotError, read_part, unpack_changes
+from nadi.segmentstore.state import commit
+from nadi.segmentstore.state.checked import TABLES
+from nadi.segmentstore.state.file.check import STATE_FILE, inspect_file
+from nadi.segmentstore.tier1 import disk
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+
+async def restore(chunks: ChunkStore, manifest: Manifest, folder: Path, *, durable: bool = True) -> None:
+    """Restore the state of a snapshot into an empty folder; everything is checked, and durable when this returns.
+
+    Not `durable`: it is a copy that nobody keeps, and only the checksums of the stored objects are checked.
+
+    Raises:
+        SnapshotError: an object is missing or damaged.
+        UnavailableError: tier 2 can't be read.
+        OSError: the folder can't be written.
+    """
+    file, in_thread = folder / STATE_FILE, chunks.runtime.in_thread
+    async for part, stored in _read_parts(chunks, manifest.base):
+        await in_thread(_append_part, file, part, stored, durable)
+    if durable:
+        await in_thread(_check, file, manifest)  # before LMDB maps it
+    async for _, stored in _read_parts(chunks, manifest.deltas):
+        await in_thread(_apply, folder, stored, durable)
+    if durable:
+        if manifest.deltas:
+            await in_thread(_check, file, manifest)
+        disk.sync_folder(folder)
+
+
+async def _read_parts(chunks: ChunkStore, parts: Sequence[Part]) -> AsyncIterator[tuple[Part, bytes]]:
+    """The parts in order, some of them read ahead."""
+    reading: deque[asyncio.Task[bytes]] = deque()
+    try:
+        for at, part in enumerate(parts):
+            for further in parts[at + len(reading) : at + SNAPSHOT_READ_AHEAD]:
+                reading.append(asyncio.create_task(read_part(chunks, further)))
+            yield part, await reading.popleft()
+    finally:
+        for task in reading:
+            task.cancel()
+        if reading:
+            await asyncio.wait(reading)
+
+
+def _append_part(file: Path, part: Part, stored: bytes, durable: bool) -> None:
+    try:
+        raw = zlib.decompress(stored)
+    except zlib.error as error:
+        raise SnapshotError(f"{part.name} can't be unpacked: {error}") from error
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write_all(descriptor, memoryview(raw), os.fstat(descriptor).st_size)
+        if durable:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _apply(folder: Path, stored: bytes, durable: bool) -> None:
+    file = folder / STATE_FILE
+    map_bytes = max(STATE_MAP_BYTES, 2 * file.stat().st_size + 20 * len(stored))
+    with lmdb.open(
+        str(folder), map_size=map_bytes, max_dbs=len(TABLES), mode=0o600, sync=durable, metasync=durable
+    ) as env:
+        tables = {name: env.open_db(name.encode()) for name in TABLES}
+        for changes in unpack_changes(stored):
+            while True:
+                try:
+                    commit.apply(env, tables, changes)
+                except lmdb.MapFullError:
+                    env.set_mapsize(2 * env.info()["map_size"])
+                else:
+                    break
+
+
+def _check(file: Path, manifest: Manifest) -> None:
+    inspected = inspect_file(file, manifest.container)
+    if inspected.damage:
+        which = manifest.number or f"of frame {manifest.sequence:,}"
+        raise SnapshotError(f"snapshot {which} of container {manifest.container}: {inspected.damage}")
