@@ -24,7 +24,7 @@ def dead(since: float = LONG_AGO) -> Server:
 
 def view(me: str, holdings: dict[int, Holding], servers: dict[str, Server] | None = None, **more: Any) -> View:
     every = {"a": LIVE, "b": LIVE, "c": LIVE} | (servers or {})
-    settings = {"now": NOW, "containers": 1, "looked_at": NOW, "is_current": True, "stable_since": LONG_AGO} | more
+    settings = {"at": NOW, "containers": 1, "looked_at": NOW, "is_current": True, "stable_since": LONG_AGO} | more
     return View(me=me, servers=every, holdings=holdings, **settings)
 
 

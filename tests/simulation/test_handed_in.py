@@ -44,7 +44,9 @@ def past_the_runtime(code: str) -> Iterator[str]:
 
 def test_a_server_takes_all_that_is_not_its_own_from_its_runtime() -> None:
     found: dict[str, list[str]] = {}
-    for path in sorted(file for part in ("segmentstore", "controller") for file in (SOURCE / part).rglob("*.py")):
+    for path in sorted(
+        file for part in ("segmentstore", "controller", "cluster") for file in (SOURCE / part).rglob("*.py")
+    ):
         if path.parent.name != "repair" and (past := list(past_the_runtime(path.read_text()))):
             found[path.relative_to(SOURCE).as_posix()] = past
     assert {name: past for name, past in found.items() if name not in MAY} == {}

@@ -152,7 +152,7 @@ class Membership:
         mine = {self._me.id: Server(self._since, True, self._me.is_draining)} if self.term else {}
         return View(
             me=self._me.id,
-            now=now,
+            at=now,
             servers=mine | self._roster.servers(),
             holdings=holdings,
             containers=containers,

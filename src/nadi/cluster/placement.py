@@ -89,7 +89,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All that a server decides by. Times are of its monotonic clock, in seconds.
+    """All that a server decides by. Times are of its monotonic clock, in seconds; `at` is the present.
 
     servers: by id, this one included once it has joined. An owner that isn't among them hasn't been looked up yet, and
     counts neither as alive nor as dead.
@@ -98,7 +98,7 @@ class View:
     """
 
     me: str
-    now: float
+    at: float
     servers: Mapping[str, Server]
     holdings: Mapping[int, Holding]
     containers: int
@@ -149,7 +149,7 @@ def _is_to_claim(view: View, holding: Holding, order: tuple[str, ...]) -> bool:
     free_since = _free_since(view, holding)
     if free_since is None or not view.is_current or holding.since > view.looked_at:
         return False
-    return view.now >= free_since + order.index(view.me) * CLUSTER_TURN_S
+    return view.at >= free_since + order.index(view.me) * CLUSTER_TURN_S
 
 
 def _free_since(view: View, holding: Holding) -> float | None:
@@ -177,7 +177,7 @@ def _releases(view: View, order: Placement) -> Iterator[Release]:
     if me is None or not view.is_current:
         return
     under_way = {holding.released_to: holding.owner for holding in view.holdings.values() if holding.released_to}
-    if not me.is_draining and (view.me in under_way.values() or view.now < view.stable_since + CLUSTER_STABLE_S):
+    if not me.is_draining and (view.me in under_way.values() or view.at < view.stable_since + CLUSTER_STABLE_S):
         return
     for container, holding in sorted(view.holdings.items()):
         target = next(iter(order[container]), view.me)
