@@ -72,6 +72,7 @@ class Keeper:
         self._task: asyncio.Task[None] | None = None
         self._closely: asyncio.Task[None] | None = None
         self._affirmed = 1
+        self._terms: dict[int, int] = {}  # of the lease: in it the container's record was last set as this server's
         self._counted: dict[int, int] = {}  # bytes logged by each container, when that was last told
         self._counted_at = runtime.monotonic()
         self._stopping = False
@@ -176,15 +177,26 @@ class Keeper:
         record = stored.record
         return Holding(stored.version, record.epoch, since, record.owner, record.target if record.released else "")
 
+    def may_answer(self, number: int) -> bool:
+        """Whether reads of the container may be answered: see `lease`."""
+        membership = self._membership
+        return membership.lease_is_valid() and self._terms.get(number) == membership.term
+
     async def _affirm(self, term: int) -> None:
         """After this server was silent for so long that others may have claimed what it has."""
         for number, parts in list(self._parts.items()):
             try:
-                await self._records.renew(number, parts.epoch)
+                await self._renew(number, parts.epoch)
             except FencedError:
                 await self._store.drop(number)
+                self.lost(number)
         self._membership.affirm(term)
         self._affirmed = term
+
+    async def _renew(self, number: int, epoch: int) -> None:
+        term = self._membership.term
+        await self._records.renew(number, epoch)
+        self._terms[number] = term
 
     def _move(self, number: int, move: Coroutine[None, None, None]) -> None:
         if self._stopping:
@@ -216,10 +228,13 @@ class Keeper:
         async with self._takes:
             if number in self._parts:
                 return
-            began = self._runtime.monotonic()
+            began, term = self._runtime.monotonic(), self._membership.term
             parts = self._parts_of(number, seen)
             try:
                 await self._store.take(parts)
+                self._terms[number] = term
+                while self._terms[number] != self._membership.term:  # it may have been taken for dead meanwhile
+                    await self._renew(number, parts.epoch)
             except FencedError as error:
                 log.info("container %d: %s", number, error)
                 await self._watch.look_at(number)

@@ -298,7 +298,7 @@ class ClusterServer:
             self._chunks,
             self._runtime,
             self._profile.interval_s,
-            self.membership.lease_is_valid,
+            lambda: self.keeper.may_answer(number),
         )
 
     def _make_controller(self) -> tuple[Controller, Callable[[], None]]:
