@@ -61,6 +61,20 @@ async def test_a_prefix_that_holds_something_else(engine: LogEngine) -> None:
     assert await engine.get("cluster.json") is None
 
 
+async def test_what_consoles_and_file_systems_put_there_is_nobody_s(tmp_path: Path) -> None:
+    async with FakeS3() as s3:
+        await s3.objects.put("p/", b"", absent=False, etag=None, generation=None)
+        engine, registry = await open_engines("s3://bucket/p", REAL, **s3.config())
+        await open_cluster(engine, None, REAL)
+        await s3.objects.put("p/servers/", b"", absent=False, etag=None, generation=None)
+        assert await registry.list("servers") == {}
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "lost+found/#17").write_bytes(b"x")
+    engine, _ = await open_engines(tmp_path.as_uri(), REAL)
+    await open_cluster(engine, None, REAL)
+    await engine.close()
+
+
 async def test_one_whose_cluster_was_made_while_it_looked(engine: LogEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server was first, and has stored things since."""
     made = await open_cluster(engine, 3, REAL)

@@ -26,6 +26,7 @@ from nadi.runtime import Runtime
 from nadi.wire.fields import Buffer
 
 _OURS = ".nadi"  # no name begins with a dot
+_LOST_AND_FOUND = "lost+found"  # of a file system whose root this is, and which only root may look into
 _LOCKS = 64
 _LOCK_WAIT_S = 5.0
 _LOCK_PAUSE_S = 0.002
@@ -147,7 +148,7 @@ class Folder:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             for entry in entries:
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or entry.name == _LOST_AND_FOUND:
                     continue
                 path = folder / entry.name
                 if entry.is_dir(follow_symlinks=False):

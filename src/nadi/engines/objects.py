@@ -67,7 +67,8 @@ class _Objects:
         return await self._found(name, obstore.head_async(self._store, name))
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[ObjectMeta]]:
-        pages = obstore.list(self._store, prefix.rstrip("/") or None, chunk_size=_PAGE).__aiter__()
+        folder = prefix.rstrip("/")
+        pages = obstore.list(self._store, folder or None, chunk_size=_PAGE).__aiter__()
         while True:
             try:
                 page = await anext(pages)
@@ -76,7 +77,8 @@ class _Objects:
             except FOREIGN as error:
                 problem = told(f"list {prefix}", error, self._secrets)
                 break
-            yield page
+            # consoles mark a folder by an empty object `folder/`, which comes here as `folder`
+            yield [meta for meta in page if meta["path"] not in ("", folder)]
         raise problem
 
     async def _delete(self, names: Sequence[str]) -> None:
