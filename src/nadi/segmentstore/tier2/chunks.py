@@ -46,7 +46,7 @@ class DiskReadError(UnavailableError):
 
 class ChunkStore:
     """Chunks by name. local: the folder when the store is one, for fsync. runtime: its threads wait for the disk, and
-    check what was read."""
+    check what was read. Errors have no cause with them: what a store says may hold credentials."""
 
     def __init__(
         self, store: ObjectStore, local: Path | None, runtime: Runtime = REAL, url: str = "memory:///"
@@ -104,7 +104,7 @@ class ChunkStore:
             except AlreadyExistsError:
                 pass
             except Exception as error:
-                raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from error
+                raise UnavailableError(f"tier 2 can't be written: {_in_a_line(error)}") from None
             self._mark = bytes(await self.read(_MARK, 0, _MARK_BYTES)).decode()
         return self._mark
 
@@ -128,7 +128,7 @@ class ChunkStore:
             if self._local is not None:
                 await self.runtime.in_thread(_sync, self._local, self._local / name)
         except Exception as error:  # obstore raises its own family, mapped here once
-            raise self._unwritten(error) from error
+            raise self._unwritten(error) from None
 
     @staticmethod
     def _unwritten(error: Exception) -> UnavailableError:
@@ -173,7 +173,7 @@ class ChunkStore:
                 raise DiskReadError(f"the disk can't read chunk {name}: input/output error") from error
             if await self._size(name) <= position:
                 return memoryview(b"")
-            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
+            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
 
     async def read_checked(
         self, name: str, position: int, length: int, checksums: bytes
@@ -191,7 +191,7 @@ class ChunkStore:
             except OSError as error:
                 if error.errno in (errno.EIO, errno.ELOOP):
                     raise DiskReadError(f"the disk can't read chunk {name}: {error.strerror}") from error
-                raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
+                raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
         data = await self.read(name, position, length)
         check = partial(damaged_blocks, name, checksums, position // BLOCK_BYTES, data, length)
         if length <= BLOCK_BYTES:
@@ -220,7 +220,7 @@ class ChunkStore:
         except Exception as error:
             if "(os error 5)" in str(error) or await self._size(name) <= length:
                 return None
-            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
+            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
 
     def _check_is_file(self, name: str) -> None:
         """A pipe in its place would make whoever opens it wait forever."""
@@ -236,7 +236,7 @@ class ChunkStore:
         try:
             return {found["path"]: found["size"] for batch in obstore.list(self._store, prefix) for found in batch}
         except Exception as error:
-            raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from error
+            raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from None
 
     async def _size(self, name: str) -> int:
         try:
@@ -244,7 +244,7 @@ class ChunkStore:
         except FileNotFoundError as error:
             raise NotFoundError(f"chunk {name} is not in tier 2") from error
         except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from error
+            raise UnavailableError(f"chunk {name} can't be read: {_in_a_line(error)}") from None
 
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
@@ -258,7 +258,7 @@ class ChunkStore:
                 await self.runtime.in_thread(_sync, self._local, self._local / new)
                 await self.runtime.in_thread(sync_folder, (self._local / name).parent)
         except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be renamed: {_in_a_line(error)}") from error
+            raise UnavailableError(f"chunk {name} can't be renamed: {_in_a_line(error)}") from None
 
     async def delete(self, name: str) -> None:
         """Delete a chunk if it is there."""
@@ -267,7 +267,7 @@ class ChunkStore:
         except FileNotFoundError:
             pass
         except Exception as error:
-            raise UnavailableError(f"chunk {name} can't be deleted: {_in_a_line(error)}") from error
+            raise UnavailableError(f"chunk {name} can't be deleted: {_in_a_line(error)}") from None
 
 
 def _may_be_here(url: str) -> bool:
