@@ -24,6 +24,7 @@ from rich.table import Table
 from bench import (
     amplification,
     busy,
+    diskless,
     epochs,
     events,
     long,
@@ -71,6 +72,7 @@ BENCHES: dict[str, Callable[[Path], list[Figure]]] = {
 BY_NAME: dict[str, Callable[[Path], list[Figure]]] = {  # minutes each: they run only if they are named
     "amplification": amplification.amplification,
     "busy-streams": partial(busy.busy_streams, count=STREAMS),
+    "diskless": diskless.diskless,
     "long": long.long,
     "spread-java": java_spread.spread_java,
     "spread-java-pooled": partial(java_spread.spread_java, pooled=True),

@@ -76,6 +76,8 @@ class FakeS3:
         if request.path == "/-/faults":
             self.faults.update(**json.loads(request.body))
             return Answer(204)
+        if request.path == "/-/counts":
+            return Answer(200, json.dumps(self.counts).encode())
         kind, faults = request.kind, self.faults
         self.counts[kind] += 1
         await asyncio.sleep(faults.pause_s(kind))
