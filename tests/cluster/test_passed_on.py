@@ -31,6 +31,13 @@ Answer = Callable[[Call], Awaitable[Any]]
 @asynccontextmanager
 async def front_before(answer: Answer) -> AsyncIterator[str]:
     """The address of a server that passes everything on to one that answers so."""
+    async with two_servers(answer) as (address, _):
+        yield address
+
+
+@asynccontextmanager
+async def two_servers(answer: Answer) -> AsyncIterator[tuple[str, grpc.aio.Server]]:
+    """Besides, the one that answers."""
     async with AsyncExitStack() as parts:
         active, passing = rpc_server(), rpc_server()
         add_answers(active, answer)
@@ -43,7 +50,7 @@ async def front_before(answer: Answer) -> AsyncIterator[str]:
             parts.push_async_callback(server.stop, 0)
         front.follow(Addresses(f"{HOST}:{ports[0]}"))
         parts.push_async_callback(front.close)
-        yield f"{HOST}:{ports[1]}"
+        yield f"{HOST}:{ports[1]}", active
 
 
 def create_scope(channel: grpc.aio.Channel) -> Any:
@@ -165,3 +172,24 @@ async def test_each_reply_of_a_watch_is_passed_on_when_it_comes() -> None:
         more.set()
         assert scaler.IsActiveResponse.FromString(await anext(replies)).result is True
         assert [reply async for reply in replies] == []
+
+
+async def test_a_server_that_stops_in_the_middle_of_a_call_is_unavailable() -> None:
+    """Whatever gRPC says of it: after UNKNOWN the Python client stalls, and others don't try again."""
+    came = asyncio.Event()
+
+    async def answer(call: Call) -> Any:
+        came.set()
+        await asyncio.sleep(60)
+
+    async with (
+        asyncio.timeout(20),
+        two_servers(answer) as (address, active),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        waiting = asyncio.ensure_future(create_scope(channel)(b""))
+        await came.wait()
+        await active.stop(0)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await waiting
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
