@@ -13,7 +13,7 @@ import pytest
 from nadi.cluster.active import Addresses
 from nadi.cluster.front import Front
 from nadi.cluster.tokens import FORWARDED, ClusterKey
-from nadi.controller.grpc.server import Call, add_answers, rpc_server
+from nadi.controller.grpc.server import Call, Refusal, add_answers, rpc_server
 from nadi.limits import RPC_STREAMS_MAX
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2 as scaler
@@ -193,3 +193,15 @@ async def test_a_server_that_stops_in_the_middle_of_a_call_is_unavailable() -> N
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await waiting
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED, grpc.StatusCode.NOT_FOUND])
+async def test_codes_of_broken_connections_are_not_passed_on(code: grpc.StatusCode) -> None:
+    async def answer(call: Call) -> Any:
+        raise Refusal(code, "so it is")
+
+    expected = code if code is grpc.StatusCode.NOT_FOUND else grpc.StatusCode.UNAVAILABLE
+    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await create_scope(channel)(b"")
+        assert (caught.value.code(), caught.value.details()) == (expected, "so it is")
