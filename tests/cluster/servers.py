@@ -4,7 +4,7 @@ the active controller. They share folders, as servers share an object store; who
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,11 @@ from nadi.controller.grpc.server import rpc_server
 from nadi.controller.rest.access import RestAccess
 from nadi.controller.rest.endpoint import Api
 from nadi.controller.rest.server import RestServer
+from nadi.controller.state.segments import Exchange
 from nadi.observe.health import Status, leaf
 from nadi.segmentstore.recovery.localparts import LocalParts
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
-from nadi.wire.commands import Command
 from tests.access.support import Certificate, user
 
 HOST = "127.0.0.1"
@@ -100,11 +100,11 @@ class ServerOfCluster:
             lambda: {self.cluster.store_address(number) for number in range(CONTAINERS)},
             self.security.ssl_context(),
         )
-        exchange: Callable[[Command], object] = self.reach
+        exchange: Exchange = self.reach
         if self.tokens is not None:
             exchange = with_token(self.reach, self.tokens.master())
         self.controller = Controller(
-            exchange,  # type: ignore[arg-type]
+            exchange,
             endpoint_of=self.cluster.endpoint_of,
             rpc_endpoint=self.rpc_address,
         )

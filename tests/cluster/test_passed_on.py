@@ -13,7 +13,7 @@ import pytest
 from nadi.cluster.active import Addresses
 from nadi.cluster.front import Front
 from nadi.cluster.tokens import FORWARDED, ClusterKey
-from nadi.controller.grpc.server import Call, add_answers, rpc_server
+from nadi.controller.grpc.server import Call, Refusal, add_answers, rpc_server
 from nadi.limits import RPC_STREAMS_MAX
 from nadi.wire.rpc import controller_pb2 as pb
 from nadi.wire.rpc import externalscaler_pb2 as scaler
@@ -31,6 +31,13 @@ Answer = Callable[[Call], Awaitable[Any]]
 @asynccontextmanager
 async def front_before(answer: Answer) -> AsyncIterator[str]:
     """The address of a server that passes everything on to one that answers so."""
+    async with two_servers(answer) as (address, _):
+        yield address
+
+
+@asynccontextmanager
+async def two_servers(answer: Answer) -> AsyncIterator[tuple[str, grpc.aio.Server]]:
+    """Besides, the one that answers."""
     async with AsyncExitStack() as parts:
         active, passing = rpc_server(), rpc_server()
         add_answers(active, answer)
@@ -43,7 +50,7 @@ async def front_before(answer: Answer) -> AsyncIterator[str]:
             parts.push_async_callback(server.stop, 0)
         front.follow(Addresses(f"{HOST}:{ports[0]}"))
         parts.push_async_callback(front.close)
-        yield f"{HOST}:{ports[1]}"
+        yield f"{HOST}:{ports[1]}", active
 
 
 def create_scope(channel: grpc.aio.Channel) -> Any:
@@ -165,3 +172,36 @@ async def test_each_reply_of_a_watch_is_passed_on_when_it_comes() -> None:
         more.set()
         assert scaler.IsActiveResponse.FromString(await anext(replies)).result is True
         assert [reply async for reply in replies] == []
+
+
+async def test_a_server_that_stops_in_the_middle_of_a_call_is_unavailable() -> None:
+    """Whatever gRPC says of it: after UNKNOWN the Python client stalls, and others don't try again."""
+    came = asyncio.Event()
+
+    async def answer(call: Call) -> Any:
+        came.set()
+        await asyncio.sleep(60)
+
+    async with (
+        asyncio.timeout(20),
+        two_servers(answer) as (address, active),
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        waiting = asyncio.ensure_future(create_scope(channel)(b""))
+        await came.wait()
+        await active.stop(0)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await waiting
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED, grpc.StatusCode.NOT_FOUND])
+async def test_codes_of_broken_connections_are_not_passed_on(code: grpc.StatusCode) -> None:
+    async def answer(call: Call) -> Any:
+        raise Refusal(code, "so it is")
+
+    expected = code if code is grpc.StatusCode.NOT_FOUND else grpc.StatusCode.UNAVAILABLE
+    async with asyncio.timeout(20), front_before(answer) as address, grpc.aio.insecure_channel(address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await create_scope(channel)(b"")
+        assert (caught.value.code(), caught.value.details()) == (expected, "so it is")

@@ -27,6 +27,8 @@ _OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", round(FORWARD_KEEPALIVE_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
 ]
+# what gRPC says of a connection that broke, and a controller never does: clients don't try again after these
+_BROKEN = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.CANCELLED)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,8 +63,8 @@ class Forward:
         try:
             return await self._passed_on(call, channel.channel)
         except grpc.aio.AioRpcError as error:
-            text = error.details() or f"the active controller at {self._address} gave no reason"
-            raise Refusal(error.code(), text) from error
+            code, text = error.code(), error.details() or f"the active controller at {self._address} gave no reason"
+            raise Refusal(grpc.StatusCode.UNAVAILABLE if code in _BROKEN else code, text) from error
         finally:
             channel.calls -= 1
             self._under_way -= 1

@@ -87,11 +87,12 @@ class Front:
         self._changed(controller, self._active.there)
 
     def follow(self, addresses: Addresses | None) -> None:
-        """The server at these addresses has the active controller, unless it is here; None: it isn't known who."""
+        """The server at these addresses, another one, has the active controller unless it is here; None: it isn't known
+        who has."""
         self._changed(self._active.here, addresses)
 
     async def close(self) -> None:
-        """There is no active controller any more; end connections."""
+        """There is no active controller any more; end connections. To be called once the doors are closed."""
         self._changed(None, None)
         await asyncio.gather(*self._closing)
 
