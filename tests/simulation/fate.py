@@ -1,4 +1,4 @@
-"""What goes wrong, and when: servers die or stand still, so do clients, links are cut, slowed and reset, disks fail, and
+"""What goes wrong, and when: servers die or stand still, so do clients; links are cut, slowed and reset; disks fail; and
 somebody sets the wall clock."""
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ async def servers(world: World, mean_s: float) -> None:
             server.faults.kill_due = chance.randrange(40)
         elif what < 0.7:
             server.kill(with_power=True)
-        else:
+        elif what < 0.9:
             server.pause(chance.choice([0.3, 3.0, 20.0]) * chance.random())
+        else:
+            server.faults.tier2_away(chance.choice([3.0, 30.0]) * chance.random())
         if chance.random() < 0.2:
             server.set_clock(chance.randrange(-_DAY_MS, _DAY_MS))
 
@@ -44,11 +46,13 @@ async def network(world: World, clients: Callable[[], list[Process]], mean_s: fl
             continue
         other, what, seconds = chance.choice(others), chance.random(), chance.choice([1.0, 10.0, 60.0])
         seconds *= chance.random()
-        if what < 0.35:
+        if what < 0.3:
             one, other = chance.choice([(server, other), (other, server)])
             world.network.cut(one, other, seconds, both=chance.random() < 0.5)
-        elif what < 0.7:
+        elif what < 0.5:
             world.network.reset(server, other)
+        elif what < 0.8:
+            world.network.stall(server, other, lambda: chance.choice([1.0, 10.0, 60.0]) * chance.random())
         else:
             world.network.slow(server, other, seconds, 0.5 * chance.random(), chance.choice([2e3, 2e4, 1e9]))
 

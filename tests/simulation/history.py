@@ -61,6 +61,7 @@ class History:
     places: dict[tuple[str, int], bytes] = field(default_factory=dict)  # of what was read
     found: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     transactions: dict[int, TxnState] = field(default_factory=dict)  # as their clients know in the end
+    promised: dict[int, TxnState] = field(default_factory=dict)  # by calls to commit and to abort that succeeded
     counters: dict[bytes, Counter] = field(default_factory=dict)
     cuts: dict[str, list[Cut]] = field(default_factory=dict)  # by stream: those that truncations were asked for at
     notes: list[Noted] = field(default_factory=list)
@@ -156,6 +157,8 @@ class History:
         for transaction, its in by_transaction.items():
             state = self.transactions.get(transaction)
             there = [event for event in its if event.payload in self.found]
+            if self.promised.get(transaction, state) is not state:
+                raise BrokenWordError(f"transaction {transaction:x} is {state}, not {self.promised[transaction]}")
             if state is not TxnState.COMMITTED and there:
                 raise BrokenWordError(f"transaction {transaction:x} is {state}, and {there} can be read")
             if state is TxnState.COMMITTED and len(there) < sum(event.segment != "" for event in its):

@@ -68,7 +68,7 @@ class Server:
     def __init__(self, world: World, name: str, log: type[SimulatedLog]) -> None:
         self.world, self.name, self._log = world, name, log
         self.address = (name, PORT)
-        self.faults = Faults(world.chance(f"faults of {name}"), self._kill_soon, world.note)
+        self.faults = Faults(world.chance(f"faults of {name}"), self._kill_soon, world.note, now=lambda: world.loop.now)
         self.disks = [Disk() for _ in range(CONTAINERS)]
         self.life: Life | None = None
         self.failure: BaseException | None = None  # why it did not start

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
 import os
 import subprocess
@@ -20,12 +18,10 @@ from nadi.controller.state.records import TxnState
 from nadi.errors import NadiError
 from nadi.model.watermark import SegmentPosition, Watermark
 from nadi.naming import segment_id
-from nadi.runtime import Runtime
 from nadi.segmentstore import storage_writer
 
-from .disk import HastyLog
 from .history import BrokenWordError, Counter, History, Noted, Written
-from .loop import Process, SimulatedLoop, StuckError, run
+from .machine.disk import HastyLog
 from .work import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,80 +89,7 @@ def test_a_log_that_acknowledges_what_is_not_durable_is_found_out() -> None:
     assert any("was acknowledged, and is not there" in told(seed) for seed in range(5, 30))
 
 
-# --- the parts that the others rely on ---------------------------------------------------------------
-
-
-def test_time_passes_only_when_nothing_is_left_to_do() -> None:
-    async def main(loop: SimulatedLoop) -> list[float]:
-        async def sleeper(seconds: float) -> float:
-            await asyncio.sleep(seconds)
-            return loop.time()
-
-        return await asyncio.gather(*map(sleeper, (86_400.0, 0.001, 0.0)))
-
-    assert run(main) == [86_400.0, 0.001, 0.0]
-
-
-def test_what_waits_for_nothing_is_told() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        await loop.create_future()
-
-    with pytest.raises(StuckError):
-        run(main)
-
-
-def test_work_past_the_runtime_is_told() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        await Runtime().in_thread(print)
-
-    with pytest.raises(AssertionError, match="past the runtime"):
-        run(main)
-
-
-def test_of_a_killed_process_nothing_runs_any_more() -> None:
-    done: list[str] = []
-
-    async def live(name: str) -> None:
-        try:
-            await asyncio.gather(asyncio.sleep(2.0), inner(name))
-        finally:
-            done.append(f"{name} ends")
-
-    async def inner(name: str) -> None:
-        await asyncio.sleep(1.0)
-        done.append(name)
-
-    async def main(loop: SimulatedLoop) -> None:
-        killed, other = Process("killed"), Process("other")
-        loop.start(killed, live("killed"))
-        loop.start(other, live("other"))
-        await asyncio.sleep(0.5)
-        loop.kill(killed)
-        await asyncio.sleep(5.0)
-        assert done == ["other", "other ends"]
-
-    run(main)
-
-
-def test_of_a_killed_process_nothing_is_told_either(caplog: pytest.LogCaptureFixture) -> None:
-    logging.disable(logging.NOTSET)
-
-    async def fail() -> None:
-        raise NadiError("nobody will know")
-
-    async def live() -> None:
-        await asyncio.gather(fail(), asyncio.sleep(2.0), return_exceptions=True)
-
-    async def main(loop: SimulatedLoop) -> None:
-        killed = Process("killed")
-        loop.start(killed, live())
-        await asyncio.sleep(0)  # it starts the two
-        await asyncio.sleep(0)  # one fails, and whom it tells is killed first
-        loop.kill(killed)
-
-    run(main)
-    gc.collect()
-    assert not caplog.records
+# --- the judge of what clients saw ---------------------------------------------------------------
 
 
 SEGMENT = "home/meters/0.#epoch.0"

@@ -128,6 +128,7 @@ async def _at_work(world: World, history: History, seconds: float, pace: float) 
         "writer-2": writer(SCALED, 20.0, notes=True),
         "writer-3": writer(TRUNCATED, 20.0),
         "writer-4": library(LibraryWriter, 10.0),
+        "writer-5": library(LibraryWriter, 20.0),
         "reader-1": lambda name, process: Reader(world, history, name, streams, process).run(20.0 * pace),
         "reader-2": library(LibraryReader, 10.0),
         "transactions-1": transactions(30.0),

@@ -19,7 +19,7 @@ from ..world import World
 
 T = TypeVar("T")
 AWAY = (wire.NoSuchSegment, wire.SegmentIsTruncated)
-_CONNECT_S, _ANSWER_S = 5.0, 15.0
+_PATIENCE_S = (2.0, 10.0, 30.0)
 
 
 class Client:
@@ -29,6 +29,7 @@ class Client:
         self.world, self.history, self.name = world, history, name
         self.process = process or world.process(name)
         self.chance = world.chance(name)
+        self.patience_s = self.chance.choice(_PATIENCE_S)  # after which it takes a server for gone
         self._ids = itertools.count(1)
         self._connection: SegmentStoreConnection | None = None
 
@@ -46,9 +47,9 @@ class Client:
         connection = self._connection
         if connection is None or not connection.is_open:
             endpoint = Endpoint(*self.world.server.address)
-            connection = self._connection = await SegmentStoreConnection.open(endpoint, _CONNECT_S)
+            connection = self._connection = await SegmentStoreConnection.open(endpoint, self.patience_s)
         try:
-            return await connection.ask(command, wire.Command, timeout_s=_ANSWER_S)
+            return await connection.ask(command, wire.Command, timeout_s=self.patience_s)
         except UnavailableError:
             connection.close()
             raise
@@ -71,7 +72,7 @@ class Client:
         """A call to the controller, repeated where it may have been lost: the controller's are made for that."""
         for _ in range(tries):
             try:
-                async with asyncio.timeout(30.0):
+                async with asyncio.timeout(self.patience_s):
                     return await self.world.ask(self.name, what, lambda life: call(life.controller))
             except (LostError, UnavailableError, TimeoutError):
                 await self.pause(0.5)

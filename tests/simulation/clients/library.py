@@ -22,7 +22,7 @@ from nadi.client.tables.table import Table
 from nadi.client.writing.ack import Ack
 from nadi.controller.state.metadata import StreamName
 from nadi.controller.state.records import TxnState
-from nadi.errors import ConditionFailedError, NadiError, TransactionFailedError, UnavailableError
+from nadi.errors import ConditionFailedError, TransactionFailedError, UnavailableError
 from nadi.model.streamcut import StreamCut
 from nadi.naming import TRANSACTION_DELIMITER, segment_name
 from nadi.runtime import Runtime
@@ -34,7 +34,6 @@ from ..server import Server
 from ..world import World
 from .base import Client
 
-_PATIENCE_S = 30.0
 _AT_ONCE = 20  # events under way
 ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 
@@ -42,8 +41,8 @@ ENDED = (TxnState.COMMITTED, TxnState.ABORTED)
 class SimulatedController(ControllerClient):
     """The library's, past gRPC."""
 
-    def __init__(self, server: Server) -> None:
-        super().__init__(f"{server.name}:9091", timeout_s=_PATIENCE_S)
+    def __init__(self, server: Server, timeout_s: float) -> None:
+        super().__init__(f"{server.name}:9091", timeout_s=timeout_s)
         self._server = server
 
     async def _send(self, rpc: str, request: Any, timeout_s: float) -> Any:
@@ -78,7 +77,7 @@ class LibraryClient(Client):
 
     @asynccontextmanager
     async def manager(self) -> AsyncIterator[StreamManager]:
-        async with StreamManager(controller=SimulatedController(self.world.server)) as manager:
+        async with StreamManager(controller=SimulatedController(self.world.server, self.patience_s)) as manager:
             manager._stores.key_reports = _KeyReports(self.process.runtime)
             yield manager
 
@@ -90,7 +89,7 @@ class LibraryClient(Client):
         while True:
             try:
                 await self.go(mean_s)
-            except NadiError as error:
+            except UnavailableError as error:
                 self.world.note(self.name, "gives up", type(error).__name__, str(error)[:80])
                 await self.pause(2.0)
 
@@ -101,7 +100,7 @@ class LibraryWriter(LibraryClient):
     async def go(self, mean_s: float) -> None:
         counts = {f"{self.name}-{self.id()}-{key}": itertools.count(1) for key in range(3)}
         async with self.manager() as manager:
-            writer = await manager.create_writer(self.stream.scope, self.stream.stream, ack_timeout=2 * _PATIENCE_S)
+            writer = await manager.create_writer(self.stream.scope, self.stream.stream, ack_timeout=4 * self.patience_s)
             under_way: set[asyncio.Task[None]] = set()
             while True:
                 for _ in range(self.chance.randrange(1, 8)):
@@ -176,7 +175,7 @@ class LibraryTransactions(LibraryClient):
     async def go(self, mean_s: float) -> None:
         async with self.manager() as manager:
             writer = await manager.create_transaction_writer(
-                self.stream.scope, self.stream.stream, lease_ms=20_000, ack_timeout=_PATIENCE_S
+                self.stream.scope, self.stream.stream, lease_ms=20_000, ack_timeout=4 * self.patience_s
             )
             while True:
                 await self.pause(mean_s)
@@ -196,8 +195,10 @@ class LibraryTransactions(LibraryClient):
                         event.segment = "stored"
                     if how < 0.7:
                         await transaction.commit(timeout=60.0)
+                        self.history.promised[txn] = TxnState.COMMITTED
                     elif how < 0.9:
                         await transaction.abort(timeout=60.0)
+                        self.history.promised[txn] = TxnState.ABORTED
                     self.world.note(self.name, "is done with", f"{txn:x}", how < 0.7)
                 except TransactionFailedError:
                     pass  # it took too long, and was ended

@@ -62,8 +62,10 @@ class Transactions(Client):
         try:
             if how < 0.7:
                 await self.control("commit", lambda controller: controller.commit_transaction(self.stream, txn))
+                self.history.promised[txn] = TxnState.COMMITTED
             elif how < 0.9:
                 await self.control("abort", lambda controller: controller.abort_transaction(self.stream, txn))
+                self.history.promised[txn] = TxnState.ABORTED
         except ConflictError:
             pass  # it had ended by itself
 

@@ -134,10 +134,16 @@ class Network:
     def reset(self, one: str, other: str) -> None:
         """All connections between the two end: something on the way has forgotten them."""
         self._note("reset", one, other)
-        for ends in self._open():
-            if {end.process.name for end in ends} == {one, other}:
-                for end in ends:
-                    end.break_off()
+        for ends in self._between(one, other):
+            for end in ends:
+                end.break_off()
+
+    def stall(self, one: str, other: str, seconds: Callable[[], float]) -> None:
+        """Each connection that there is between the two now carries nothing for some time, which differs."""
+        self._note("stall", one, other)
+        for ends in self._between(one, other):
+            for end in ends:
+                end.stall(self._loop.now + seconds())
 
     def is_back(self, host: str) -> None:
         """A host whose power had failed runs again."""
@@ -151,6 +157,9 @@ class Network:
         self.lost = 0.0
         for way in self._ways.values():
             way.mend()
+
+    def _between(self, one: str, other: str) -> list[tuple[End, End]]:
+        return [ends for ends in self._open() if {end.process.name for end in ends} == {one, other}]
 
     def _open(self) -> list[tuple[End, End]]:
         self._living = {n: ends for n, ends in self._living.items() if not all(end.is_closed for end in ends)}

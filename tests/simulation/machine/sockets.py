@@ -118,6 +118,10 @@ class End:
         if not with_power:
             self._reset_peer()
 
+    def stall(self, until: float) -> None:
+        """What it sends from now on is lost, and sent again, for so long: other connections are better off."""
+        self._last_arrival = max(self._last_arrival, until)
+
     def system_is_back(self) -> None:
         """Its host runs again, and answers what comes for connections of before."""
         self._is_silent = False
