@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from .history import History
+from .judging.history import History
 from .machine.process import Process
 from .world import World
 

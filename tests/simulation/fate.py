@@ -52,7 +52,7 @@ async def network(world: World, clients: Callable[[], list[Process]], mean_s: fl
         elif what < 0.5:
             world.network.reset(server, other)
         elif what < 0.8:
-            world.network.stall(server, other, lambda: chance.choice([1.0, 10.0, 60.0]) * chance.random())
+            world.network.stall(server, 0.5, lambda: chance.choice([1.0, 10.0, 60.0]) * chance.random())
         else:
             world.network.slow(server, other, seconds, 0.5 * chance.random(), chance.choice([2e3, 2e4, 1e9]))
 

@@ -21,7 +21,7 @@ from nadi.segmentstore import storage_writer
 from .clients.appending import Writer
 from .clients.base import Client
 from .clients.changing import Scaler
-from .history import BrokenWordError, History
+from .judging.history import BrokenWordError, History
 from .machine.loop import SimulatedLoop, run
 from .machine.process import Process
 from .world import World

@@ -22,7 +22,7 @@ from .clients.base import Client
 from .clients.changing import Scaler
 from .clients.reading import Reader
 from .clients.transactions import Transactions, learn_ends
-from .history import History
+from .judging.history import History
 from .machine.loop import SimulatedLoop, run
 from .machine.process import Process
 from .world import World

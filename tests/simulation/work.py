@@ -26,7 +26,7 @@ from .clients.reading import Reader
 from .clients.tables import TableUser
 from .clients.transactions import Transactions, learn_ends
 from .crowd import Crowd, Role
-from .history import BrokenWordError, History
+from .judging.history import BrokenWordError, History
 from .machine.disk import SimulatedLog
 from .machine.loop import SimulatedLoop, run
 from .machine.process import Process

@@ -11,7 +11,7 @@ from nadi.errors import NotFoundError, UnavailableError
 from nadi.model.keyspace import key_position
 from nadi.wire import commands as wire
 
-from ..history import History, Noted, Written
+from ..judging.history import History, Noted, Written
 from ..machine.network import LostError
 from ..machine.process import Process
 from ..world import World

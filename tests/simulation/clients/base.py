@@ -12,7 +12,7 @@ from nadi.controller.controller import Controller
 from nadi.errors import UnavailableError
 from nadi.wire import commands as wire
 
-from ..history import BrokenWordError, History
+from ..judging.history import BrokenWordError, History
 from ..machine.network import LostError
 from ..machine.process import Process
 from ..world import World

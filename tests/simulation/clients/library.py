@@ -27,8 +27,8 @@ from nadi.model.streamcut import StreamCut
 from nadi.naming import TRANSACTION_DELIMITER, segment_name
 from nadi.runtime import Runtime
 
-from ..history import BrokenWordError, History, Written
-from ..linear import ABSENT
+from ..judging.history import BrokenWordError, History, Written
+from ..judging.linear import ABSENT
 from ..machine.process import Process
 from ..server import Server
 from ..world import World

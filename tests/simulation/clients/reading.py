@@ -5,7 +5,7 @@ from __future__ import annotations
 from nadi.controller.state.metadata import StreamName
 from nadi.wire import commands as wire
 
-from ..history import History
+from ..judging.history import History
 from ..machine.process import Process
 from ..world import World
 from .base import AWAY, Client

@@ -6,7 +6,7 @@ from nadi.errors import UnavailableError
 from nadi.wire import commands as wire
 from nadi.wire.fields import NO_VERSION, NOT_EXISTS, TableEntry, TableKey
 
-from ..history import Counter
+from ..judging.history import Counter
 from ..machine.network import LostError
 from .base import Client
 

@@ -10,7 +10,7 @@ from nadi.controller.state.records import TxnState
 from nadi.errors import ConflictError, NotFoundError
 from nadi.naming import transaction_segment_name
 
-from ..history import History, Written
+from ..judging.history import History, Written
 from ..machine.process import Process
 from ..world import World
 from .appending import Appender

@@ -109,14 +109,6 @@ class SimulatedLog(MemoryLog):
         self._storage.unsynced.remove(sequence)
 
 
-class HastyLog(SimulatedLog):
-    """It breaks the rule of rules: a frame is acknowledged before it is durable."""
-
-    async def _sync(self, sequence: int) -> None:
-        self._storage.unsynced.append(sequence)
-        asyncio.get_running_loop().call_later(0.05, self._storage.unsynced.clear)
-
-
 class SimulatedChunks(ChunkStore):
     """Objects in a dict. They are there as a whole once they were put, or not at all."""
 

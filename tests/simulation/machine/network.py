@@ -106,6 +106,7 @@ class Network:
         self._ways: dict[tuple[str, str], Way] = {}
         self._numbers = itertools.count(1)
         self._calls_chance = chance("calls")
+        self._weather = chance("stalls")
         self._living: dict[int, tuple[End, End]] = {}
         loop.sockets = self
 
@@ -138,12 +139,13 @@ class Network:
             for end in ends:
                 end.break_off()
 
-    def stall(self, one: str, other: str, seconds: Callable[[], float]) -> None:
-        """Each connection that there is between the two now carries nothing for some time, which differs."""
-        self._note("stall", one, other)
-        for ends in self._between(one, other):
-            for end in ends:
-                end.stall(self._loop.now + seconds())
+    def stall(self, host: str, part: float, seconds: Callable[[], float]) -> None:
+        """A part of its connections carry nothing for some time, each for another; others are not concerned."""
+        self._note("stall", host)
+        for ends in self._open():
+            if any(end.process.name == host for end in ends) and self._weather.random() < part:
+                for end in ends:
+                    end.stall(self._loop.now + seconds())
 
     def is_back(self, host: str) -> None:
         """A host whose power had failed runs again."""

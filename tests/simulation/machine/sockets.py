@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _WINDOWS_BYTES = (4_096, 65_536, 1 << 20)
 _WHOLE = 0.7  # of what is sent comes in one piece
 _TINY_BYTES = 9
+_RESET_LOSES = 0.3  # of all resets
 _LARGEST_BYTES = 65_536
 
 
@@ -147,9 +148,10 @@ class End:
             self.peer._arrived(self._under_way.popleft())
 
     def _reset_peer(self) -> None:
-        """The last of what is under way is lost."""
-        for _ in range(min(len(self._under_way), self.pair.chance.randrange(4))):
-            self._under_way.pop()
+        """The last of what is under way may be lost."""
+        if self.pair.chance.random() < _RESET_LOSES:
+            for _ in range(min(len(self._under_way), self.pair.chance.randrange(4))):
+                self._under_way.pop()
         self._post(None)
 
     def _arrived(self, piece: bytes | None) -> None:

@@ -19,7 +19,7 @@ from nadi.segmentstore.recovery.snapshotter import Snapshotter
 from nadi.segmentstore.state.records import Kind
 from nadi.wire.fields import NO_VERSION
 
-from .machine import disk
+from ..machine import disk
 
 Mutation = Callable[[], AbstractContextManager[object]]
 
