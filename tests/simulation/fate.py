@@ -1,5 +1,5 @@
-"""What goes wrong, and when: servers die or stand still, so do clients; links are cut, slowed and reset; disks fail; and
-somebody sets the wall clock."""
+"""What goes wrong, and when: servers die or stand still, so do clients; links are cut, slowed and reset; disks fail;
+and somebody sets the wall clock."""
 
 from __future__ import annotations
 

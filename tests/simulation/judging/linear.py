@@ -4,8 +4,8 @@ one moment between its start and its end.
 All changes are conditional, and a version grows with each. So versions give the order of the states that anybody saw,
 and each call says in which of them it took effect: a put made one, a read saw one, a refused put met another than it
 expected. What remains is real time: who ended before another began can't have come later in that order. One walk over
-starts and ends checks that. Nobody knows of a call without an answer whether it took effect; if the value that it put is
-seen, it did. One that is never seen can only have made the last state, since nobody could go on from it.
+starts and ends checks that. Nobody knows of a call without an answer whether it took effect; if the value that it put
+is seen, it did. One that is never seen can only have come after all that were, for nobody could go on from it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Never
 
 from nadi.wire.fields import NOT_EXISTS
 
@@ -85,7 +84,7 @@ class _Order:
         self.states = list(self._in_order(self._versions()))
         self._at = {state.version: place for place, state in enumerate(self.states) if state.version != ABSENT}
         self._makes = {id(state.made_by): place for place, state in enumerate(self.states) if state.made_by}
-        self._after_last = len(self.states)  # a state that nobody saw, if there may be one
+        self._last = self.states[-1].version
 
     def walk(self) -> None:
         """In time: who begins stands no earlier than all who have ended."""
@@ -99,7 +98,7 @@ class _Order:
                 latest = max(latest, places[at])
             elif (place := self._place(call, latest)) is not None:
                 if place < latest:
-                    self._fail(f"{call} took effect before what others had seen when it began: {latest}")
+                    raise self._wrong(f"{call} took effect before what others had seen when it began: {latest}")
                 places[at] = place
 
     # --- states -----------------------------------------------------------------------------------------
@@ -112,13 +111,13 @@ class _Order:
                 continue
             maker = self._puts.get(call.value)
             if maker is None:
-                self._fail(f"{call} saw what nobody put")
+                raise self._wrong(f"{call} saw what nobody put")
             if maker.is_refused or maker.version not in (None, call.version):
-                self._fail(f"{call} saw the version {call.version} of {maker}")
+                raise self._wrong(f"{call} saw the version {call.version} of {maker}")
             if found.setdefault(call.version, maker) is not maker:
-                self._fail(f"{maker} and {found[call.version]} have the same version")
+                raise self._wrong(f"{maker} and {found[call.version]} have the same version")
         if len({id(maker) for maker in found.values()}) < len(found):
-            self._fail(f"a value was put twice: {found}")
+            raise self._wrong(f"a value was put twice: {found}")
         return found
 
     def _of_removes(self) -> dict[int, Call]:
@@ -129,7 +128,7 @@ class _Order:
                 continue
             other = removes.get(call.expected)
             if other is not None and other.is_known and call.is_known:
-                self._fail(f"{other} and {call} removed the same")
+                raise self._wrong(f"{other} and {call} removed the same")
             if other is None or (call.is_known and not other.is_known):
                 removes[call.expected] = call  # of several unknown ones the first: it allows most
         return removes
@@ -141,15 +140,15 @@ class _Order:
             maker, remove = versions[version], self._removes.get(before)
             if maker.expected == ABSENT and before != ABSENT:
                 if remove is None:
-                    self._fail(f"{maker} put where {before} was, as if nothing were there")
+                    raise self._wrong(f"{maker} put where {before} was, as if nothing were there")
                 yield _State(ABSENT, remove)
             elif maker.expected != before:
-                self._fail(f"{maker} put {version} over {maker.expected}, and not over {before}: that is lost")
+                raise self._wrong(f"{maker} put {version} over {maker.expected}, and not over {before}: that is lost")
             elif remove is not None and remove.is_known:
-                self._fail(f"{maker} put over what {remove} had removed")
+                raise self._wrong(f"{maker} put over what {remove} had removed")
             yield _State(version, maker)
             before = version
-        if before in self._removes:
+        if before in self._removes and self._removes[before].is_known:
             yield _State(ABSENT, self._removes[before])
 
     # --- places -----------------------------------------------------------------------------------------
@@ -167,21 +166,29 @@ class _Order:
             return self._at[call.version], 1
         if call.kind == "get":
             return self._first(latest, call, lambda state: state.version == ABSENT), 1
-        self._fail(f"{call} made nothing")
+        raise self._wrong(f"{call} made nothing")
 
     def _first(self, latest: Place, call: Call, fits: Callable[[_State], bool]) -> int:
         """The first state from the latest on that the call may have met."""
         for place in range(latest[0], len(self.states)):
             if fits(self.states[place]):
                 return place
-        last = self.states[-1].version
-        if call.is_refused and self._may_have_gone_on(last):
-            return self._after_last
-        self._fail(f"{call} met what was not there: after {latest} there was only {self.states[latest[0] :]}")
+        behind = len(self.states)  # all that are certain
+        if latest[0] == behind and call.is_refused and call.expected != ABSENT:
+            return behind  # no version that is known comes again
+        if any(self._explains(other, call) for other in self._calls):
+            return behind
+        raise self._wrong(f"{call} met what was not there: after {latest} there was only {self.states[latest[0] :]}")
 
-    def _may_have_gone_on(self, last: int) -> bool:
-        """Whether somebody may have changed the last state that was seen, without an answer."""
-        return any(not call.is_known and call.kind == "put" and call.expected == last for call in self._calls)
+    def _explains(self, other: Call, call: Call) -> bool:
+        """Whether the other one, which got no answer and whose effect nobody saw, may have made what the call met."""
+        if other.is_known or id(other) in self._makes or other.began > call.ended:
+            return False
+        if call.kind == "get":
+            return other.kind == "remove" and other.expected == self._last
+        if other.kind == "put":
+            return other.expected in (self._last, ABSENT)
+        return other.expected == self._last == call.expected
 
-    def _fail(self, why: str) -> Never:
-        raise NotLinearError(f"{self._key}: {why}")
+    def _wrong(self, why: str) -> NotLinearError:
+        return NotLinearError(f"{self._key}: {why}")

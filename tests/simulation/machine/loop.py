@@ -47,6 +47,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._held: dict[Process, list[asyncio.Handle]] = {}
         self._outside = contextvars.Context()
         self._is_over = False
+        self.failures: list[BaseException] = []  # of callbacks, which nobody waits for
+        self.set_exception_handler(self._failed)
+
+    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "handle" in context and context.get("exception") is not None:
+            self.failures.append(context["exception"])
+        else:
+            self.default_exception_handler(context)
 
     def time(self) -> float:
         """What a clock shows whoever asks."""
@@ -201,11 +209,14 @@ def _nothing(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
 
 
 def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
-    """What `main` gives, in a loop of its own."""
+    """What `main` gives, in a loop of its own; raises what a callback raised."""
     loop = SimulatedLoop()
     with nothing_from_outside(lambda: loop.now):
         try:
-            return loop.run_until_complete(main(loop))
+            result = loop.run_until_complete(main(loop))
+            if loop.failures:
+                raise loop.failures[0]
+            return result
         finally:
             loop.run_until_complete(loop.end())
             loop.bury()

@@ -1,7 +1,7 @@
 """A process of a simulated machine: what lives, stands still and dies together, by a clock of its own.
 
-What it does takes place in its context: its tasks, its timers and what the network delivers to it. There the loop's time
-is the process's own, which began at some number and runs a little too fast or too slow.
+What it does takes place in its context: its tasks, its timers and what the network delivers to it. There the loop's
+time is the process's own, which began at some number and runs a little too fast or too slow.
 """
 
 from __future__ import annotations

@@ -84,9 +84,9 @@ class End:
             self.unread.appendleft(piece[most:])
             piece = piece[:most]
         peer = self.peer
-        was_full = peer._outstanding_bytes >= self.pair.window_bytes
+        before, half = peer._outstanding_bytes, self.pair.window_bytes // 2
         peer._outstanding_bytes -= len(piece)
-        if was_full and peer.reader is not None and not peer.is_closed:
+        if peer._outstanding_bytes <= half < before and peer.reader is not None and not peer.is_closed:
             peer.process.call_soon(peer.reader.writable)
         return piece
 

@@ -28,8 +28,7 @@ class Peer(asyncio.Protocol):
         self.takes = takes
         self.transport: Any = None
         self.lost: list[Exception | None] = []
-        self.is_paused = False
-        self.lost_at = 0.0
+        self.paused: list[bool] = []
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -41,14 +40,13 @@ class Peer(asyncio.Protocol):
         self.pieces.append(len(data))
 
     def pause_writing(self) -> None:
-        self.is_paused = True
+        self.paused.append(True)
 
     def resume_writing(self) -> None:
-        self.is_paused = False
+        self.paused.append(False)
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.append(error)
-        self.lost_at = asyncio.get_running_loop().now  # type: ignore[attr-defined]
 
 
 class Site:
@@ -99,7 +97,7 @@ def test_bytes_come_whole_and_in_order(seed: int) -> None:
         await site.listen()
         one, other = await site.connect()
         chance = random.Random(seed)
-        sent = [chance.randbytes(chance.choice([1, 20, 5_000, 300_000])) for _ in range(30)]
+        sent = [chance.randbytes(chance.choice([1, 20, 5_000, 100_000])) for _ in range(30)]
         back = chance.randbytes(70_000)
         other.transport.write(back)
         for number, data in enumerate(sent):
@@ -113,7 +111,7 @@ def test_bytes_come_whole_and_in_order(seed: int) -> None:
         one.transport.close()
         await asyncio.sleep(60.0)
         assert (bytes(other.came), bytes(one.came)) == (b"".join(sent), back)
-        assert len(other.pieces) > len(sent), "they are split"
+        assert set(other.pieces) - set(map(len, sent)), "they are split"
         assert one.lost == other.lost == [None]
 
     at(test, seed)
@@ -127,12 +125,12 @@ def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for() -> None:
         data = random.Random(1).randbytes(4 << 20)
         one.transport.write(data)
         await asyncio.sleep(10.0)
-        assert one.is_paused
+        assert one.paused == [True]
         assert one.transport.get_write_buffer_size() >= len(data) - (1 << 20)
         assert not other.came
         other.transport.resume_reading()
         await asyncio.sleep(30.0)
-        assert not one.is_paused
+        assert one.paused == [True, False]
         assert bytes(other.came) == data
 
     at(test)

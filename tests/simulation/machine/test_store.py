@@ -185,8 +185,8 @@ def test_requests_take_as_long_as_those_of_an_object_store() -> None:
         took.sort()
         assert 0.027 < took[1_000] < 0.033
         assert 0.12 < took[1_980] < 0.2
-        assert await engine.get("log/3") == b"x"
-        assert await engine.get("log/3", 1) == b""
+        assert bytes(await engine.get("log/3") or b"none") == b"x"
+        assert bytes(await engine.get("log/3", 1) or b"") == b""
         assert await engine.get("log/none") is None
 
     at(test)
