@@ -111,6 +111,18 @@ def commits_half_a_transaction() -> Iterator[None]:
 
 
 @contextmanager
+def commits_to_a_scaled_stream_without_sealing() -> Iterator[None]:
+    """What the stream had before stays open beside the epoch that the transactions get."""
+
+    async def measure(flow: Any, name: Any, ids: Any, label: str) -> None:
+        sizes = {segment: await flow.segments.length(name.segment(segment)) for segment in ids}
+        await flow.metadata.put_sizes(name, label, sizes)
+
+    with mock.patch.object(commit, "seal_and_measure", measure):
+        yield
+
+
+@contextmanager
 def sets_table_entries_whatever_their_version() -> Iterator[None]:
     with mock.patch.object(table_segments, "_check_condition"):
         yield
@@ -143,6 +155,7 @@ MUTATIONS: list[Mutation] = [
     takes_an_append_twice,
     answers_a_commit_before_it_is_stored,
     commits_half_a_transaction,
+    commits_to_a_scaled_stream_without_sealing,
     sets_table_entries_whatever_their_version,
     reads_successors_before_all_that_they_follow,
     releases_the_log_for_a_snapshot_on_its_way,
