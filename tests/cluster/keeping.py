@@ -17,7 +17,7 @@ import msgspec
 
 from nadi.cluster.placement import Claim, Holding, Release, decisions, placement
 from nadi.errors import UnavailableError
-from tests.simulation.loop import SimulatedLoop
+from tests.simulation.machine.loop import SimulatedLoop
 
 from .support import Cluster, Node
 
@@ -37,7 +37,7 @@ class Keeper:
         self.served: dict[int, int] = {}  # containers by the epoch that they were claimed with
         self._holdings: dict[int, Holding] = {}
         self._term = 1
-        node.loop.start(node.process, self._run())
+        node.process.start(self._run())
 
     def answers_reads(self, container: int) -> bool:
         return container in self.served and self.membership.lease_is_valid()
@@ -134,8 +134,8 @@ class Story:
     async def tell(self, seconds: float) -> Outcome:
         for _ in range(4):
             self._add()
-        end = self.cluster.loop.time() + seconds
-        while self.cluster.loop.time() < end:
+        end = self.cluster.loop.now + seconds
+        while self.cluster.loop.now < end:
             self._disturb()
             await self.cluster.watch(self._chance.random() * 6.0, self._check, 0.02)
         for keeper in self.keepers.values():
@@ -170,7 +170,7 @@ class Story:
                     node.kill()
                 elif what == "leave":
                     keeper.served.clear()
-                    self.cluster.loop.start(node.process, node.membership.leave())
+                    node.process.start(node.membership.leave())
                 else:
                     node.membership.drain()
                     self.keepers[node.name] = keeper
@@ -192,7 +192,7 @@ class Story:
         for container in range(CONTAINERS):
             readers = [name for name, keeper in self.keepers.items() if keeper.answers_reads(container)]
             if len(readers) > 1:
-                raise TwoReadersError(f"at {self.cluster.loop.time():.3f} s {readers} all read container {container}")
+                raise TwoReadersError(f"at {self.cluster.loop.now:.3f} s {readers} all read container {container}")
 
     def _check_balance(self) -> None:
         """Placement is what there is."""

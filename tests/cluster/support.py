@@ -11,7 +11,8 @@ from nadi.cluster.members import Member
 from nadi.cluster.membership import Load, Membership
 from nadi.cluster.pace import MembershipPace
 from nadi.runtime import Runtime
-from tests.simulation.loop import Process, SimulatedLoop
+from tests.simulation.machine.loop import SimulatedLoop
+from tests.simulation.machine.process import Process
 from tests.support.memory_registry import Faults, MemoryRecords, MemoryRegistry
 
 
@@ -26,13 +27,13 @@ class ServerClock(Runtime):
         self.opened.set()
 
     def now_ms(self) -> int:
-        return int(self._loop.time() * 1000)
+        return int(self._loop.now * 1000)
 
     def monotonic(self) -> float:
-        return self._start + self._rate * (self._loop.time() - self.suspended_s)
+        return self._start + self._rate * (self._loop.now - self.suspended_s)
 
     def boottime(self) -> float:
-        return self._start + self._rate * self._loop.time()
+        return self._start + self._rate * self._loop.now
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)
@@ -61,9 +62,9 @@ class Node:
         self.membership = Membership(
             self.registry, member, runtime=self.clock, load=lambda: self.load, on_change=self._on_change, **more
         )
-        self.process = Process(name)
+        self.process = Process(cluster.loop, name, random.Random(seed))
         self.on_change: Callable[[], None] = lambda: None
-        cluster.loop.start(self.process, self._start())
+        self.process.start(self._start())
 
     async def _start(self) -> None:
         self.membership.start()
@@ -73,7 +74,7 @@ class Node:
         self.on_change()
 
     def kill(self) -> None:
-        self.loop.kill(self.process)
+        self.process.kill()
 
     async def pause(self, seconds: float, *, suspended: bool = False) -> None:
         """Nothing of it runs; if it is suspended, its monotonic clock stands still too."""

@@ -15,7 +15,7 @@ from nadi.cluster import pace
 from nadi.cluster.lease import Lease
 from nadi.cluster.pace import GCS_PACE, MembershipPace
 from nadi.runtime import REAL, Runtime
-from tests.simulation.loop import SimulatedLoop, run
+from tests.simulation.machine.loop import SimulatedLoop, run
 
 from .support import Cluster, until
 
@@ -121,9 +121,9 @@ async def worst_case(
     while ended is None or died is None:
         await asyncio.sleep(0.005)
         if died is None and any("owner" in node.dead() for node in others):
-            died = loop.time()
+            died = loop.now
         if ended is None and not owner.membership.lease_is_valid():
-            ended = loop.time()
+            ended = loop.now
     return died - ended
 
 

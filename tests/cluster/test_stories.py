@@ -10,7 +10,7 @@ import pytest
 
 from nadi.cluster.lease import Lease
 from nadi.cluster.membership import Membership
-from tests.simulation.loop import run
+from tests.simulation.machine.loop import run
 
 from .keeping import TwoReadersError, tell
 

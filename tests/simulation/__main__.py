@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -47,7 +48,9 @@ def main(arguments: list[str]) -> int:
         console.print(f"seed {asks[0].seed}: trace {outcomes[0].trace}")
     simulated_min = sum(outcome.seconds for outcome in outcomes) / 60
     parts = [f"{sum(getattr(outcome, name) for outcome in outcomes):,} {name}" for name in _TOTALS]
+    cpu_s = sum(resource.getrusage(whose).ru_utime for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     took = f"{simulated_min:,.0f} simulated minutes in {time.monotonic() - began:,.0f} s"
+    took += f", {simulated_min / cpu_s:.1f} a second of one core"
     console.print(f"{len(asks):,} seeds, {failed} failed; {took}: {', '.join(parts)}", soft_wrap=True)
     if options.log is not None:
         console.print(f"what happened last is in {options.log}", soft_wrap=True)

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from .work import Outcome, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """How long a simulation is, and how many times longer than by default it takes from one thing to the next."""
+
+    seconds: float
+    pace: float
+
+
+DENSE = Days(30.0, 0.3)  # a third of a second of work each, in which one of a hundred finds most broken rules
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A server says much about kills and failing disks."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +54,9 @@ class Ask:
 
 def outcome_of(ask: Ask) -> tuple[Ask, Outcome | None, str]:
     """What came of a seed, or None and why it failed."""
-    logging.disable(logging.ERROR)  # a server says much about kills and failing disks
-    try:
-        return ask, simulate(ask.seed, ask.minutes * 60, pace=ask.pace, log_file=ask.log), ""
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        return ask, None, f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+    with quiet():
+        try:
+            return ask, simulate(ask.seed, ask.minutes * 60, pace=ask.pace, log_file=ask.log), ""
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            return ask, None, f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"

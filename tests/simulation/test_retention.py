@@ -18,9 +18,12 @@ from nadi.errors import AlreadyExistsError
 from nadi.naming import parse_segment_name
 from nadi.segmentstore import storage_writer
 
-from .clients import Client, Scaler, Writer
-from .history import BrokenWordError, History
-from .loop import SimulatedLoop, run
+from .clients.appending import Writer
+from .clients.base import Client
+from .clients.changing import Scaler
+from .judging.history import BrokenWordError, History
+from .machine.loop import SimulatedLoop, run
+from .machine.process import Process
 from .world import World
 
 STREAM = StreamName("home", "limited")
@@ -47,16 +50,16 @@ class Watcher(Client):
     async def run(self) -> None:
         came: dict[bytes, float] = {}  # of each event, a time before it was acknowledged
         last: Cut = {}
-        before = self.world.loop.time()
+        before = self.world.loop.now
         while True:
             await asyncio.sleep(_LOOK_S)
             for payload, event in self.history.events.items():
                 if event.acknowledged and event.end >= 0:
                     came.setdefault(payload, before)
-            before = self.world.loop.time()
+            before = self.world.loop.now
             head = await self.control("head", lambda controller: controller.head(STREAM))
             epochs = await self.control("history", lambda controller: controller.history(STREAM))
-            now, is_passed = self.world.loop.time(), epochs.passed(head)
+            now, is_passed = self.world.loop.now, epochs.passed(head)
             self.heads, last = self.heads + (head != last), head
             for payload, since in came.items():
                 event = self.history.events[payload]
@@ -72,7 +75,7 @@ async def _kills(world: World) -> None:
     chance = world.chance("fate")
     while True:
         await asyncio.sleep(chance.expovariate(1 / 600))
-        world.faults.kill_due = chance.randrange(40)
+        world.server.faults.kill_due = chance.randrange(40)
 
 
 async def _sets(world: World) -> None:
@@ -80,41 +83,46 @@ async def _sets(world: World) -> None:
     chance = world.chance("fate")
     while True:
         await asyncio.sleep(chance.expovariate(1 / 900))
-        world.runtime.set_ms = chance.choice([0, 0, 3_000, -3_000, 60_000, 7_200_000, -7_200_000])
+        world.server.set_clock(chance.choice([0, 0, 3_000, -3_000, 60_000, 7_200_000, -7_200_000]))
 
 
 def live(seed: str, *more: Any) -> Watcher:
     async def main(loop: SimulatedLoop) -> Watcher:
-        async with World(loop, seed) as world:
-            world.lost = 0.0005
-            history = History()
-            first = Client(world, history, "first")
-            await world.until_ready()
-            config = Config(min_segments=2, retention_type=RetentionType.TIME, retention_param=int(KEPT_S * 1000))
-            with contextlib.suppress(AlreadyExistsError):
-                await first.control("scope", lambda controller: controller.create_scope("home"))
-            with contextlib.suppress(AlreadyExistsError):
-                await first.control("create", lambda controller: controller.create_stream(STREAM, config))
-            watcher = Watcher(world, history, "watcher")
-            works: list[Coroutine[Any, Any, None]] = [
-                Writer(world, history, "writer-1", STREAM).run(20.0),
-                Writer(world, history, "writer-2", STREAM).run(60.0),
-                Scaler(world, history, "scaler").run(STREAM, 900.0),
-                watcher.run(),
-                *(fate(world) for fate in more),
-            ]
-            tasks = [asyncio.create_task(work) for work in works]
-            try:
-                done, _ = await asyncio.wait(tasks, timeout=HOURS_S, return_when=asyncio.FIRST_EXCEPTION)
-                for task in done:
-                    task.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            return watcher
+        async with World(loop, seed, drift=0.0) as world:
+            world.network.lost = 0.0005
+            process = world.process("clients")
+            return await process.start(_live(world, process, *more))
 
     return run(main)
+
+
+async def _live(world: World, process: Process, *more: Any) -> Watcher:
+    history = History()
+    first = Client(world, history, "first", process)
+    await world.server.until_ready()
+    config = Config(min_segments=2, retention_type=RetentionType.TIME, retention_param=int(KEPT_S * 1000))
+    with contextlib.suppress(AlreadyExistsError):
+        await first.control("scope", lambda controller: controller.create_scope("home"))
+    with contextlib.suppress(AlreadyExistsError):
+        await first.control("create", lambda controller: controller.create_stream(STREAM, config))
+    watcher = Watcher(world, history, "watcher", process)
+    works: list[Coroutine[Any, Any, None]] = [
+        Writer(world, history, "writer-1", STREAM, process=process).run(20.0),
+        Writer(world, history, "writer-2", STREAM, process=process).run(60.0),
+        Scaler(world, history, "scaler", process).run(STREAM, 900.0),
+        watcher.run(),
+        *(fate(world) for fate in more),
+    ]
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=HOURS_S, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return watcher
 
 
 def test_for_hours_with_kills_it_goes_when_it_is_old_enough() -> None:

@@ -17,9 +17,14 @@ from nadi.errors import AlreadyExistsError
 from nadi.model.reports import SCALING, ScalingReport
 from nadi.segmentstore import storage_writer
 
-from .clients import Client, Reader, Scaler, Transactions, Writer, learn_ends
-from .history import History
-from .loop import SimulatedLoop, run
+from .clients.appending import Writer
+from .clients.base import Client
+from .clients.changing import Scaler
+from .clients.reading import Reader
+from .clients.transactions import Transactions, learn_ends
+from .judging.history import History
+from .machine.loop import SimulatedLoop, run
+from .machine.process import Process
 from .world import World
 
 STREAM = StreamName("home", "elastic")
@@ -56,41 +61,50 @@ async def fate(world: World) -> None:
     chance = world.chance("fate")
     while True:
         await asyncio.sleep(chance.expovariate(1 / 150))
-        world.faults.kill_due = chance.randrange(40)
-        world.runtime.set_ms = chance.choice([0, 3_000, -3_000, 7_200_000, -86_400_000])
+        world.server.faults.kill_due = chance.randrange(40)
+        world.server.set_clock(chance.choice([0, 3_000, -3_000, 7_200_000, -86_400_000]))
 
 
-async def follow(loop: SimulatedLoop, seed: str, by_hand: bool) -> tuple[World, list[int], list[ScalingReport], int]:
-    async with World(loop, seed) as world:
-        history, counts = History(), list[int]()
-        first = Client(world, history, "first")
-        await world.until_ready()
-        with contextlib.suppress(AlreadyExistsError):
-            await first.control("scope", lambda server: server.create_scope("home"))
-        config = Config(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
-        with contextlib.suppress(AlreadyExistsError):
-            await first.control("create", lambda server: server.create_stream(STREAM, config))
-        busy = [
-            during(
-                Writer(world, history, f"writer-{i}", STREAM, notes=i == 0).run(0.7), i * STEP_S, BUSY_S - i * STEP_S
-            )
-            for i in range(WRITERS)
-        ]
-        busy.append(during(Transactions(world, history, "transactions", STREAM).run(20.0), 0.0, BUSY_S))
-        if by_hand:
-            busy.append(during(Scaler(world, history, "scaler").run(STREAM, 60.0), STEP_S, BUSY_S))
-        watching, fates = asyncio.create_task(watch(first, counts)), asyncio.create_task(fate(world))
-        await asyncio.gather(*busy)
-        fates.cancel()
-        world.faults.rest()
-        await asyncio.sleep(QUIET_S)
-        watching.cancel()
-        server = await world.until_ready()
-        await learn_ends(first, history, STREAM)
-        reader = Reader(world, history, "reader", [STREAM])
-        history.check(STREAM.key, await reader.read_on(STREAM))
-        page, _ = await server.controller.report(STREAM, SCALING)
-        return world, counts, [one for one in page if isinstance(one, ScalingReport)], len(history.found)
+Followed = tuple[World, list[int], list[ScalingReport], int]
+
+
+async def follow(loop: SimulatedLoop, seed: str, by_hand: bool) -> Followed:
+    async with World(loop, seed, drift=0.0) as world:
+        process = world.process("clients")
+        return await process.start(_follow(world, process, by_hand))
+
+
+async def _follow(world: World, process: Process, by_hand: bool) -> Followed:
+    history, counts = History(), list[int]()
+    first = Client(world, history, "first", process)
+    await world.server.until_ready()
+    with contextlib.suppress(AlreadyExistsError):
+        await first.control("scope", lambda server: server.create_scope("home"))
+    config = Config(ScaleType.EVENTS_PER_SECOND, TARGET, 4, 1)
+    with contextlib.suppress(AlreadyExistsError):
+        await first.control("create", lambda server: server.create_stream(STREAM, config))
+    busy = [
+        during(
+            Writer(world, history, f"writer-{i}", STREAM, notes=i == 0, process=process).run(0.7),
+            i * STEP_S,
+            BUSY_S - i * STEP_S,
+        )
+        for i in range(WRITERS)
+    ]
+    busy.append(during(Transactions(world, history, "transactions", STREAM, process).run(20.0), 0.0, BUSY_S))
+    if by_hand:
+        busy.append(during(Scaler(world, history, "scaler", process).run(STREAM, 60.0), STEP_S, BUSY_S))
+    watching, fates = asyncio.create_task(watch(first, counts)), asyncio.create_task(fate(world))
+    await asyncio.gather(*busy)
+    fates.cancel()
+    world.server.faults.rest()
+    await asyncio.sleep(QUIET_S)
+    watching.cancel()
+    await learn_ends(first, history, STREAM)
+    reader = Reader(world, history, "reader", [STREAM], process)
+    history.check(STREAM.key, await reader.read_on(STREAM))
+    page, _ = await world.server.run(lambda life: life.controller.report(STREAM, SCALING))
+    return world, counts, [one for one in page if isinstance(one, ScalingReport)], len(history.found)
 
 
 @pytest.mark.parametrize("by_hand", [pytest.param(False, marks=pytest.mark.slow), True])

@@ -11,7 +11,7 @@ import pytest
 
 from . import seeds
 from .__main__ import main
-from .history import BrokenWordError
+from .judging.history import BrokenWordError
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import logging
 import os
 import subprocess
@@ -14,18 +12,8 @@ from pathlib import Path
 import pytest
 
 from nadi.controller import controller
-from nadi.controller.state.history import History as Epochs
-from nadi.controller.state.history import first_epoch
-from nadi.controller.state.records import TxnState
-from nadi.errors import NadiError
-from nadi.model.watermark import SegmentPosition, Watermark
-from nadi.naming import segment_id
-from nadi.runtime import Runtime
 from nadi.segmentstore import storage_writer
 
-from .disk import HastyLog
-from .history import BrokenWordError, Counter, History, Noted, Written
-from .loop import Process, SimulatedLoop, StuckError, run
 from .work import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,14 +46,6 @@ def test_killed_every_minute_a_server_keeps_its_word(seed: int) -> None:
     assert simulate(seed, 300.0).kills >= 2
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1_800)
-@pytest.mark.parametrize("first", range(1_000, 1_200, 25))
-def test_it_does_with_two_hundred_seeds(first: int) -> None:
-    for seed in range(first, first + 25):
-        simulate(seed, 600.0)
-
-
 def test_the_same_seed_does_the_same_in_every_process() -> None:
     code = "import sys; from tests.simulation.work import simulate; print(simulate(sys.argv[1], 60.0).trace)"
     path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
@@ -78,213 +58,3 @@ def test_the_same_seed_does_the_same_in_every_process() -> None:
     first = trace(4, 1)
     assert trace(4, 2) == first
     assert trace(5, 1) != first
-
-
-def test_a_log_that_acknowledges_what_is_not_durable_is_found_out() -> None:
-    def told(seed: int) -> str:
-        try:
-            simulate(seed, 200.0, HastyLog)
-        except BrokenWordError as error:
-            return str(error)
-        except NadiError:
-            pass  # the server itself may find that the log lacks what state or tier 2 have
-        return ""
-
-    assert any("was acknowledged, and is not there" in told(seed) for seed in range(5, 30))
-
-
-# --- the parts that the others rely on ---------------------------------------------------------------
-
-
-def test_time_passes_only_when_nothing_is_left_to_do() -> None:
-    async def main(loop: SimulatedLoop) -> list[float]:
-        async def sleeper(seconds: float) -> float:
-            await asyncio.sleep(seconds)
-            return loop.time()
-
-        return await asyncio.gather(*map(sleeper, (86_400.0, 0.001, 0.0)))
-
-    assert run(main) == [86_400.0, 0.001, 0.0]
-
-
-def test_what_waits_for_nothing_is_told() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        await loop.create_future()
-
-    with pytest.raises(StuckError):
-        run(main)
-
-
-def test_work_past_the_runtime_is_told() -> None:
-    async def main(loop: SimulatedLoop) -> None:
-        await Runtime().in_thread(print)
-
-    with pytest.raises(AssertionError, match="past the runtime"):
-        run(main)
-
-
-def test_of_a_killed_process_nothing_runs_any_more() -> None:
-    done: list[str] = []
-
-    async def live(name: str) -> None:
-        try:
-            await asyncio.gather(asyncio.sleep(2.0), inner(name))
-        finally:
-            done.append(f"{name} ends")
-
-    async def inner(name: str) -> None:
-        await asyncio.sleep(1.0)
-        done.append(name)
-
-    async def main(loop: SimulatedLoop) -> None:
-        killed, other = Process("killed"), Process("other")
-        loop.start(killed, live("killed"))
-        loop.start(other, live("other"))
-        await asyncio.sleep(0.5)
-        loop.kill(killed)
-        await asyncio.sleep(5.0)
-        assert done == ["other", "other ends"]
-
-    run(main)
-
-
-def test_of_a_killed_process_nothing_is_told_either(caplog: pytest.LogCaptureFixture) -> None:
-    logging.disable(logging.NOTSET)
-
-    async def fail() -> None:
-        raise NadiError("nobody will know")
-
-    async def live() -> None:
-        await asyncio.gather(fail(), asyncio.sleep(2.0), return_exceptions=True)
-
-    async def main(loop: SimulatedLoop) -> None:
-        killed = Process("killed")
-        loop.start(killed, live())
-        await asyncio.sleep(0)  # it starts the two
-        await asyncio.sleep(0)  # one fails, and whom it tells is killed first
-        loop.kill(killed)
-
-    run(main)
-    gc.collect()
-    assert not caplog.records
-
-
-SEGMENT = "home/meters/0.#epoch.0"
-
-
-def _framed(*events: Written) -> bytes:
-    return b"".join(b"\0\0\0\0" + len(event.payload).to_bytes(4, "big") + event.payload for event in events)
-
-
-def _history(*acknowledged: bool) -> tuple[History, list[Written]]:
-    history = History()
-    events = [Written("home/meters", "key", number, acknowledged=is_so) for number, is_so in enumerate(acknowledged)]
-    return history, [history.written(event) for event in events]
-
-
-def test_what_may_be_is_found_right() -> None:
-    history, (one, two, _) = _history(True, False, False)
-    data = _framed(one, two)
-    assert history.read(SEGMENT, 0, data + b"\0\0") == len(data)
-    history.check("home/meters", {SEGMENT: (0, len(data))})
-
-
-def test_what_was_acknowledged_and_is_gone_is_told() -> None:
-    history, (one, two) = _history(True, True)
-    one.segment = two.segment = SEGMENT
-    history.read(SEGMENT, 0, _framed(one))
-    with pytest.raises(BrokenWordError, match="is not there"):
-        history.check("home/meters", {SEGMENT: (0, len(_framed(one)))})
-
-
-def test_what_was_read_and_is_gone_is_told() -> None:
-    history, (one,) = _history(False)
-    history.read(SEGMENT, 0, _framed(one))
-    with pytest.raises(BrokenWordError, match="was read at"):
-        history.check("home/meters", {SEGMENT: (0, 0)})
-
-
-def test_a_segment_that_is_gone_is_told() -> None:
-    history, (one,) = _history(False)
-    history.read(SEGMENT, 0, _framed(one))
-    later = segment_id(2, 1)
-    for stream, cut in (("home/others", {later: 0}), ("home/meters", {0: 5, later: 0})):
-        history.cuts = {stream: [cut]}
-        with pytest.raises(BrokenWordError, match="is gone"):
-            history.check("home/meters", {})
-    history.cuts = {"home/meters": [{later: 0}]}
-    history.check("home/meters", {})
-
-
-def test_a_truncation_that_nobody_asked_for_is_told() -> None:
-    history, _ = _history()
-    history.cuts = {"home/meters": [{0: 11}], "home/others": [{0: 10}]}
-    history.check("home/meters", {SEGMENT: (11, 20)})
-    with pytest.raises(BrokenWordError, match="nobody asked for"):
-        history.check("home/meters", {SEGMENT: (10, 20)})
-
-
-def test_bytes_that_nobody_wrote_are_told() -> None:
-    history, _ = _history()
-    with pytest.raises(BrokenWordError, match="which nobody wrote"):
-        history.read(SEGMENT, 0, b"\0\0\0\0\0\0\0\1x")
-    with pytest.raises(BrokenWordError, match="no event begins"):
-        history.read(SEGMENT, 0, b"\1\0\0\0\0\0\0\1x")
-
-
-def test_watermarks_that_go_back_or_pass_an_event_are_told() -> None:
-    epochs = Epochs([first_epoch(1, 0)])
-
-    def mark(lower: int, offset: int) -> Watermark:
-        return Watermark(lower, lower, (SegmentPosition(0, 0.0, 1.0, offset),))
-
-    history = History(notes=[Noted(time=7, acknowledged=8, position={0: 30})])
-    history.check_watermarks([mark(5, 10), mark(8, 20), mark(9, 30)], epochs)
-    for wrong, told in (
-        ([mark(5, 10), mark(5, 20)], "is followed by"),
-        ([mark(5, 10), mark(6, 9)], "lies before"),
-        ([mark(5, 10), mark(9, 20)], "lies behind"),
-    ):
-        with pytest.raises(BrokenWordError, match=told):
-            history.check_watermarks(wrong, epochs)
-
-
-def test_two_events_at_one_offset_are_told() -> None:
-    history, (one, two) = _history(True, True)
-    history.read(SEGMENT, 0, _framed(one))
-    with pytest.raises(BrokenWordError, match="there was"):
-        history.read(SEGMENT, 0, _framed(two))
-
-
-def test_an_event_that_is_there_twice_is_told() -> None:
-    history, (one,) = _history(True)
-    with pytest.raises(BrokenWordError, match=r"is at .* and at"):
-        history.read(SEGMENT, 0, _framed(one, one))
-
-
-def test_another_order_is_told() -> None:
-    history, (one, two) = _history(True, True)
-    history.read(SEGMENT, 0, _framed(two, one))
-    with pytest.raises(BrokenWordError, match="in the order"):
-        history.check("home/meters", {SEGMENT: (0, len(_framed(one, two)))})
-
-
-def test_half_a_transaction_is_told() -> None:
-    for state in TxnState:
-        history = History()
-        events = [Written("home/meters", f"{n}", n, transaction=7, segment=SEGMENT) for n in range(2)]
-        history.read(SEGMENT, 0, _framed(history.written(events[0])))
-        history.written(events[1])
-        history.transactions[7] = state
-        with pytest.raises(BrokenWordError, match="transaction 7"):
-            history.check("home/meters", {SEGMENT: (0, len(_framed(events[0])))})
-
-
-def test_a_lost_count_is_told() -> None:
-    counter = Counter(tried=2)
-    counter.acknowledged(1)
-    counter.seen(2, 1)
-    with pytest.raises(BrokenWordError, match="a counter is at 0"):
-        counter.seen(0, 1)
-    with pytest.raises(BrokenWordError, match="two have counted"):
-        counter.acknowledged(1)

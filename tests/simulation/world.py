@@ -1,270 +1,129 @@
-"""A server in a simulated machine, killed and started again, and a network between it and its clients: everything that
-happens follows from the seed, and goes into `trace`.
+"""Servers and clients in simulated processes, a network between them, and a seed: everything that happens follows from
+it, and goes into `trace`.
 
-The server is what `nadi up` runs, without its sockets: a segment store of two containers and the controller over it.
-Clients call either of them through `ask`. A call can be lost on its way, or its answer, and nobody is told which.
+Today there is one server, of two containers. For a cluster, give the world more: each `Server` is a host by its name,
+with disks of its own, and `network` cuts them from each other as from clients. What a server is, is put together in
+`Server._boot`: there a cluster's server gets its engine and its registry over the one object store
+(`SimulatedEngine(world.store, process)`, `SimulatedRegistry(world.store, process)`), and its calls to other servers go
+through `server.ask`, or over the wire by `loop.create_connection`. `server.kill`, `pause`, `set_clock`, `network.cut`
+and `store.cut_off` are the same for each; `work` decides when they happen.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import hashlib
 import random
 import shutil
 import tempfile
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from crc32c import crc32c
-
-from nadi.controller.controller import Controller
-from nadi.controller.scaling.profile import FAST
-from nadi.controller.state.history import History
-from nadi.errors import UnavailableError
-from nadi.segmentstore.store import SegmentStore
-from nadi.wire import commands as wire
-
-from .disk import Disk, Faults, MemoryParts, SimulatedChunks, SimulatedLog
-from .loop import Process, SimulatedLoop, SimulatedRuntime
+from .machine.disk import SimulatedLog
+from .machine.loop import SimulatedLoop
+from .machine.network import Network
+from .machine.process import Process
+from .machine.store import SimulatedStore
+from .server import Life, Server
+from .told import told
 
 T = TypeVar("T")
-CONTAINERS = 2
-_LAST_LINES = 2_000
-
-
-class LostError(Exception):
-    """The connection is gone: nobody knows whether the call was carried out."""
-
-
-class Server:
-    """One life of it."""
-
-    def __init__(self, process: Process, store: SegmentStore, controller: Controller, parts: list[MemoryParts]) -> None:
-        self.process, self.store, self.controller, self.parts = process, store, controller, parts
-        self.is_ready = False
-        self.has_folder = True  # its lock
-        self.calls: dict[int, asyncio.Future[object]] = {}
-
-    async def exchange(self, command: wire.Command) -> wire.Command:
-        return await self.store.exchange(command)
+DRIFT = 0.1  # how much faster or slower a process's clock may run
+_LAST_LINES = 5_000
 
 
 class World:
-    """seed: all of it. log: what the containers' logs are."""
+    """seed: all of it. log: what the containers' logs are. drift: how wrong clocks may run."""
 
-    def __init__(self, loop: SimulatedLoop, seed: str, log: type[SimulatedLog] = SimulatedLog) -> None:
-        self.loop, self.seed, self._log = loop, seed, log
-        self.runtime = SimulatedRuntime(loop, self.chance("runtime"))
-        self.faults = Faults(self.chance("faults"), self._kill_soon, self.note)
-        self.disks = [Disk() for _ in range(CONTAINERS)]
-        self.objects: dict[str, bytes] = {}
-        self.server: Server | None = None
-        self.kills = self.starts = self.commands = 0
-        self.lost = 0.002  # of all calls, and of all answers
+    def __init__(
+        self, loop: SimulatedLoop, seed: str, log: type[SimulatedLog] = SimulatedLog, drift: float = DRIFT
+    ) -> None:
+        self.loop, self.seed, self._drift = loop, seed, drift
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
-        self._network = self.chance("network")
         self._trace = hashlib.sha256()
-        self._folder = Path(tempfile.mkdtemp(prefix="nadi-simulation-", dir=_memory_folder()))
-        self._ended = False
-        self.failure: BaseException | None = None  # why a server did not start
+        self.folder = Path(tempfile.mkdtemp(prefix="nadi-simulation-", dir=_memory_folder()))
+        self.objects: dict[str, bytes] = {}  # of tier 2
+        self.store = SimulatedStore(self.chance("store"), lambda: loop.now, loop.at, self.note)
+        self.network = Network(loop, self.chance, self.note, self.trace_only)
+        self.network.lost = 0.002  # of all calls, and of all answers
+        self.server = Server(self, "server", log)
+        self.servers = [self.server]
+        self.calls = 0
+
+    # --- what is done ---------------------------------------------------------------------------------
 
     def chance(self, whose: str) -> random.Random:
         """A source of its own for each, so that what one does more often changes nothing for the others."""
         return random.Random(f"{self.seed}/{whose}")
 
+    def process(self, name: str, life: str = "") -> Process:
+        """A new one, on the host of that name; its clock is of its `life`."""
+        chance = self.chance(f"process {life or name}")
+        return Process(self.loop, name, chance, 1 + self._drift * (2 * chance.random() - 1))
+
+    async def ask(self, who: str, what: object, work: Callable[[Life], Awaitable[T]]) -> T:
+        """What the call gives or raises at the server; LostError where that can't be known."""
+        return await self.noted(who, what, lambda: self.server.ask(work))
+
+    async def noted(self, who: str, what: object, call: Callable[[], Awaitable[T]]) -> T:
+        """The call, and what comes back, go into the log."""
+        self.calls += 1
+        number = self.calls
+        self.note(number, who, told(what))
+        try:
+            answer = await call()
+        except Exception as error:
+            self.note(number, type(error).__name__, str(error)[:80])
+            raise
+        self.note(number, told(answer))
+        return answer
+
+    def rest(self) -> None:
+        """Nothing goes wrong any more."""
+        self.network.mend()
+        self.store.faults.rest()
+        for server in self.servers:
+            server.faults.rest()
+
+    # --- what has happened ----------------------------------------------------------------------------
+
     def note(self, *what: object) -> None:
-        """It has happened: a part of the trace."""
-        line = f"{self.loop.time():.6f} {' '.join(map(str, what))}"
+        """It has happened: a part of the log, and of the trace."""
+        line = f"{self.loop.now:.6f} {' '.join(map(str, what))}"
         self.last_lines.append(line)
         self._trace.update(line.encode())
+
+    def trace_only(self, *what: object) -> None:
+        self._trace.update(f"{self.loop.now:.6f} {what}".encode())
 
     @property
     def trace(self) -> str:
         return self._trace.hexdigest()
 
-    # --- the server's lives ---------------------------------------------------------------------------
+    @property
+    def kills(self) -> int:
+        return sum(server.kills for server in self.servers)
 
-    async def start(self) -> None:
-        """A server, as soon as one can be had."""
-        self.starts += 1
-        process = Process(f"server {self.starts}")
-        chunks = SimulatedChunks(self.objects, self.faults, self.runtime)
-        parts = [
-            MemoryParts(n, self._folder / f"container-{n}", partial(self._open_log, n), chunks, self.runtime)
-            for n in range(CONTAINERS)
-        ]
-        boot = self.loop.start(process, self._boot(process, parts, chunks))
-        self._watched(boot)
-        await asyncio.sleep(0)
+    @property
+    def failure(self) -> BaseException | None:
+        """Why a server did not start."""
+        return next((server.failure for server in self.servers if server.failure is not None), None)
 
-    def _open_log(self, number: int) -> SimulatedLog:
-        log = self._log.open(self.disks[number])
-        log.faults = self.faults
-        return log
-
-    async def _boot(self, process: Process, parts: list[MemoryParts], chunks: SimulatedChunks) -> None:
-        while True:
-            store = SegmentStore(self._folder, CONTAINERS, None, self.runtime, chunks, parts)
-            controller = Controller(
-                store.exchange,
-                clock=self.runtime,
-                endpoint_of=lambda _: ("store", 1),
-                rpc_endpoint=("controller", 2),
-                scaling=FAST,
-            )
-            self.server = server = Server(process, store, controller, parts)
-            try:
-                await store.start()
-                break
-            except Exception as error:
-                server.has_folder = False
-                self.note("no start", error)
-                if not isinstance(error, (UnavailableError, OSError)):
-                    raise
-                await asyncio.sleep(1.0)  # a disk or tier 2 failed: it is started again
-        while True:
-            try:
-                await controller.start()
-                break
-            except UnavailableError as error:
-                self.note("no controller", type(error).__name__)
-                await asyncio.sleep(1.0)
-        server.is_ready = True
-        self.note("started", [part.rebuilt for part in parts])
-
-    def _watched(self, boot: asyncio.Task[None]) -> None:
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self.failure = error
-
-        boot.add_done_callback(ended)
-
-    def _kill_soon(self) -> None:
-        """From within the server: its own code never goes on."""
-        self.loop.call_soon(self.kill, context=self._outside)
+    # --- from start to end ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._outside = contextvars.copy_context()
-        await self.start()
+        for server in self.servers:
+            server.start()
         return self
-
-    def kill(self) -> None:
-        """kill -9, and power: what no disk has synced may be gone."""
-        server, self.server = self.server, None
-        if server is None:
-            return
-        self.kills += 1
-        self.faults.kill_due = -1
-        self.loop.kill(server.process)
-        state_lost = self.faults.happens(self.faults.state_lost)
-        self.note("killed", server.is_ready, state_lost, [len(disk.unsynced) for disk in self.disks])
-        for part in server.parts:
-            part.killed(state_lost=state_lost)
-        for disk in self.disks:
-            disk.killed(self.faults)
-        if server.has_folder:
-            server.store._lock.release()
-        for future in server.calls.values():
-            if not future.done():
-                future.set_exception(LostError())
-        if not self._ended:
-            self.loop.call_later(self._network.uniform(0.1, 5.0), self._restart, context=self._outside)
-
-    def _restart(self) -> None:
-        task = self.loop.create_task(self.start())
-        self._starting = task
-
-    async def until_ready(self) -> Server:
-        while self.server is None or not self.server.is_ready:
-            if self.failure is not None:
-                raise self.failure
-            await asyncio.sleep(0.5)
-        return self.server
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._ended = True
-        self.kill()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    async def stop(self) -> None:
-        """As when a server is asked to."""
-        server = await self.until_ready()
-        self.server = None
-        await asyncio.wait_for(self.loop.start(server.process, self._stop(server)), 300)
-        self.note("stopped")
-
-    async def _stop(self, server: Server) -> None:
-        await server.controller.stop()
-        await server.store.close()
-
-    # --- the network ----------------------------------------------------------------------------------
-
-    async def ask(self, who: str, what: object, call: Callable[[Server], Awaitable[T]]) -> T:
-        """What the call gives or raises at the server; LostError where that can't be known."""
-        self.commands += 1
-        number = self.commands
-        self.note(number, who, _told(what))
-        try:
-            answer = await self._carried(number, call)
-        except Exception as error:
-            self.note(number, type(error).__name__, str(error)[:80])
-            raise
-        self.note(number, _told(answer))
-        return answer
-
-    async def _carried(self, number: int, call: Callable[[Server], Awaitable[T]]) -> T:
-        network = self._network
-        await asyncio.sleep(network.expovariate(1 / 0.002))
-        server = self.server
-        if server is None or not server.is_ready or network.random() < self.lost:
-            await asyncio.sleep(0.05)
-            raise LostError
-        future: asyncio.Future[object] = self.loop.create_future()
-        server.calls[number] = future
-
-        async def serve() -> None:
-            try:
-                answer: object = await call(server)
-            except Exception as error:
-                if not future.done():
-                    future.set_exception(error)
-            else:
-                if not future.done():
-                    future.set_result(answer)
-
-        self.loop.start(server.process, serve())
-        if network.random() < self.lost:
-            self.loop.call_later(network.random() * 0.01, _lose, future)
-        try:
-            answer = await future
-        finally:
-            server.calls.pop(number, None)
-        await asyncio.sleep(network.expovariate(1 / 0.002))
-        return answer  # type: ignore[return-value]
-
-
-def _lose(future: asyncio.Future[object]) -> None:
-    if not future.done():
-        future.set_exception(LostError())
-
-
-def _told(what: object) -> str:
-    """In words that are the same in every process, and short."""
-    if isinstance(what, wire.Command):
-        values = (getattr(what, field) for field in what.__struct_fields__)
-        return f"{type(what).__name__}({', '.join(map(_told, values))})"
-    if isinstance(what, (bytes, bytearray, memoryview)):
-        return f"{len(what)} bytes {crc32c(bytes(what)):08x}"
-    if isinstance(what, History):
-        return f"a history of {what.newest + 1} epochs"
-    return repr(what)
+        for server in self.servers:
+            server.end()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _memory_folder() -> str | None:

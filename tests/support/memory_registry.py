@@ -50,7 +50,7 @@ class MemoryRecords:
 
     def _changed(self) -> None:
         if self.keeps_history:
-            self.history.append((asyncio.get_running_loop().time(), dict(self.values)))
+            self.history.append((_now(), dict(self.values)))
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class MemoryRegistry:
             values = self._records.values
             if self.faults.stale_s:
                 age = self.faults.stale_s * self._random.random()
-                values = self._records.at(asyncio.get_running_loop().time() - age)
+                values = self._records.at(_now() - age)
             return {name: entry.version for name, entry in values.items() if name.startswith(folder)}
 
         return await self._call("list", found)
@@ -132,3 +132,9 @@ class MemoryRegistry:
     async def _pass(self) -> None:
         if self.opened is not None:
             await self.opened.wait()
+
+
+def _now() -> float:
+    """The loop's time, of whichever process: those of a simulation have clocks of their own."""
+    loop = asyncio.get_running_loop()
+    return float(getattr(loop, "now", loop.time()))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -284,7 +285,10 @@ class SegmentStore:
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> tuple[str, int]:
         """Accept clients; return the address, with the port chosen if `port` is 0."""
-        found = await bound_sockets(host, port)
+        return self.listen_on(await bound_sockets(host, port), tls)
+
+    def listen_on(self, sockets: list[socket.socket], tls: ssl.SSLContext | None = None) -> tuple[str, int]:
+        """Accept clients on sockets that are already bound; return the first one's address."""
         self.listener = Listener(
             self._connection,
             _abort,
@@ -292,9 +296,9 @@ class SegmentStore:
             most_of_address=CONNECTIONS_OF_ADDRESS,
             name="segment store",
         )
-        self.listener.listen(found, tls)
+        self.listener.listen(sockets, tls)
         self._patrol = asyncio.create_task(self._look_after(), name="patrol")
-        self.address = found[0].getsockname()[:2]
+        self.address = sockets[0].getsockname()[:2]
         return self.address
 
     def _connection(self, guest: Guest | None = None) -> Connection:

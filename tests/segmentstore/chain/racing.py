@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from nadi.errors import ClosedError, FencedError
 from nadi.segmentstore.chain.log import ChainLog, ChainStart
 from tests.segmentstore.chain.faulty import Counts, FaultyEngine, Record
-from tests.simulation.loop import SimulatedLoop, SimulatedRuntime, run
+from tests.simulation.machine.loop import SimulatedLoop, run
+from tests.simulation.machine.process import Process
 
 ROUND_S = 40.0
 
@@ -21,7 +22,7 @@ ROUND_S = 40.0
 class Round:
     """log: with which rules the owners play."""
 
-    loop: SimulatedLoop
+    process: Process
     chance: random.Random
     log: type[ChainLog]
     engine: FaultyEngine
@@ -45,7 +46,7 @@ class Round:
                 self.counts.not_confirmed += 1
                 raise FencedError(0, now)
 
-        return self.log(self.engine, 0, epoch, start, still_claimed, SimulatedRuntime(self.loop, self.chance))
+        return self.log(self.engine, 0, epoch, start, still_claimed, self.process.runtime)
 
     async def owner(self, name: int) -> None:
         """One server's life: it claims, and appends until it is fenced; then it may claim again."""
@@ -116,7 +117,7 @@ def play(seed: int, log: type[ChainLog] = ChainLog) -> tuple[list[str], Counts]:
     engine = FaultyEngine(chance=chance, rate=chance.choice([0.0, 0.02, 0.1]), counts=counts)
 
     async def main(loop: SimulatedLoop) -> list[str]:
-        round_ = Round(loop, chance, log, engine, Record(chance))
+        round_ = Round(Process(loop, "owners", chance), chance, log, engine, Record(chance))
         owners = [asyncio.ensure_future(round_.owner(name)) for name in range(chance.randrange(2, 6))]
         for owner in owners:
             if chance.random() < 0.3:

@@ -44,6 +44,8 @@ class Faults:
     put_fails: float = 0.0  # of each object, likewise
     slow: float = 0.02  # of each step of a disk: it takes up to 0.5 s instead of 2 ms
     state_lost: float = 0.0  # of each kill: the folder of the state is gone, and is made anew of snapshot and log
+    away_until: float = 0.0  # tier 2, by the simulation's time
+    now: Callable[[], float] = lambda: 0.0
     kill_due: int = -1  # after so many steps of disks the server is killed
 
     async def step(self) -> None:
@@ -55,10 +57,18 @@ class Faults:
                 await asyncio.get_running_loop().create_future()  # for ever
         await asyncio.sleep(self.chance.random() * (0.5 if self.happens(self.slow) else 0.002))
 
+    def tier2_away(self, seconds: float) -> None:
+        self.note("tier 2 is away", f"{seconds:.3f}")
+        self.away_until = self.now() + seconds
+
+    @property
+    def put_fails_now(self) -> bool:
+        return self.now() < self.away_until or self.happens(self.put_fails)
+
     def rest(self) -> None:
         """Nothing goes wrong any more."""
         self.frame_fails = self.put_fails = self.slow = self.state_lost = 0.0
-        self.kill_due = -1
+        self.kill_due, self.away_until = -1, 0.0
 
     def happens(self, part: float) -> bool:
         return self.chance.random() < part
@@ -100,14 +110,6 @@ class SimulatedLog(MemoryLog):
         self._storage.unsynced.remove(sequence)
 
 
-class HastyLog(SimulatedLog):
-    """It breaks the rule of rules: a frame is acknowledged before it is durable."""
-
-    async def _sync(self, sequence: int) -> None:
-        self._storage.unsynced.append(sequence)
-        asyncio.get_running_loop().call_later(0.05, self._storage.unsynced.clear)
-
-
 class SimulatedChunks(ChunkStore):
     """Objects in a dict. They are there as a whole once they were put, or not at all."""
 
@@ -124,7 +126,7 @@ class SimulatedChunks(ChunkStore):
 
     async def _step(self, name: str) -> None:
         await self._faults.step()
-        if self._faults.happens(self._faults.put_fails):
+        if self._faults.put_fails_now:
             raise UnavailableError(f"tier 2 is away, says who has put {name}")
 
     def _object(self, name: str) -> bytes:

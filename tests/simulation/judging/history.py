@@ -4,7 +4,8 @@
 * at one offset there is one event, whoever reads it and whenever; each event is there once, and somebody wrote it;
 * the events of a key are read in the order in which they were written;
 * of a transaction all events are there or none, as its state says;
-* an entry of a table has the last value that was stored, and no change of it is lost;
+* an entry of a table has the last value that was stored, and no change of it is lost; calls on one key are as if they
+  had come one after another (`linear`);
 * what a watermark says lies before its cut, and watermarks only go forward.
 """
 
@@ -20,6 +21,8 @@ from nadi.controller.state.records import TxnState
 from nadi.model.framing import HEADER, HEADER_BYTES
 from nadi.model.watermark import Watermark
 from nadi.naming import parse_segment_name, segment_epoch
+
+from .linear import Register
 
 
 class BrokenWordError(AssertionError):
@@ -58,9 +61,15 @@ class History:
     places: dict[tuple[str, int], bytes] = field(default_factory=dict)  # of what was read
     found: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     transactions: dict[int, TxnState] = field(default_factory=dict)  # as their clients know in the end
+    promised: dict[int, TxnState] = field(default_factory=dict)  # by calls to commit and to abort that succeeded
     counters: dict[bytes, Counter] = field(default_factory=dict)
     cuts: dict[str, list[Cut]] = field(default_factory=dict)  # by stream: those that truncations were asked for at
     notes: list[Noted] = field(default_factory=list)
+    registers: dict[bytes, Register] = field(default_factory=dict)
+
+    def register(self, key: bytes) -> Register:
+        """What is known of a table's key."""
+        return self.registers.setdefault(key, Register(f"{key!r}"))
 
     def written(self, event: Written) -> Written:
         assert event.payload not in self.events, "each is another"
@@ -73,11 +82,12 @@ class History:
         """Bytes from where an event begins; gives how many of them are whole events."""
         at = 0
         for payload, size in _events(segment, offset, data):
-            self._read_one(segment, offset + at, payload)
+            self.read_one(segment, offset + at, payload)
             at += size
         return at
 
-    def _read_one(self, segment: str, offset: int, payload: bytes) -> None:
+    def read_one(self, segment: str, offset: int, payload: bytes) -> Written:
+        """An event, and where its header begins; gives who wrote it."""
         place = segment, offset
         if self.places.setdefault(place, payload) != payload:
             raise BrokenWordError(f"at {place} there was {self.places[place]!r}, and is {payload!r}")
@@ -85,6 +95,7 @@ class History:
             raise BrokenWordError(f"at {place} there is {payload!r}, which nobody wrote")
         if self.found.setdefault(payload, place) != place:
             raise BrokenWordError(f"{payload!r} is at {self.found[payload]} and at {place}")
+        return self.events[payload]
 
     # --- the end --------------------------------------------------------------------------------------
 
@@ -108,6 +119,8 @@ class History:
         self._check_transactions(mine)
 
     def _is_truncated(self, event: Written, segments: dict[str, tuple[int, int]]) -> bool:
+        if not event.segment:  # the client library doesn't say where it is
+            return bool(self.cuts.get(event.stream))
         if event.segment not in segments:
             return self._is_cut_off(event.stream, event.segment)
         start, _ = segments[event.segment]
@@ -144,6 +157,8 @@ class History:
         for transaction, its in by_transaction.items():
             state = self.transactions.get(transaction)
             there = [event for event in its if event.payload in self.found]
+            if self.promised.get(transaction, state) is not state:
+                raise BrokenWordError(f"transaction {transaction:x} is {state}, not {self.promised[transaction]}")
             if state is not TxnState.COMMITTED and there:
                 raise BrokenWordError(f"transaction {transaction:x} is {state}, and {there} can be read")
             if state is TxnState.COMMITTED and len(there) < sum(event.segment != "" for event in its):

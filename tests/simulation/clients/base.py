@@ -1,0 +1,88 @@
+"""What all clients have: a process, chance, commands over the wire and calls to the controller, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from nadi.client.segments.connection import Endpoint, SegmentStoreConnection
+from nadi.controller.controller import Controller
+from nadi.errors import UnavailableError
+from nadi.wire import commands as wire
+
+from ..judging.history import BrokenWordError, History
+from ..machine.network import LostError
+from ..machine.process import Process
+from ..world import World
+
+T = TypeVar("T")
+AWAY = (wire.NoSuchSegment, wire.SegmentIsTruncated)
+_PATIENCE_S = (2.0, 10.0, 30.0)
+
+
+class Client:
+    """name: its chance is made of it, and nothing else. process: where it is; by default one of its own."""
+
+    def __init__(self, world: World, history: History, name: str, process: Process | None = None) -> None:
+        self.world, self.history, self.name = world, history, name
+        self.process = process or world.process(name)
+        self.chance = world.chance(name)
+        self.patience_s = self.chance.choice(_PATIENCE_S)  # after which it takes a server for gone
+        self._ids = itertools.count(1)
+        self._connection: SegmentStoreConnection | None = None
+
+    def id(self) -> int:
+        return next(self._ids)
+
+    async def pause(self, mean_s: float) -> None:
+        await asyncio.sleep(self.chance.expovariate(1 / mean_s))
+
+    async def once(self, command: wire.Command) -> wire.Command:
+        """The reply; UnavailableError where there is none, and then nobody knows whether it was carried out."""
+        return await self.world.noted(self.name, command, lambda: self._sent(command))
+
+    async def _sent(self, command: wire.Command) -> wire.Command:
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            endpoint = Endpoint(*self.world.server.address)
+            connection = self._connection = await SegmentStoreConnection.open(endpoint, self.patience_s)
+        try:
+            return await connection.ask(command, wire.Command, timeout_s=self.patience_s)
+        except UnavailableError:
+            connection.close()
+            raise
+
+    async def sure(self, command: wire.Command) -> Any:
+        """The reply, of a command that may be carried out several times."""
+        while True:
+            try:
+                reply = await self.once(command)
+            except (LostError, UnavailableError):
+                await self.pause(0.5)
+                continue
+            if not isinstance(reply, wire.ErrorMessage):
+                return reply
+            if reply.error_code == wire.DAMAGED_DATA:
+                raise BrokenWordError(f"nothing is damaged here, but {reply}")
+            await self.pause(0.5)
+
+    async def control(self, what: str, call: Callable[[Controller], Awaitable[T]], *, tries: int = 1_000_000) -> T:
+        """A call to the controller, repeated where it may have been lost: the controller's are made for that."""
+        for _ in range(tries):
+            try:
+                async with asyncio.timeout(self.patience_s):
+                    return await self.world.ask(self.name, what, lambda life: call(life.controller))
+            except (LostError, UnavailableError, TimeoutError):
+                await self.pause(0.5)
+        raise LostError
+
+    async def length(self, segment: str) -> tuple[int, int] | None:
+        """Where it begins and ends; None if it is gone."""
+        info = await self.sure(wire.GetStreamSegmentInfo(self.id(), segment, ""))
+        return None if isinstance(info, AWAY) else (info.start_offset, info.write_offset)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()

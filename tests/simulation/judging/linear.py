@@ -1,0 +1,194 @@
+"""Whether what several clients saw of one key of a table could have happened in some order, each call taking effect at
+one moment between its start and its end.
+
+All changes are conditional, and a version grows with each. So versions give the order of the states that anybody saw,
+and each call says in which of them it took effect: a put made one, a read saw one, a refused put met another than it
+expected. What remains is real time: who ended before another began can't have come later in that order. One walk over
+starts and ends checks that. Nobody knows of a call without an answer whether it took effect; if the value that it put
+is seen, it did. One that is never seen can only have come after all that were, for nobody could go on from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from nadi.wire.fields import NOT_EXISTS
+
+ABSENT = NOT_EXISTS
+Place = tuple[int, int]  # which state, and 0 for what made it, 1 for what met it
+
+
+class NotLinearError(AssertionError):
+    """No order explains what was seen."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One client's call. `end` it with what came; without that nobody knows."""
+
+    kind: str  # get, put or remove
+    expected: int  # of a put or a remove: the version that the key must have, or ABSENT
+    value: bytes
+    began: float
+    ended: float = math.inf
+    is_refused: bool = False
+    version: int | None = None  # that a put made, or a get found, or ABSENT
+
+    def end(self, now: float, version: int | None = None, value: bytes | None = None) -> None:
+        self.ended, self.version = now, version
+        self.value = self.value if value is None else value
+
+    def refuse(self, now: float) -> None:
+        self.ended, self.is_refused = now, True
+
+    @property
+    def is_known(self) -> bool:
+        return self.ended < math.inf
+
+
+@dataclass(slots=True)
+class Register:
+    """One key. Each value that is put is another."""
+
+    key: str
+    calls: list[Call] = field(default_factory=list)
+
+    def begin(self, kind: str, now: float, expected: int = ABSENT, value: bytes = b"") -> Call:
+        call = Call(kind, expected, value, now)
+        self.calls.append(call)
+        return call
+
+    def check(self) -> int:
+        """Return how many states there were; NotLinearError if no order explains what was seen."""
+        order = _Order(self)
+        order.walk()
+        return len(order.states)
+
+
+@dataclass(slots=True)
+class _State:
+    version: int
+    made_by: Call | None = None
+
+
+class _Order:
+    """The states of a register, in order, and where each call stands among them."""
+
+    def __init__(self, register: Register) -> None:
+        self._key = register.key
+        self._calls = register.calls
+        self._puts = {call.value: call for call in self._calls if call.kind == "put"}
+        self._removes = self._of_removes()
+        self.states = list(self._in_order(self._versions()))
+        self._at = {state.version: place for place, state in enumerate(self.states) if state.version != ABSENT}
+        self._makes = {id(state.made_by): place for place, state in enumerate(self.states) if state.made_by}
+        self._last = self.states[-1].version
+
+    def walk(self) -> None:
+        """In time: who begins stands no earlier than all who have ended."""
+        latest: Place = (0, 0)
+        events = [(call.began, 0, at) for at, call in enumerate(self._calls)]
+        events += [(call.ended, 1, at) for at, call in enumerate(self._calls) if call.is_known]
+        places: dict[int, Place] = {}
+        for _, is_end, at in sorted(events):
+            call = self._calls[at]
+            if is_end:
+                latest = max(latest, places[at])
+            elif (place := self._place(call, latest)) is not None:
+                if place < latest:
+                    raise self._wrong(f"{call} took effect before what others had seen when it began: {latest}")
+                places[at] = place
+
+    # --- states -----------------------------------------------------------------------------------------
+
+    def _versions(self) -> dict[int, Call]:
+        """By version, who put it."""
+        found: dict[int, Call] = {}
+        for call in self._calls:
+            if call.version is None or call.version == ABSENT:
+                continue
+            maker = self._puts.get(call.value)
+            if maker is None:
+                raise self._wrong(f"{call} saw what nobody put")
+            if maker.is_refused or maker.version not in (None, call.version):
+                raise self._wrong(f"{call} saw the version {call.version} of {maker}")
+            if found.setdefault(call.version, maker) is not maker:
+                raise self._wrong(f"{maker} and {found[call.version]} have the same version")
+        if len({id(maker) for maker in found.values()}) < len(found):
+            raise self._wrong(f"a value was put twice: {found}")
+        return found
+
+    def _of_removes(self) -> dict[int, Call]:
+        """By version that was removed, or may have been, who did it."""
+        removes: dict[int, Call] = {}
+        for call in self._calls:
+            if call.kind != "remove" or call.is_refused:
+                continue
+            other = removes.get(call.expected)
+            if other is not None and other.is_known and call.is_known:
+                raise self._wrong(f"{other} and {call} removed the same")
+            if other is None or (call.is_known and not other.is_known):
+                removes[call.expected] = call  # of several unknown ones the first: it allows most
+        return removes
+
+    def _in_order(self, versions: dict[int, Call]) -> Iterator[_State]:
+        yield _State(ABSENT)
+        before = ABSENT
+        for version in sorted(versions):
+            maker, remove = versions[version], self._removes.get(before)
+            if maker.expected == ABSENT and before != ABSENT:
+                if remove is None:
+                    raise self._wrong(f"{maker} put where {before} was, as if nothing were there")
+                yield _State(ABSENT, remove)
+            elif maker.expected != before:
+                raise self._wrong(f"{maker} put {version} over {maker.expected}, and not over {before}: that is lost")
+            elif remove is not None and remove.is_known:
+                raise self._wrong(f"{maker} put over what {remove} had removed")
+            yield _State(version, maker)
+            before = version
+        if before in self._removes and self._removes[before].is_known:
+            yield _State(ABSENT, self._removes[before])
+
+    # --- places -----------------------------------------------------------------------------------------
+
+    def _place(self, call: Call, latest: Place) -> Place | None:
+        """Where it took effect; None if nobody can tell that it did."""
+        if id(call) in self._makes:
+            return self._makes[id(call)], 0
+        if not call.is_known:
+            return None
+        if call.is_refused:
+            return self._first(latest, call, lambda state: state.version != call.expected), 1
+        if call.kind == "get" and call.version != ABSENT:
+            assert call.version is not None
+            return self._at[call.version], 1
+        if call.kind == "get":
+            return self._first(latest, call, lambda state: state.version == ABSENT), 1
+        raise self._wrong(f"{call} made nothing")
+
+    def _first(self, latest: Place, call: Call, fits: Callable[[_State], bool]) -> int:
+        """The first state from the latest on that the call may have met."""
+        for place in range(latest[0], len(self.states)):
+            if fits(self.states[place]):
+                return place
+        behind = len(self.states)  # all that are certain
+        if latest[0] == behind and call.is_refused and call.expected != ABSENT:
+            return behind  # no version that is known comes again
+        if any(self._explains(other, call) for other in self._calls):
+            return behind
+        raise self._wrong(f"{call} met what was not there: after {latest} there was only {self.states[latest[0] :]}")
+
+    def _explains(self, other: Call, call: Call) -> bool:
+        """Whether the other one, which got no answer and whose effect nobody saw, may have made what the call met."""
+        if other.is_known or id(other) in self._makes or other.began > call.ended:
+            return False
+        if call.kind == "get":
+            return other.kind == "remove" and other.expected == self._last
+        if other.kind == "put":
+            return other.expected in (self._last, ABSENT)
+        return other.expected == self._last == call.expected
+
+    def _wrong(self, why: str) -> NotLinearError:
+        return NotLinearError(f"{self._key}: {why}")

@@ -1,0 +1,223 @@
+"""An event loop whose time passes only when nothing is left to do: then it jumps to the next timer. What runs in it
+takes no real time but that of its own work, and does the same each time.
+
+What belongs to a `Process` runs by that process's clock, and not while it stands still or once it is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import warnings
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, Never, Protocol, TypeVar
+
+from .outside import nothing_from_outside
+from .process import Process, current
+
+T = TypeVar("T")
+
+
+class StuckError(Exception):
+    """Everybody waits, and for nothing that could come."""
+
+
+class Sockets(Protocol):
+    """Where the loop's connections come from: a network."""
+
+    async def connect(self, factory: Callable[[], Any], host: str, port: int) -> tuple[Any, Any]: ...
+
+    def accept(self, factory: Callable[[], Any], accepted: Any) -> tuple[Any, Any]: ...
+
+    def watch(self, listening: Any, callback: Callable[[], object] | None) -> None: ...
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """now: seconds since the start. sockets: the network, if there is one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.sockets: Sockets | None = None
+        self._selector = self  # whom the loop asks to wait for what comes from outside, which is nothing
+        self._remains: list[tuple[asyncio.Task[Any], contextvars.Context]] = []
+        self._held: dict[Process, list[asyncio.Handle]] = {}
+        self._outside = contextvars.Context()
+        self._is_over = False
+        self.failures: list[BaseException] = []  # of callbacks, which nobody waits for
+        self.set_exception_handler(self._failed)
+
+    def _failed(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "handle" in context and context.get("exception") is not None:
+            self.failures.append(context["exception"])
+        else:
+            self.default_exception_handler(context)
+
+    def time(self) -> float:
+        """What a clock shows whoever asks."""
+        process = current.get()
+        return self.now if process is None else process.local_time(self.now)
+
+    def select(self, timeout: float | None) -> list[Never]:
+        if timeout is None:
+            raise StuckError(f"at {self.now:.3f} s nobody waits for a timer")
+        self.now += timeout
+        return []
+
+    def _process_events(self, events: list[Never]) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass  # nothing else has a thread
+
+    def run_in_executor(self, executor: Executor | None, func: Any, *args: Any) -> Never:  # type: ignore[override]
+        raise AssertionError(f"{func} goes to a thread past the runtime")
+
+    # --- what is due ----------------------------------------------------------------------------------
+
+    def at(self, when: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
+        """At that time of the simulation, in no process."""
+        return super().call_at(when, callback, *arguments, context=self._outside)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        process = current.get()
+        timer = super().call_at(when if process is None else process.true_time(when), callback, *args, context=context)
+        its: Process | None = timer._context.get(current)  # type: ignore[attr-defined]
+        if its is not None and not its.runs:
+            self._scheduled.remove(timer)  # type: ignore[attr-defined]
+            heapq.heapify(self._scheduled)  # type: ignore[attr-defined]
+            self._set_aside(its, timer)
+        return timer
+
+    def _call_soon(self, callback: Any, args: Any, context: contextvars.Context | None) -> asyncio.Handle:
+        handle: asyncio.Handle = super()._call_soon(callback, args, context)  # type: ignore[misc]
+        process: Process | None = handle._context.get(current)  # type: ignore[attr-defined]
+        if process is not None and not process.runs:
+            self._ready.pop()  # type: ignore[attr-defined]
+            self._set_aside(process, handle)
+        return handle
+
+    def _set_aside(self, process: Process, handle: asyncio.Handle) -> None:
+        if isinstance(handle, asyncio.TimerHandle):
+            handle._scheduled = False  # type: ignore[attr-defined]
+        if process.is_alive:
+            self._held[process].append(handle)
+        else:
+            handle.cancel()
+
+    # --- processes ------------------------------------------------------------------------------------
+
+    def create_task(self, coro: Any, *, name: Any = None, context: contextvars.Context | None = None) -> Any:
+        if self._is_over:
+            coro.close()
+            raise RuntimeError("nothing is started any more")
+        context = context or contextvars.copy_context()
+        task = super().create_task(coro, name=name, context=context)
+        process = context.get(current)
+        if process is not None:
+            process.tasks[task] = context
+        return task
+
+    def drop(self, process: Process) -> None:
+        """It is dead: nothing of it is run."""
+        # what is dropped would be told of its end, and write, so all of it is kept
+        self._remains += process.tasks.items()
+        for handle in [*self._ready, *self._scheduled, *self._held.pop(process, [])]:  # type: ignore[attr-defined]
+            if handle._context.get(current) is process:
+                handle.cancel()
+
+    def hold(self, process: Process) -> None:
+        """It stands still: nothing of it is run until `release`."""
+        held = self._held.setdefault(process, [])
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        for place, handle in enumerate(ready):
+            if handle._context.get(current) is process:
+                ready[place] = _nothing(self)  # the loop may be counting them
+                held.append(handle)
+        mine = [timer for timer in scheduled if timer._context.get(current) is process]
+        if mine:
+            scheduled[:] = [timer for timer in scheduled if timer._context.get(current) is not process]
+            heapq.heapify(scheduled)
+            for timer in mine:
+                self._set_aside(process, timer)
+
+    def release(self, process: Process) -> None:
+        for handle in self._held.pop(process, []):
+            if handle.cancelled():
+                continue
+            if isinstance(handle, asyncio.TimerHandle):
+                handle._scheduled = True  # type: ignore[attr-defined]
+                heapq.heappush(self._scheduled, handle)  # type: ignore[attr-defined]
+            else:
+                self._ready.append(handle)  # type: ignore[attr-defined]
+
+    # --- connections ----------------------------------------------------------------------------------
+
+    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **how: Any) -> Any:  # type: ignore[override]
+        assert self.sockets is not None
+        assert how.get("ssl") is None, "the network has no TLS"
+        return await self.sockets.connect(factory, host, port)
+
+    async def connect_accepted_socket(self, factory: Any, sock: Any, **how: Any) -> Any:  # type: ignore[override]
+        assert self.sockets is not None
+        assert how.get("ssl") is None, "the network has no TLS"
+        return self.sockets.accept(factory, sock)
+
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
+        assert self.sockets is not None
+        self.sockets.watch(fd, lambda: callback(*args))
+
+    def remove_reader(self, fd: Any) -> bool:
+        assert self.sockets is not None
+        self.sockets.watch(fd, None)
+        return True
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    async def end(self) -> None:
+        """Of those who live."""
+        for process in list(self._held):
+            process.is_paused = False
+            self.release(process)
+        dead = {task for task, _ in self._remains}
+        rest = [task for task in asyncio.all_tasks(self) if task not in dead and task is not asyncio.current_task()]
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    def bury(self) -> None:
+        """After the end, when nothing runs any more: let go of those who were killed."""
+        self._is_over = True
+        self.set_exception_handler(lambda _loop, _context: None)  # whom they would have told of errors is dead too
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that would have become tasks
+            for task, context in self._remains:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                with contextlib.suppress(BaseException):
+                    context.run(task.get_coro().close)
+
+
+def _nothing(loop: asyncio.AbstractEventLoop) -> asyncio.Handle:
+    handle = asyncio.Handle(lambda: None, (), loop)
+    handle.cancel()
+    return handle
+
+
+def run(main: Callable[[SimulatedLoop], Coroutine[Any, Any, T]]) -> T:
+    """What `main` gives, in a loop of its own; raises what a callback raised."""
+    loop = SimulatedLoop()
+    with nothing_from_outside(lambda: loop.now):
+        try:
+            result = loop.run_until_complete(main(loop))
+            if loop.failures:
+                raise loop.failures[0]
+            return result
+        finally:
+            loop.run_until_complete(loop.end())
+            loop.bury()
+            loop.close()

@@ -1,0 +1,52 @@
+"""What a client takes from outside without being handed it, replaced while a simulation runs.
+
+A server has a `Runtime`; the client library reads the clocks of `time`, and takes chance from `random` and from the
+system. Here these give whoever asks the clocks of its own process, and seeded chance.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+from .process import BEGIN_MS, current
+
+
+@contextmanager
+def nothing_from_outside(now: Callable[[], float]) -> Iterator[None]:
+    """now: the simulation's time, for who is in no process."""
+    others, state = random.Random(1), random.getstate()
+
+    def monotonic() -> float:
+        process = current.get()
+        return now() if process is None else process.runtime.monotonic()
+
+    def now_ms() -> int:
+        process = current.get()
+        return BEGIN_MS + int(now() * 1000) if process is None else process.runtime.now_ms()
+
+    def urandom(count: int) -> bytes:
+        process = current.get()
+        return others.randbytes(count) if process is None else process.runtime.bytes(count)
+
+    def now_s() -> float:
+        return now_ms() / 1000
+
+    def now_ns() -> int:
+        return now_ms() * 1_000_000
+
+    random.seed(1)  # its functions are bound where they are defaults: they can't be replaced
+    with (
+        mock.patch.object(time, "monotonic", monotonic),
+        mock.patch.object(time, "time", now_s),
+        mock.patch.object(time, "time_ns", now_ns),
+        mock.patch.object(os, "urandom", urandom),
+    ):
+        try:
+            yield
+        finally:
+            random.setstate(state)

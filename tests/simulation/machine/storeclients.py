@@ -1,0 +1,75 @@
+"""The seams of a cluster over the simulated object store: an engine for logs, and a registry."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from nadi.engines.registry import Entry
+from nadi.wire.fields import Buffer
+
+from .process import Process
+from .store import Line, SimulatedStore
+
+_PAGE = 100
+
+
+class SimulatedEngine:
+    """`nadi.engines.engine.LogEngine` for one process."""
+
+    def __init__(self, store: SimulatedStore, process: Process) -> None:
+        self._line = Line(store, process)
+
+    async def create(self, name: str, parts: Sequence[Buffer]) -> bool:
+        line, value = self._line, b"".join(bytes(part) for part in parts)
+        if await line.is_busy():
+            return False
+        is_stored = await line.ask(f"create {name}", lambda: line.store.create(name, value))
+        return is_stored and not line.is_repeated()
+
+    async def get(self, name: str, position: int = 0, length: int | None = None) -> memoryview | None:
+        found = await self._line.ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
+        if found is None:
+            return None
+        return memoryview(found.value)[position : None if length is None else position + length]
+
+    async def listed(self, prefix: str) -> AsyncIterator[Mapping[str, int]]:
+        found = await self._line.ask(f"list {prefix}", lambda: self._line.store.listed(prefix), changes=False)
+        for first in range(0, len(found), _PAGE):
+            if first:
+                await self._line.ask(f"list more of {prefix}", lambda: None, changes=False)
+            yield {name: len(one.value) for name, one in found[first : first + _PAGE]}
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for name in names:  # one by one, so that some may be left
+            await self._line.ask(f"delete {name}", lambda: self._line.store.delete(name))  # noqa: B023
+
+    async def close(self) -> None:
+        pass
+
+
+class SimulatedRegistry:
+    """`nadi.engines.registry.Registry` for one process."""
+
+    def __init__(self, store: SimulatedStore, process: Process) -> None:
+        self._line = Line(store, process)
+
+    async def get(self, name: str) -> Entry | None:
+        found = await self._line.ask(f"get {name}", lambda: self._line.store.objects.get(name), changes=False)
+        return None if found is None else Entry(found.value, found.version)
+
+    async def compare_and_set(self, name: str, value: bytes, version: str | None) -> str | None:
+        line = self._line
+        if await line.is_busy():
+            return None
+        new = await line.ask(f"set {name}", lambda: line.store.set_if(name, value, version))
+        return None if line.is_repeated() else new
+
+    async def put(self, name: str, value: bytes) -> str:
+        return await self._line.ask(f"put {name}", lambda: self._line.store.put(name, value))
+
+    async def list(self, folder: str) -> dict[str, str]:
+        found = await self._line.ask(f"list {folder}", lambda: self._line.store.listed(folder), changes=False)
+        return {name: one.version for name, one in found}
+
+    async def delete(self, name: str) -> None:
+        await self._line.ask(f"delete {name}", lambda: self._line.store.delete(name))

@@ -1,0 +1,282 @@
+"""The simulated network: what goes in comes out, in order, whatever happens to it on the way; or the end does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+
+from nadi.access.listener import Listener
+from nadi.errors import UnavailableError
+
+from .loop import SimulatedLoop, run
+from .network import LostError, Network
+from .process import Process
+
+ADDRESS = ("server", 9090)
+
+
+class Peer(asyncio.Protocol):
+    """Keeps what came. takes: whether it reads at once."""
+
+    def __init__(self, takes: bool = True) -> None:
+        self.came = bytearray()
+        self.pieces: list[int] = []
+        self.takes = takes
+        self.transport: Any = None
+        self.lost: list[Exception | None] = []
+        self.paused: list[bool] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        if not self.takes:
+            transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self.came += data
+        self.pieces.append(len(data))
+
+    def pause_writing(self) -> None:
+        self.paused.append(True)
+
+    def resume_writing(self) -> None:
+        self.paused.append(False)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.append(error)
+
+
+class Site:
+    """A client and a server, whose listener is the real one."""
+
+    def __init__(self, loop: SimulatedLoop, seed: int = 1) -> None:
+        self.loop = loop
+        self.notes: list[tuple[object, ...]] = []
+        self.network = Network(
+            loop, lambda whose: random.Random(f"{seed}/{whose}"), lambda *what: self.notes.append(what), lambda *_: None
+        )
+        self.client, self.server = Process(loop, "client", random.Random(1)), Process(loop, "server", random.Random(2))
+        self.guests: list[Peer] = []
+        self.takes = True
+
+    async def listen(self, server: Process | None = None) -> None:
+        def make(guest: Any) -> Peer:
+            self.guests.append(Peer(self.takes))
+            return self.guests[-1]
+
+        async def work() -> None:
+            listener = Listener(make, lambda protocol: None, most=100, most_of_address=100)
+            listener.listen([cast("Any", self.network.door(server or self.server, ADDRESS))])
+
+        await (server or self.server).start(work())
+
+    async def connect(self) -> tuple[Peer, Peer]:
+        async def work() -> Peer:
+            _, protocol = await self.loop.create_connection(Peer, *ADDRESS)
+            assert isinstance(protocol, Peer)
+            return protocol
+
+        peer = await self.client.start(work())
+        await asyncio.sleep(0.5)
+        return peer, self.guests[-1]
+
+
+def at(test: Callable[[Site], Awaitable[None]], seed: int = 1) -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        await test(Site(loop, seed))
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_bytes_come_whole_and_in_order(seed: int) -> None:
+    async def test(site: Site) -> None:
+        await site.listen()
+        one, other = await site.connect()
+        chance = random.Random(seed)
+        sent = [chance.randbytes(chance.choice([1, 20, 5_000, 100_000])) for _ in range(30)]
+        back = chance.randbytes(70_000)
+        other.transport.write(back)
+        for number, data in enumerate(sent):
+            one.transport.write(data)
+            if number == 10:
+                site.network.cut("client", "server", 2.0, both=False)
+                site.network.stall("server", 1.0, lambda: 1.5)
+            if number == 20:
+                site.network.slow("client", "server", 3.0, 0.2, 1e6)
+            await asyncio.sleep(chance.random() * 0.3)
+        one.transport.close()
+        await asyncio.sleep(60.0)
+        assert (bytes(other.came), bytes(one.came)) == (b"".join(sent), back)
+        assert set(other.pieces) - set(map(len, sent)), "they are split"
+        assert one.lost == other.lost == [None]
+
+    at(test, seed)
+
+
+def test_who_reads_nothing_is_sent_no_more_than_there_is_room_for() -> None:
+    async def test(site: Site) -> None:
+        site.takes = False
+        await site.listen()
+        one, other = await site.connect()
+        data = random.Random(1).randbytes(4 << 20)
+        one.transport.write(data)
+        await asyncio.sleep(10.0)
+        assert one.paused == [True]
+        assert one.transport.get_write_buffer_size() >= len(data) - (1 << 20)
+        assert not other.came
+        other.transport.resume_reading()
+        await asyncio.sleep(30.0)
+        assert one.paused == [True, False]
+        assert bytes(other.came) == data
+
+    at(test)
+
+
+def test_a_cut_holds_what_is_sent_one_way_alone() -> None:
+    async def test(site: Site) -> None:
+        await site.listen()
+        one, other = await site.connect()
+        site.network.cut("client", "server", 10.0, both=False)
+        one.transport.write(b"there")
+        other.transport.write(b"back")
+        await asyncio.sleep(9.0)
+        assert (bytes(other.came), bytes(one.came)) == (b"", b"back")
+        await asyncio.sleep(10.0)
+        assert bytes(other.came) == b"there"
+
+    at(test)
+
+
+def test_a_reset_ends_both_sides() -> None:
+    async def test(site: Site) -> None:
+        await site.listen()
+        one, other = await site.connect()
+        site.network.reset("client", "server")
+        await asyncio.sleep(1.0)
+        assert [type(error) for error in one.lost + other.lost] == [ConnectionResetError, ConnectionResetError]
+
+    at(test)
+
+
+def test_an_abort_resets_the_other_side() -> None:
+    async def test(site: Site) -> None:
+        await site.listen()
+        one, other = await site.connect()
+        one.transport.abort()
+        await asyncio.sleep(1.0)
+        assert one.lost == [None]
+        assert isinstance(other.lost[0], ConnectionResetError)
+
+    at(test)
+
+
+def test_where_nobody_listens_a_connection_is_refused() -> None:
+    async def test(site: Site) -> None:
+        with pytest.raises(ConnectionRefusedError):
+            await site.connect()
+        await site.listen()
+        site.server.kill()
+        with pytest.raises(ConnectionRefusedError):
+            await site.connect()
+
+    at(test)
+
+
+def test_peers_hear_of_a_kill_and_not_of_a_power_cut() -> None:
+    async def test(site: Site) -> None:
+        await site.listen()
+        one, _ = await site.connect()
+        site.server.kill()
+        await asyncio.sleep(1.0)
+        assert isinstance(one.lost[0], ConnectionResetError)
+
+        again = Process(site.loop, "server", random.Random(3))
+        await site.listen(again)
+        one, _ = await site.connect()
+        again.kill(with_power=True)
+        one.transport.write(b"are you there?")
+        await asyncio.sleep(100.0)
+        assert not one.lost, "nothing answers"
+        site.network.is_back("server")
+        one.transport.write(b"are you there?")
+        await asyncio.sleep(1.0)
+        assert isinstance(one.lost[0], ConnectionResetError)
+
+    at(test)
+
+
+def test_of_a_paused_server_the_system_accepts() -> None:
+    async def test(site: Site) -> None:
+        await site.listen()
+        site.server.pause(10.0)
+
+        async def work() -> Any:
+            return (await site.loop.create_connection(Peer, *ADDRESS))[1]
+
+        one = await site.client.start(work())
+        one.transport.write(b"early")
+        await asyncio.sleep(5.0)
+        assert not site.guests
+        await asyncio.sleep(6.0)
+        assert bytes(site.guests[0].came) == b"early"
+
+    at(test)
+
+
+# --- calls ----------------------------------------------------------------------------------------------
+
+
+def call(site: Site, work: Callable[[], Awaitable[int]]) -> asyncio.Task[int]:
+    return site.client.start(site.network.call(lambda: site.server if site.server.is_alive else None, "server", work))
+
+
+async def answer() -> int:
+    await asyncio.sleep(1.0)
+    return 7
+
+
+def test_a_call_is_answered_or_nobody_knows() -> None:
+    async def test(site: Site) -> None:
+        assert await call(site, answer) == 7
+        task = call(site, answer)
+        await asyncio.sleep(0.5)
+        site.server.kill()
+        with pytest.raises(LostError):
+            await task
+        with pytest.raises(UnavailableError):
+            await call(site, answer)
+
+    at(test)
+
+
+def test_calls_and_answers_get_lost() -> None:
+    async def test(site: Site) -> None:
+        served = 0
+
+        async def count() -> int:
+            nonlocal served
+            served += 1
+            await asyncio.sleep(1.0)
+            return served
+
+        site.network.lost = 0.3
+        results = await asyncio.gather(*(call(site, count) for _ in range(100)), return_exceptions=True)
+        lost = sum(isinstance(result, LostError) for result in results)
+        assert 100 - served < lost < 100, "some were served all the same"
+
+    at(test)
+
+
+def test_an_answer_comes_late_from_who_stood_still() -> None:
+    async def test(site: Site) -> None:
+        task = call(site, answer)
+        await asyncio.sleep(0.5)
+        site.server.pause(60.0)
+        assert await task == 7
+        assert site.loop.now > 60.0
+
+    at(test)

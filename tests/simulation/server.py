@@ -1,0 +1,246 @@
+"""One server of a simulated world: what `nadi up` runs, a segment store and the controller over it, its lives, and the
+disks that outlive them.
+
+Clients reach its segment store over the network, through the real door. gRPC is left out: `rpc` and `ask` call the
+controller in its process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import grpc
+from grpc.aio import AioRpcError, Metadata
+
+from nadi.controller.controller import Controller
+from nadi.controller.grpc.commits import CommitService
+from nadi.controller.grpc.groups import ReaderGroupService
+from nadi.controller.grpc.service import Service
+from nadi.controller.grpc.tables import KeyValueTableService
+from nadi.controller.grpc.time import EventTimeService
+from nadi.controller.grpc.transactions import TransactionService
+from nadi.controller.scaling.profile import FAST
+from nadi.errors import UnavailableError
+from nadi.segmentstore.store import SegmentStore
+from nadi.wire import commands as wire
+from nadi.wire.rpc.codes import code_of
+
+from .machine.disk import Disk, Faults, MemoryParts, SimulatedChunks, SimulatedLog
+from .machine.network import LostError
+from .machine.process import Process
+
+if TYPE_CHECKING:
+    from .world import World
+
+T = TypeVar("T")
+CONTAINERS = 2
+_SERVICES = (
+    Service,
+    TransactionService,
+    ReaderGroupService,
+    KeyValueTableService,
+    EventTimeService,
+    CommitService,
+)
+PORT = 9090
+
+
+class Life:
+    """From a start to the end that it finds."""
+
+    def __init__(self, process: Process, store: SegmentStore, controller: Controller, parts: list[MemoryParts]) -> None:
+        self.process, self.store, self.controller, self.parts = process, store, controller, parts
+        self.services = [kind(controller) for kind in _SERVICES]
+        self.is_ready = False
+        self.has_folder = True  # its lock
+
+    async def exchange(self, command: wire.Command) -> wire.Command:
+        return await self.store.exchange(command)
+
+
+class Server:
+    """world: what it is a part of. name: its host's. log: what its containers' logs are."""
+
+    def __init__(self, world: World, name: str, log: type[SimulatedLog]) -> None:
+        self.world, self.name, self._log = world, name, log
+        self.address = (name, PORT)
+        self.faults = Faults(world.chance(f"faults of {name}"), self._kill_soon, world.note, now=lambda: world.loop.now)
+        self.disks = [Disk() for _ in range(CONTAINERS)]
+        self.life: Life | None = None
+        self.failure: BaseException | None = None  # why it did not start
+        self.kills = self.starts = 0
+        self._folder = world.folder / name
+        self._fate = world.chance(f"fate of {name}")
+        self._process: Process | None = None
+        self._set_ms = 0
+        self._ended = False
+
+    # --- its lives --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A life, as soon as one can be had."""
+        self.starts += 1
+        world = self.world
+        self._process = process = world.process(self.name, f"{self.name}, life {self.starts}")
+        process.runtime.set_ms = self._set_ms
+        world.network.is_back(self.name)
+        chunks = SimulatedChunks(world.objects, self.faults, process.runtime)
+        parts = [
+            MemoryParts(n, self._folder / f"container-{n}", partial(self._open_log, n), chunks, process.runtime)
+            for n in range(CONTAINERS)
+        ]
+        process.start(self._boot(process, parts, chunks)).add_done_callback(self._booted)
+
+    def _open_log(self, number: int) -> SimulatedLog:
+        log = self._log.open(self.disks[number])
+        log.faults = self.faults
+        return log
+
+    async def _boot(self, process: Process, parts: list[MemoryParts], chunks: SimulatedChunks) -> None:
+        while True:
+            store = SegmentStore(self._folder, CONTAINERS, None, process.runtime, chunks, parts)
+            controller = Controller(
+                store.exchange,
+                clock=process.runtime,
+                endpoint_of=lambda _: self.address,
+                rpc_endpoint=(self.name, PORT + 1),
+                scaling=FAST,
+            )
+            self.life = life = Life(process, store, controller, parts)
+            try:
+                await store.start()
+                break
+            except Exception as error:
+                life.has_folder = False
+                self.world.note("no start", error)
+                if not isinstance(error, (UnavailableError, OSError)):
+                    raise
+                await asyncio.sleep(1.0)  # a disk or tier 2 failed: it is started again
+        while True:
+            try:
+                await controller.start()
+                break
+            except UnavailableError as error:
+                self.world.note("no controller", type(error).__name__)
+                await asyncio.sleep(1.0)
+        store.listen_on([cast("Any", self.world.network.door(process, self.address))])
+        life.is_ready = True
+        self.world.note("started", self.name, [part.rebuilt for part in parts])
+
+    def _booted(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failure = error
+
+    def _kill_soon(self) -> None:
+        """From within it: its own code never goes on."""
+        self.world.loop.at(self.world.loop.now, self.kill)
+
+    def kill(self, *, with_power: bool = False) -> None:
+        """kill -9, and what no disk has synced may be gone. with_power: nobody tells its peers that it is."""
+        process, life = self._process, self.life
+        if process is None or not process.is_alive:
+            return
+        self._process = self.life = None
+        self.kills += 1
+        self.faults.kill_due = -1
+        process.kill(with_power=with_power)
+        state_lost = self.faults.happens(self.faults.state_lost)
+        is_ready = life is not None and life.is_ready
+        self.world.note("killed", self.name, is_ready, with_power, state_lost, [len(d.unsynced) for d in self.disks])
+        if life is not None:
+            for part in life.parts:
+                part.killed(state_lost=state_lost)
+            if life.has_folder:
+                life.store._lock.release()
+        for disk in self.disks:
+            disk.killed(self.faults)
+        if not self._ended:
+            self.world.loop.at(self.world.loop.now + self._fate.uniform(0.1, 5.0), self.start)
+
+    def pause(self, seconds: float) -> None:
+        """It stands still for so long."""
+        if self._process is not None:
+            self.world.note("paused", self.name, f"{seconds:.3f}")
+            self._process.pause(seconds)
+
+    def set_clock(self, ms: int) -> None:
+        """Somebody sets its wall clock so far on, or back, from where it was at first."""
+        self._set_ms = ms
+        if self._process is not None:
+            self._process.runtime.set_ms = ms
+
+    async def until_ready(self) -> Life:
+        while self.life is None or not self.life.is_ready:
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.sleep(0.5)
+        return self.life
+
+    async def stop(self) -> None:
+        """As when it is asked to."""
+        life = await self.until_ready()
+        self.life = self._process = None
+        await asyncio.wait_for(life.process.start(_stopped(life)), 300)
+        life.process.kill()  # what still held something lets go of it
+        self.world.note("stopped", self.name)
+
+    def end(self) -> None:
+        """For good."""
+        self._ended = True
+        self.kill()
+
+    # --- its controller ---------------------------------------------------------------------------------
+
+    def process(self) -> Process | None:
+        """Who answers now, if anybody does."""
+        return self.life.process if self.life is not None and self.life.is_ready else None
+
+    async def run(self, work: Callable[[Life], Coroutine[Any, Any, T]]) -> T:
+        """Done in its process, without a network between."""
+        life = await self.until_ready()
+        return await life.process.start(work(life))
+
+    async def ask(self, work: Callable[[Life], Awaitable[T]]) -> T:
+        """Over the network, from the process that calls this; LostError where nobody knows whether it was done."""
+
+        async def done() -> T:
+            assert self.life is not None
+            return await work(self.life)
+
+        return await self.world.network.call(self.process, self.name, done)
+
+    async def rpc(self, name: str, request: Any, timeout_s: float) -> Any:
+        """One of the controller's RPCs, likewise; AioRpcError as from gRPC."""
+
+        async def answered(life: Life) -> Any:
+            try:
+                return await _method(name, life.services)(type(request).FromString(sent))
+            except Exception as error:
+                raise _rpc_error(grpc.StatusCode[code_of(error)], str(error)) from error
+
+        sent = request.SerializeToString()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.ask(answered)
+        except TimeoutError:
+            raise _rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, f"{name} took too long") from None
+        except (LostError, UnavailableError) as error:
+            raise _rpc_error(grpc.StatusCode.UNAVAILABLE, str(error) or "the connection was lost") from None
+
+
+def _method(rpc: str, services: Iterable[object]) -> Any:
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", rpc).lower()
+    return next(getattr(service, name) for service in services if hasattr(service, name))
+
+
+async def _stopped(life: Life) -> None:
+    await life.controller.stop()
+    await life.store.close()
+
+
+def _rpc_error(code: grpc.StatusCode, details: str) -> AioRpcError:
+    return AioRpcError(code, Metadata(), Metadata(), details)

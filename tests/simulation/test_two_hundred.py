@@ -1,0 +1,24 @@
+"""Two hundred seeds of a server whose days are short and bad, in every run of the tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from .seeds import DENSE, quiet
+from .work import simulate
+
+
+@pytest.mark.parametrize("first", range(1_000, 1_200, 25))
+def test_a_server_keeps_its_word(first: int) -> None:
+    with quiet():
+        for seed in range(first, first + 25):
+            simulate(seed, DENSE.seconds, pace=DENSE.pace)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("first", range(1_200, 1_400, 25))
+def test_it_does_for_ten_minutes(first: int) -> None:
+    with quiet():
+        for seed in range(first, first + 25):
+            simulate(seed, 600.0)
