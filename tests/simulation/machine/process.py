@@ -112,6 +112,10 @@ class SimulatedRuntime(Runtime):
     def monotonic(self) -> float:
         return self._process.local_time(self._loop.now)
 
+    def boottime(self) -> float:
+        """As `monotonic`: a paused process is not a suspended machine."""
+        return self.monotonic()
+
     def chance(self) -> float:
         return self._random.random()
 
