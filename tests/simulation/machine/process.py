@@ -113,6 +113,7 @@ class SimulatedRuntime(Runtime):
         return self._process.local_time(self._loop.now)
 
     def boottime(self) -> float:
+        """As `monotonic`: a paused process is not a suspended machine."""
         return self.monotonic()
 
     def chance(self) -> float:

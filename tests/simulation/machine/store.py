@@ -110,7 +110,7 @@ class SimulatedStore:
 
     def listed(self, prefix: str) -> list[tuple[str, Kept]]:
         """In any order, and not quite up to date."""
-        folder, oldest = f"{prefix.rstrip('/')}/", self.now() - self.faults.unlisted_s
+        folder, oldest = f"{prefix.rstrip('/')}/" if prefix else "", self.now() - self.faults.unlisted_s
         self._gone = {name: gone for name, gone in self._gone.items() if gone[1] > oldest}
         found = [
             (name, one)

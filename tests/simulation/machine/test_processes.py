@@ -152,6 +152,19 @@ def test_what_others_tell_it_waits_too() -> None:
     run(main)
 
 
+def test_what_was_due_when_it_stopped_waits_as_well() -> None:
+    done: list[float] = []
+
+    async def main(loop: SimulatedLoop) -> None:
+        one = process(loop, "one")
+        one.call_soon(lambda: done.append(loop.now))
+        one.pause(5.0)
+        await asyncio.sleep(10.0)
+
+    run(main)
+    assert done == [5.0]
+
+
 def test_the_longer_of_two_pauses_counts() -> None:
     async def main(loop: SimulatedLoop) -> None:
         one = process(loop, "one")

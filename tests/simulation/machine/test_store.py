@@ -126,6 +126,7 @@ def test_what_was_stored_or_deleted_lately_may_be_listed_wrong_and_in_no_order()
         for number in range(250):
             store.put(f"log/{number:03}", b"x")
         store.put("other/1", b"x")
+        assert len([name async for page in engine.listed("") for name in page]) == 251
         store.faults.unlisted_s = 5.0
         early = await listed()
         assert set(early) < {f"log/{n:03}" for n in range(250)}
