@@ -23,6 +23,7 @@ from nadi.cluster.keeper import Keeper
 from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
 from nadi.cluster.members import Member
 from nadi.cluster.membership import Membership
+from nadi.cluster.operating.operator import Operator
 from nadi.cluster.pace import GCS_PACE, MembershipPace
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.reach import Reach
@@ -239,6 +240,9 @@ class ClusterServer:
             on_leaving=self.seat.leaving,
             on_looked=self._follow,
         )
+        operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
+        if self._rest_port is not None:
+            self._api.cluster = operator
         self.membership.start()
         self.keeper.start()
 
@@ -261,16 +265,15 @@ class ClusterServer:
         await self._parts.aclose()
 
     async def drain(self) -> None:
-        """Hand all containers over to the other servers; return when none is here, or it takes too long."""
+        """Hand all containers over to the other servers; return when none is here, nobody takes any, or it takes too
+        long."""
         self.membership.drain()
         self.keeper.wake()
-        others = [peer for peer in self.membership.members.values() if peer.id != self.id and peer.is_alive]
-        if any(peer.member is not None and not peer.member.is_draining for peer in others):
-            try:
-                async with asyncio.timeout(CLUSTER_DRAIN_S):
-                    await self.keeper.drained()
-            except TimeoutError:
-                log.warning("not all containers could be handed over in time: others take over what is left")
+        try:
+            async with asyncio.timeout(CLUSTER_DRAIN_S):
+                await self.keeper.drained()
+        except TimeoutError:
+            log.warning("not all containers could be handed over in time: others take over what is left")
 
     async def _leave(self) -> None:
         await self.keeper.stop()
