@@ -1,6 +1,7 @@
 """The `nadi` command: `nadi up` serves a data folder, or is one of a cluster's servers, which `nadi cluster` operates.
 `nadi passwd` keeps a users file, `nadi check` and `nadi repair` look after a stopped folder, `nadi spark` lists Spark's
-options; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`, `function` and `scrub` are clients of a running server."""
+options; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`, `function` and `scrub` are clients of a running
+server."""
 
 from __future__ import annotations
 
