@@ -23,6 +23,7 @@ from nadi.cluster.keeper import Keeper
 from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
 from nadi.cluster.members import Member
 from nadi.cluster.membership import Membership
+from nadi.cluster.operating.janitor import Janitor, clean_daily
 from nadi.cluster.operating.operator import Operator
 from nadi.cluster.pace import GCS_PACE, MembershipPace
 from nadi.cluster.parts import ClusterParts
@@ -243,6 +244,10 @@ class ClusterServer:
         operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
         if self._rest_port is not None:
             self._api.cluster = operator
+        janitor = Janitor(
+            self._engine, self._registry, self._chunks, self.cluster.containers, self._runtime, goes_on=self._cleans
+        )
+        self._janitor = asyncio.create_task(clean_daily(janitor, self._runtime, self._cleans), name="janitor")
         self.membership.start()
         self.keeper.start()
 
@@ -275,7 +280,13 @@ class ClusterServer:
         except TimeoutError:
             log.warning("not all containers could be handed over in time: others take over what is left")
 
+    def _cleans(self) -> bool:
+        """Whether this server is the one that cleans the store."""
+        return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
+
     async def _leave(self) -> None:
+        self._janitor.cancel()
+        await asyncio.wait([self._janitor])
         await self.keeper.stop()
         await self.seat.stop()
         await self.keeper.give_back()

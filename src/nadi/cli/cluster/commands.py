@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nadi.cli.admin.storing import OPTION_HELP, STORE_HELP, store_options
+from nadi.cli.amounts import age_s
 from nadi.cli.printing import errors_told, say, show
 from nadi.cli.session import TrustStore
 from nadi.defaults import DEFAULT_REST_PORT
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from nadi.cli.cluster.asking import Servers
@@ -93,6 +95,41 @@ def _container_row(container: ContainerReport) -> dict[str, Any]:
         "snapshot bytes": None if snapshot is None else snapshot.size_bytes,
         "age": None if snapshot is None or snapshot.age_s is None else f"{snapshot.age_s:,.0f} s",
     }
+
+
+@cluster_app.command()
+def clean(
+    store: Store,
+    store_option: StoreOption = None,
+    older: Annotated[str, typer.Option(help="Leave what is younger, such as 12h; 1h at least.")] = "1d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove from the store what nobody needs: what killed and overtaken servers have left. Servers may run, and do it
+    themselves once a day."""
+    import asyncio
+
+    from nadi.cluster.operating.janitor import Cleaned, Janitor
+    from nadi.cluster.operating.looking import opened
+    from nadi.limits import JANITOR_LEAST_OLDER_S
+
+    async def cleaned() -> Cleaned:
+        async with opened(store, store_options(store, store_option)) as one:
+            parts = one.engine, one.registry, one.chunks, one.cluster.containers, one.runtime
+            return await Janitor(*parts, older_s=older_s, dry=dry_run).clean()
+
+    with errors_told():
+        older_s = age_s(older)
+        if older_s < JANITOR_LEAST_OLDER_S:
+            raise InvalidArgumentError(f"--older {older}: give {JANITOR_LEAST_OLDER_S / 3600:g}h at least")
+        found = asyncio.run(cleaned())
+    say(f"{'would remove' if dry_run else 'removed'} {found.objects:,} objects, {found.removed_bytes:,} bytes:")
+    say(f"  frames of logs          {found.frames:,}")
+    say(f"  objects of snapshots    {found.snapshot_objects:,}")
+    say(f"  chunks                  {found.chunks:,}")
+    say(f"  entries of dead servers {found.servers:,}")
+    say(f"  proofs of starts        {found.proofs:,}")
+    if found.kept_chunks:
+        say(f"left {found.kept_chunks:,} chunks that aren't known to be needed: a later snapshot will tell")
 
 
 @cluster_app.command()
