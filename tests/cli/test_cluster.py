@@ -14,11 +14,14 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 import nadi
 from nadi.cli.admin.storing import store_options
 from nadi.cli.app import app
+from nadi.cluster.operating.figures import MEANINGS
 from nadi.errors import InvalidArgumentError
 
 READY_S = 30
@@ -186,3 +189,37 @@ def test_a_store_that_holds_something_else_is_told_in_a_line(tmp_path: Path) -> 
     assert code == 1
     assert "it isn't a cluster's" in output
     assert len(output.splitlines()) == 1
+
+
+def test_each_server_tells_its_own_figures(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    with up("--store", url, "--containers", "2") as one, up("--store", url) as two:
+        with nadi.StreamManager(one.controller) as manager:
+            manager.create_scope("home")
+        ones, twos = figures(one.rest), figures(two.rest)
+        assert set(ones) >= {name + ("_total" if m.kind == "counter" else "") for name, m in MEANINGS.items()} - {
+            "nadi_cluster_log_put_seconds"
+        }
+        assert ones["nadi_cluster_containers"] == 2
+        assert twos["nadi_cluster_containers"] == 0
+        assert ones["nadi_cluster_controller"] == 1
+        assert ones["nadi_cluster_log_put_seconds_count"] > 2  # two seals, and frames
+        assert ones["nadi_cluster_log_put_bytes_total"] > 200
+        assert "nadi_streams" in ones
+        assert "nadi_streams" not in twos
+        assert twos["nadi_cluster_lease_valid"] == 1
+        request = Request(f"{one.rest}/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+        with urlopen(request) as answer:
+            text = answer.read().decode()
+        assert {family.name for family in openmetrics.text_string_to_metric_families(text)} >= set(MEANINGS)
+        document = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+        for name, meaning in MEANINGS.items():
+            total = name + ("_total" if meaning.kind == "counter" else "")
+            assert f"| `{total}` |" in document
+            assert f"| {meaning.help} |" in document
+
+
+def figures(rest: str) -> dict[str, float]:
+    with urlopen(f"{rest}/metrics") as answer:
+        found = text_string_to_metric_families(answer.read().decode())
+        return {sample.name: sample.value for family in found for sample in family.samples}
