@@ -44,6 +44,18 @@ def policy_of(least: str, most: str | None, *, over_bookmarks: bool = False) -> 
     return make(amount, other, over_bookmarks=over_bookmarks)
 
 
+def age_s(text: str) -> float:
+    """An age in seconds; InvalidArgumentError if it isn't one.
+
+    >>> age_s("1d")
+    86400.0
+    """
+    is_age, amount = _amount(text)
+    if not is_age:
+        raise InvalidArgumentError(f"{text!r} is a size: give an age, such as 1d or 12h")
+    return amount / 1000
+
+
 def _amount(text: str) -> tuple[bool, int]:
     """Whether it is an age, and how many milliseconds or bytes."""
     match = _AMOUNT.fullmatch(text)

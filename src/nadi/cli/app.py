@@ -1,6 +1,7 @@
-"""The `nadi` command: `nadi up` serves a data folder, `nadi passwd` keeps its users file, `nadi check` and
-`nadi repair` look after a stopped folder, `nadi spark` lists Spark's options; `scope`, `stream`, `bookmark`, `slice`,
-`group`, `read`, `function` and `scrub` are clients of a running server."""
+"""The `nadi` command: `nadi up` serves a data folder, or is one of a cluster's servers, which `nadi cluster` operates.
+`nadi passwd` keeps a users file, `nadi check` and `nadi repair` look after a stopped folder, `nadi spark` lists Spark's
+options; `scope`, `stream`, `bookmark`, `slice`, `group`, `read`, `function` and `scrub` are clients of a running
+server."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from nadi.cli.admin.passwd import passwd
 from nadi.cli.admin.repair import repair
 from nadi.cli.admin.up import up
 from nadi.cli.bookmarks import bookmark_app, slice_app
+from nadi.cli.cluster.commands import cluster_app
 from nadi.cli.functions import function_app
 from nadi.cli.groups import group_app
 from nadi.cli.printing import failure, say
@@ -37,6 +39,7 @@ app.add_typer(slice_app, name="slice")
 app.add_typer(group_app, name="group")
 app.add_typer(function_app, name="function")
 app.add_typer(spark_app, name="spark")
+app.add_typer(cluster_app, name="cluster")
 
 
 def _print_version(asked: bool) -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 
 from nadi.cluster.membership import Load, Membership
+from nadi.cluster.operating.moves import Moves
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.placement import Claim, Holding, Release, decisions
 from nadi.cluster.records import Records, RecordWatch, Stored
@@ -24,6 +27,7 @@ from nadi.limits import (
     CLUSTER_FAILED_TAKES,
     CLUSTER_HAND_OVER_S,
     CLUSTER_RETAKE_S,
+    CLUSTER_STABLE_S,
     CLUSTER_TAKES_AT_ONCE,
 )
 from nadi.runtime import Runtime
@@ -42,7 +46,7 @@ class Keeper:
     """One server's. me: its id. parts_of: makes a container's parts, for a claim of the record that was seen.
 
     on_taken: awaited once a container is here, on_leaving before it is handed over or when it was lost, with its
-    number. on_looked: called when records and servers were looked at.
+    number. on_looked: called when records and servers were looked at. `moves` counts what has moved.
     """
 
     def __init__(
@@ -76,6 +80,8 @@ class Keeper:
         self._counted: dict[int, int] = {}  # bytes logged by each container, when that was last told
         self._counted_at = runtime.monotonic()
         self._stopping = False
+        self._hasty_until = -math.inf
+        self.moves = Moves()
         self._complaints = Complaints(log, "%s, and it tries again")
 
     # --- life ----------------------------------------------------------------------------------------
@@ -98,8 +104,8 @@ class Keeper:
             await asyncio.wait(under_way)
 
     async def drained(self) -> None:
-        """Return once this server has no containers any more, after `Membership.drain`."""
-        while self._parts or self._moving:
+        """Return once this server has no containers any more, after `Membership.drain`, or nobody else takes any."""
+        while self._moving or (self._parts and self._membership.has_takers()):
             await self._runtime.sleep(CLUSTER_CLOSE_LOOK_S)
 
     async def give_back(self) -> None:
@@ -123,9 +129,16 @@ class Keeper:
         passed_s, self._counted_at, self._counted = now - self._counted_at, now, logged
         return Load(len(self._parts), more / passed_s if passed_s > 0 else 0.0)
 
+    def rebalance(self) -> None:
+        """Hand over what other servers are to have without waiting for a time in which none comes or goes. Such a time
+        has passed when this ends, or somebody has come or gone since."""
+        self._hasty_until = self._runtime.monotonic() + CLUSTER_STABLE_S
+        self.wake()
+
     def lost(self, number: int) -> None:
         """The store has dropped a container that another server has claimed."""
         if self._parts.pop(number, None) is not None:
+            self.moves.fenced += 1
             leaving = asyncio.ensure_future(self._on_leaving(number))
             self._leaving.add(leaving)
             leaving.add_done_callback(self._leaving.discard)
@@ -160,7 +173,9 @@ class Keeper:
         records = {number: seen.stored.record for number, seen in self._watch.seen.items()}
         self._membership.name({name for record in records.values() for name in (record.owner, record.target) if name})
         holdings = {number: self._holding(number) for number in self._watch.seen}
-        for decision in decisions(self._membership.view(holdings, self._count)):
+        is_hasty = self._runtime.monotonic() < self._hasty_until
+        view = replace(self._membership.view(holdings, self._count), is_hasty=is_hasty)
+        for decision in decisions(view):
             if decision.container in self._moving:
                 continue
             if isinstance(decision, Claim):
@@ -236,6 +251,7 @@ class Keeper:
                 while self._terms[number] != self._membership.term:  # it may have been taken for dead meanwhile
                     await self._renew(number, parts.epoch)
             except FencedError as error:
+                self.moves.fenced += 1
                 log.info("container %d: %s", number, error)
                 await self._watch.look_at(number)
                 return
@@ -246,6 +262,7 @@ class Keeper:
                 return
             self._failed.pop(number, None)
             self._parts[number] = parts
+            self.moves.took(by_hand_over=seen.record.released, owner=seen.record.owner)
             took_s = self._runtime.monotonic() - began
             log.info("container %d is here, in epoch %d, after %.2f s", number, parts.epoch, took_s)
             self._watch.note(number, parts.claimed)
@@ -274,6 +291,7 @@ class Keeper:
             await self._store.bring_up_to_date(number)
         closing = self._runtime.monotonic()
         await self._close(number, release.target)
+        self.moves.handed_over += 1
         now = self._runtime.monotonic()
         what = "container %d is given to server %s: closed for %.2f s, announced %.1f s before"
         log.info(what, number, release.target, now - closing, closing - began)

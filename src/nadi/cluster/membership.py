@@ -123,6 +123,11 @@ class Membership:
         mine = {self._me.id: Peer(self._me.id, self._me, True, self._since)} if self.term else {}
         return mine | self._roster.peers()
 
+    def has_takers(self) -> bool:
+        """Whether any other server takes containers, as far as this one sees."""
+        peers = self._roster.peers().values()
+        return any(one.is_alive and one.member is not None and not one.member.is_draining for one in peers)
+
     @property
     def stable_since(self) -> float:
         """When somebody last came, went or began to drain, by the monotonic clock; in the past, if nobody ever did."""

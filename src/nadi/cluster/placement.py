@@ -94,7 +94,7 @@ class View:
     servers: by id, this one included once it has joined. An owner that isn't among them hasn't been looked up yet, and
     counts neither as alive nor as dead.
     looked_at: when the last look at the servers that succeeded was begun. is_current: it wasn't too long ago.
-    stable_since: when the last server came, went or began to drain.
+    stable_since: when the last server came, went or began to drain. is_hasty: an operator wants no wait for that.
     """
 
     me: str
@@ -105,6 +105,7 @@ class View:
     looked_at: float
     is_current: bool
     stable_since: float
+    is_hasty: bool = False
 
     def order(self) -> Placement:
         return placement([name for name, server in self.servers.items() if server.takes_containers], self.containers)
@@ -172,12 +173,13 @@ def _free_since(view: View, holding: Holding) -> float | None:
 
 def _releases(view: View, order: Placement) -> Iterator[Release]:
     """A server that drains gives away whatever it has, at once, but to each target one at a time; any other what
-    placement wants elsewhere, one at a time, and only while servers neither come nor go."""
+    placement wants elsewhere, one at a time, and only while servers neither come nor go, unless it is told to."""
     me = view.servers.get(view.me)
     if me is None or not view.is_current:
         return
     under_way = {holding.released_to: holding.owner for holding in view.holdings.values() if holding.released_to}
-    if not me.is_draining and (view.me in under_way.values() or view.at < view.stable_since + CLUSTER_STABLE_S):
+    is_quiet = view.is_hasty or view.at >= view.stable_since + CLUSTER_STABLE_S
+    if not me.is_draining and (view.me in under_way.values() or not is_quiet):
         return
     for container, holding in sorted(view.holdings.items()):
         target = next(iter(order[container]), view.me)

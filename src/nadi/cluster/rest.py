@@ -1,5 +1,5 @@
-"""REST in front of whichever server has the active controller: health, metrics and descriptions are this server's own,
-everything else is the controller's, and passed on if that is another server's.
+"""REST in front of whichever server has the active controller: health, metrics, descriptions, and the cluster as it is
+seen from here, are this server's own; everything else is the controller's, and passed on if that is another server's.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from nadi.cluster.active import Active
 from nadi.cluster.http import BodyRefused, Passage
 from nadi.cluster.tokens import FORWARDED, ClusterKey
 from nadi.controller.rest.endpoint import Api
+from nadi.controller.rest.own.cluster import CLUSTER_PATH
 from nadi.controller.rest.replies import refusal
 from nadi.errors import UnavailableError
 
 _HEADER = FORWARDED.encode()
-_OWN_PATHS = ("/", "/ping", "/metrics", "/v1/openapi.json", "/v1/health")
+_OWN_PATHS = ("/", "/ping", "/metrics", "/v1/openapi.json", "/v1/health", CLUSTER_PATH)
+_OWN_FOLDERS = ("/v1/health/", f"{CLUSTER_PATH}/")
 
 
 class RestFront:
@@ -85,4 +87,4 @@ class RestFront:
 
 
 def _is_own(path: str) -> bool:
-    return path in _OWN_PATHS or path.startswith("/v1/health/")
+    return path in _OWN_PATHS or path.startswith(_OWN_FOLDERS)

@@ -63,6 +63,19 @@ async def open_cluster(engine: LogEngine, containers: int | None, runtime: Runti
     return cluster
 
 
+async def find_cluster(engine: LogEngine, runtime: Runtime) -> Cluster:
+    """The cluster of this store, for somebody who doesn't serve it.
+
+    Raises:
+        StoreError: there is none, or it was written by another version, or the store refuses.
+        UnavailableError: it gives no answer for a long while.
+    """
+    found = await _got(engine, _NAME, runtime)
+    if found is None:
+        raise StoreError(f"there is no {_NAME} in this store, so no cluster: correct the URL")
+    return _decoded(found)
+
+
 async def _made(engine: LogEngine, containers: int, runtime: Runtime) -> bytes:
     strangers = await patiently("list what it holds", lambda: _strangers(engine), runtime)
     if strangers:

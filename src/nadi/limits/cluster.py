@@ -38,3 +38,12 @@ CLUSTER_ANNOUNCE_S = 1.5  # from saying so to doing it: until everybody has seen
 CLUSTER_HAND_OVER_S = 60.0  # for all that comes before a container is closed to be handed over
 CLUSTER_START_S = 60.0  # for a new server to see a controller in its cluster
 CLUSTER_DRAIN_S = 120.0  # for a server that stops to hand over what it has
+
+# --- looking and cleaning, for an operator -------------------------------------------------------
+CLUSTER_LOGS_AT_ONCE = 8  # containers whose objects are listed at one time
+JANITOR_EACH_S = 24 * 3600.0  # from one cleaning to the next, in the server that has container 0
+JANITOR_FIRST_S = 3600.0  # before the first: a server that can't stay up cleans nothing
+JANITOR_OLDER_S = 24 * 3600.0  # what is younger stays, whatever names it
+JANITOR_LEAST_OLDER_S = 3600.0  # and may be told to stay no shorter than this
+JANITOR_PAUSE_S = 0.2  # after each page of a listing
+JANITOR_DELETED_AT_ONCE = 500  # names in one call

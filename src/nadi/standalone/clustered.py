@@ -23,6 +23,9 @@ from nadi.cluster.keeper import Keeper
 from nadi.cluster.mapping import CONTROLLER_CONTAINER, container_of
 from nadi.cluster.members import Member
 from nadi.cluster.membership import Membership
+from nadi.cluster.operating.figures import CountedEngine, Figures, families
+from nadi.cluster.operating.janitor import Janitor, clean_daily
+from nadi.cluster.operating.operator import Operator
 from nadi.cluster.pace import GCS_PACE, MembershipPace
 from nadi.cluster.parts import ClusterParts
 from nadi.cluster.reach import Reach
@@ -129,9 +132,10 @@ class ClusterServer:
 
     async def _open_store(self, parts: AsyncExitStack) -> None:
         """What the object store has, and this server's segment store over it."""
-        self._engine, self._registry = await open_engines(self.url, self._runtime, **self._options)
-        parts.push_async_callback(self._engine.close)
-        await prove(self._engine, self._registry, self._runtime)
+        engine, self._registry = await open_engines(self.url, self._runtime, **self._options)
+        parts.push_async_callback(engine.close)
+        await prove(engine, self._registry, self._runtime)
+        self._engine = CountedEngine(engine, self._runtime)
         self.cluster = await open_cluster(self._engine, self._containers, self._runtime)
         self._key = ClusterKey(await signing_key(self._engine, self._runtime))
         self.gate = gate_of(self._security)
@@ -239,6 +243,14 @@ class ClusterServer:
             on_leaving=self.seat.leaving,
             on_looked=self._follow,
         )
+        operator = Operator(self.cluster, self.id, self.membership, self._watch, self.keeper, self.store)
+        if self._rest_port is not None:
+            self._api.cluster = operator
+            self._api.own_metrics = lambda: families(self._figures())
+        janitor = Janitor(
+            self._engine, self._registry, self._chunks, self.cluster.containers, self._runtime, goes_on=self._cleans
+        )
+        self._janitor = asyncio.create_task(clean_daily(janitor, self._runtime, self._cleans), name="janitor")
         self.membership.start()
         self.keeper.start()
 
@@ -261,18 +273,34 @@ class ClusterServer:
         await self._parts.aclose()
 
     async def drain(self) -> None:
-        """Hand all containers over to the other servers; return when none is here, or it takes too long."""
+        """Hand all containers over to the other servers; return when none is here, nobody takes any, or it takes too
+        long."""
         self.membership.drain()
         self.keeper.wake()
-        others = [peer for peer in self.membership.members.values() if peer.id != self.id and peer.is_alive]
-        if any(peer.member is not None and not peer.member.is_draining for peer in others):
-            try:
-                async with asyncio.timeout(CLUSTER_DRAIN_S):
-                    await self.keeper.drained()
-            except TimeoutError:
-                log.warning("not all containers could be handed over in time: others take over what is left")
+        try:
+            async with asyncio.timeout(CLUSTER_DRAIN_S):
+                await self.keeper.drained()
+        except TimeoutError:
+            log.warning("not all containers could be handed over in time: others take over what is left")
+
+    def _figures(self) -> Figures:
+        return Figures(
+            len(self.store.containers),
+            [peer.is_alive for peer in self.membership.members.values()],
+            self.membership.lease_is_valid(),
+            self.membership.term,
+            self.seat.controller is not None,
+            self.keeper.moves,
+            self._engine,
+        )
+
+    def _cleans(self) -> bool:
+        """Whether this server is the one that cleans the store."""
+        return self._watch.owner(CONTROLLER_CONTAINER) == self.id and self.membership.lease_is_valid()
 
     async def _leave(self) -> None:
+        self._janitor.cancel()
+        await asyncio.wait([self._janitor])
         await self.keeper.stop()
         await self.seat.stop()
         await self.keeper.give_back()

@@ -1,4 +1,4 @@
-"""`nadi up`: serve a data folder."""
+"""`nadi up`: serve a data folder, or be one of the servers of a cluster."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nadi.cli.admin.storing import OPTION_HELP, PANEL, STORE_HELP, store_options
 from nadi.cli.printing import errors_told, say
 from nadi.defaults import (
     DEFAULT_CLAIM,
@@ -18,15 +19,20 @@ from nadi.defaults import (
     DEFAULT_STORE_PORT,
     DEFAULT_TOKEN_LIFETIME_S,
 )
+from nadi.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from nadi.standalone.clustered import ClusterServer
     from nadi.standalone.server import Server
 
+_DEFAULT_DATA = Path("nadi-data")
 _panel: Any = {"rich_help_panel": "Security (docs/security.md)"}
 
 
 def up(
-    data: Annotated[Path, typer.Option(help="Folder that holds all data; created if missing.")] = Path("nadi-data"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder that holds all data; created if missing. [default: nadi-data]")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = DEFAULT_HOST,
     port: Annotated[int, typer.Option(help="The controller's port; 0 for any free ports.")] = DEFAULT_CONTROLLER_PORT,
     store_port: Annotated[
@@ -36,7 +42,8 @@ def up(
         int | None, typer.Option(help="The REST interface's port; 0 for any. [default: 9091, or any with --port 0]")
     ] = None,
     containers: Annotated[
-        int | None, typer.Option(help="Segment containers of a new folder; can't be changed later. [default: 1]")
+        int | None,
+        typer.Option(help="Segment containers of a new folder, or cluster; can't be changed later. [default: 1, or 8]"),
     ] = None,
     scaling: Annotated[
         str,
@@ -69,15 +76,29 @@ def up(
         bool,
         typer.Option("--insecure-public", help="Serve everybody on a public address, no login.", **_panel),
     ] = False,
+    store: Annotated[str | None, typer.Option(envvar="NADI_STORE", help=STORE_HELP, **PANEL)] = None,
+    store_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=OPTION_HELP, **PANEL)] = None,
+    cache: Annotated[
+        Path | None,
+        typer.Option(help="Folder for copies, which may be lost. [default: a temporary one]", **PANEL),
+    ] = None,
+    log_profile: Annotated[
+        str | None,
+        typer.Option(
+            help="How long acknowledgements may take, for how few puts: latency, balanced or cost. "
+            "[default: balanced; latency for a folder]",
+            **PANEL,
+        ),
+    ] = None,
+    tls_authority: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file of the certificates by which servers trust each other. [default: the system's]", **PANEL
+        ),
+    ] = None,
 ) -> None:
-    """Serve a data folder until Ctrl-C or SIGTERM."""
-    from nadi.segmentstore.state.file.check import look_ahead
-
-    look_ahead(data)
-    import uvloop
-
+    """Serve a data folder, or a part of a cluster's store, until Ctrl-C or SIGTERM."""
     from nadi.standalone.security import ServerSecurity
-    from nadi.standalone.server import Server, serve
 
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(message)s")
     if store_port is None:
@@ -95,26 +116,81 @@ def up(
         signing_key_file=signing_key,
         token_lifetime_s=token_lifetime,
         insecure_public=insecure_public,
+        tls_authority=tls_authority,
     )
-
-    def ready(s: Server) -> None:
-        say(f"nadi is serving {data.resolve()}")
-        say(f"  controller     {s.controller_uri}")
-        say(f"  REST           {s.rest_uri}")
-        say(f"  segment store  {s.store_address[0]}:{s.store_address[1]}")
-        say("Press Ctrl-C to stop.")
-
+    doors: dict[str, Any] = {
+        "host": host,
+        "store_port": store_port,
+        "controller_port": port,
+        "rest_port": rest_port,
+        "containers": containers,
+        "advertised_host": advertised_host,
+        "security": security,
+        "scaling": scaling,
+    }
+    of_a_cluster = {
+        "--cache": cache,
+        "--log-profile": log_profile,
+        "--tls-authority": tls_authority,
+        "--store-option": store_option,
+    }
+    of_a_folder = {"--data": data, "--signing-key": signing_key}
     with errors_told():
-        server = Server(
-            data,
-            host=host,
-            store_port=store_port,
-            controller_port=port,
-            rest_port=rest_port,
-            containers=containers,
-            advertised_host=advertised_host,
-            security=security,
-            scaling=scaling,
-        )
-        uvloop.run(serve(server, ready))
+        if store is None:
+            _check_absent(of_a_cluster, "is for a server of a cluster: give its --store, too, or leave this out")
+            _serve_folder(data or _DEFAULT_DATA, doors)
+        else:
+            _check_absent(
+                of_a_folder, "is for a data folder, and a cluster has all of that in its --store: leave it out"
+            )
+            if tls_authority is not None and tls_cert is None:
+                raise InvalidArgumentError(
+                    "--tls-authority is for servers with TLS: give --tls-cert and --tls-key, too"
+                )
+            options = store_options(store, store_option)
+            _serve_store(store, {"options": options, "cache": cache, "profile": log_profile, **doors})
     say("stopped")
+
+
+def _check_absent(given: dict[str, Any], why: str) -> None:
+    for name, value in given.items():
+        if value:
+            raise InvalidArgumentError(f"{name} {why}")
+
+
+def _serve_folder(data: Path, doors: dict[str, Any]) -> None:
+    from nadi.segmentstore.state.file.check import look_ahead
+
+    look_ahead(data)
+    import uvloop
+
+    from nadi.standalone.server import Server, serve
+
+    def ready(server: Server) -> None:
+        say(f"nadi is serving {data.resolve()}")
+        _say_doors(server)
+
+    uvloop.run(serve(Server(data, **doors), ready))
+
+
+def _serve_store(url: str, settings: dict[str, Any]) -> None:
+    import uvloop
+
+    from nadi.standalone.clustered import ClusterServer
+    from nadi.standalone.server import serve
+
+    def ready(server: ClusterServer) -> None:
+        cluster = server.cluster
+        say(f"nadi is serving {url}")
+        say(f"  server         {server.id}, with {len(server.store.containers)} of {cluster.containers} containers now")
+        say(f"  cluster        {cluster.cluster}")
+        _say_doors(server)
+
+    uvloop.run(serve(ClusterServer(url, **settings), ready))
+
+
+def _say_doors(server: Server | ClusterServer) -> None:
+    say(f"  controller     {server.controller_uri}")
+    say(f"  REST           {server.rest_uri}")
+    say(f"  segment store  {server.store_address[0]}:{server.store_address[1]}")
+    say("Press Ctrl-C to stop.")

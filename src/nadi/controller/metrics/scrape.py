@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +87,15 @@ def nothing(accept: str) -> tuple[bytes, str]:
 
     encode, content_type = choose_encoder(_spoken(accept))
     return encode(_Collected([])), content_type
+
+
+def with_more(text: bytes, accept: str, more: Iterable[Metric]) -> bytes:
+    """A scrape's text with other metrics after it, in the same form."""
+    from prometheus_client.exposition import choose_encoder
+
+    encode, _ = choose_encoder(_spoken(accept))
+    found = list(more)
+    return text.removesuffix(b"# EOF\n") + encode(_Collected(found)) if found else text
 
 
 def _spoken(accept: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -24,18 +24,37 @@ from nadi.controller.rest.replies import JSON
 from nadi.controller.state.metadata import StreamName
 from nadi.errors import InvalidArgumentError, UnavailableError
 from nadi.limits import REST_BODY_MAX_BYTES, REST_BODY_TIMEOUT_S, REST_PAGES_AT_ONCE, REST_STEPS_A_TURN
+from nadi.model.cluster import ClusterReport, DrainReport
 from nadi.observe.health import Component
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class Operated(Protocol):
+    """What a server of a cluster lets an operator do."""
+
+    def report(self) -> ClusterReport: ...
+
+    def drain(self) -> DrainReport:
+        """Begin to hand all containers over; ConflictError if no other server takes any."""
+
+    def rebalance(self) -> DrainReport:
+        """Begin to hand over what other servers are to have, without waiting for a quiet time."""
 
 
 @dataclass(slots=True)
 class Api:
     """What handlers reach. `controller` is None until the server has recovered, and where another server of its
-    cluster has the active one: then it `stands_by`."""
+    cluster has the active one: then it `stands_by`. `cluster` is None outside one. `own_metrics` are what a server
+    tells of itself, as families of metrics."""
 
     health: Callable[[], Component]
     access: RestAccess
     controller: Controller | None = None
     stands_by: bool = False
+    cluster: Operated | None = None
+    own_metrics: Callable[[], Iterable[Metric]] = tuple
     budget: Budget = field(default_factory=Budget)
     pages: Places = field(default_factory=lambda: Places(REST_PAGES_AT_ONCE))
     turns: LoopTurns = field(default_factory=lambda: LoopTurns(REST_STEPS_A_TURN))

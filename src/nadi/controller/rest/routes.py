@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from nadi.controller.rest import health, readergroups, scaling, scopes, streams
+from nadi.controller.rest import readergroups, scaling, scopes, streams
 from nadi.controller.rest.endpoint import Endpoint
+from nadi.controller.rest.own import cluster, health
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     scopes.list_scopes,
@@ -26,4 +27,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     readergroups.show_lag,
     readergroups.delete_reader_group,
     *health.ENDPOINTS,
+    *cluster.ENDPOINTS,
 )

@@ -12,9 +12,10 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -37,11 +38,20 @@ log = logging.getLogger(__name__)
 _PLENTY_BYTES = 1 << 62
 _MARK, _MARK_BYTES = "mark", 64
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK)
+_PAGE = 1_000
 _RETRIES, _TIMEOUT_S = 3, 30  # then the caller gets the error
 
 
 class DiskReadError(UnavailableError):
     """A place on the disk that holds a chunk can't be read."""
+
+
+class Listed(NamedTuple):
+    """An object as a listing shows it. modified_ms: when it was stored, since 1970, by the store's own clock."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
 
 
 class ChunkStore:
@@ -249,6 +259,18 @@ class ChunkStore:
     async def listed(self, folder: str) -> dict[str, int]:
         """Return the sizes in bytes of all objects in a folder, and below it, by name."""
         return await self.runtime.in_thread(self.sizes, folder)
+
+    async def pages(self, folder: str) -> AsyncIterator[list[Listed]]:
+        """All objects in a folder, and below it, some at a time, in no order; a folder "" is the whole store."""
+        listing = obstore.list(self._store, folder or None, chunk_size=_PAGE).__aiter__()
+        while True:
+            try:
+                page = await anext(listing)
+            except StopAsyncIteration:
+                return
+            except Exception as error:
+                raise UnavailableError(f"tier 2 can't be listed: {_in_a_line(error)}") from error
+            yield [Listed(one["path"], one["size"], round(one["last_modified"].timestamp() * 1000)) for one in page]
 
     async def rename(self, name: str, new: str) -> None:
         """Rename an object; the new name is durable when this returns."""

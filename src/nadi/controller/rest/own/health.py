@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from nadi.access.permissions import Permission
-from nadi.controller.metrics.scrape import CONTENT_TYPES, nothing
+from nadi.controller.metrics.scrape import CONTENT_TYPES, nothing, with_more
 from nadi.controller.rest.endpoint import Call, Endpoint, endpoint, on_cluster
 from nadi.controller.rest.replies import reply
 from nadi.errors import NotFoundError
@@ -39,9 +39,11 @@ def _endpoints(path: str, what: str, part: Callable[[Component], Any], gives: An
 @endpoint("GET", "/metrics", on_cluster(Permission.READ), str, media=CONTENT_TYPES)
 async def metrics(call: Call) -> Response:
     """Metrics in Prometheus's text format, or OpenMetrics where that is preferred."""
-    # in a cluster the server that has the active controller tells all, or a sum over servers would count them twice
+    # in a cluster the server that has the active controller tells of streams and groups, or a sum over servers would
+    # count them twice; and each server tells of itself
     accept = call.request.headers.get("accept", "")
     text, content_type = nothing(accept) if call.api.stands_by else await call.controller.metrics.scrape(accept)
+    text = with_more(text, accept, call.api.own_metrics())
     return Response(text, headers={"Content-Type": content_type})
 
 

@@ -1,0 +1,55 @@
+"""The options of `nadi up` and `nadi cluster` that say which store a cluster shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from nadi.errors import InvalidArgumentError
+
+PANEL: Any = {"rich_help_panel": "A cluster (docs/cluster.md)"}
+STORE_HELP = "URL of the store that a cluster's servers share: s3://bucket/prefix, gs://…, az://… or file:///folder."
+OPTION_HELP = "Of the store, as key=value, such as endpoint=https://…; may be repeated. Secrets go in the environment."
+
+StoreUrl = Annotated[str, typer.Option("--store", envvar="NADI_STORE", help=STORE_HELP)]
+StoreOptions = Annotated[list[str] | None, typer.Option("--store-option", metavar="KEY=VALUE", help=OPTION_HELP)]
+
+_SECRET = re.compile(r"SECRET|TOKEN|KEY|PASSWORD|SAS|SIGNATURE|CREDENTIAL")
+_PUBLIC = re.compile(r"KMS_KEY_ID|BUCKET_KEY_ENABLED|SKIP_SIGNATURE")
+_OF_SCHEMES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
+
+
+def store_options(url: str, given: Sequence[str] | None) -> dict[str, str]:
+    """What `key=value` options say of a store.
+
+    InvalidArgumentError: one has no value, is there twice, or is a secret, which everybody on this machine could read.
+
+    >>> store_options("s3://bucket/nadi", ["endpoint=http://127.0.0.1:8333", "region=eu-central-1"])
+    {'endpoint': 'http://127.0.0.1:8333', 'region': 'eu-central-1'}
+    """
+    options: dict[str, str] = {}
+    for one in given or ():
+        key, found, value = one.partition("=")
+        key = key.strip().lower()
+        if not found or not key or not value:
+            raise InvalidArgumentError("a --store-option is key=value, such as endpoint=https://s3.example.com")
+        if key in options:
+            raise InvalidArgumentError(f"--store-option {key} is given twice: which one is it?")
+        _check_public(url, key)
+        options[key] = value
+    return options
+
+
+def _check_public(url: str, key: str) -> None:
+    name = key.upper()
+    if not _SECRET.search(name) or _PUBLIC.search(name):
+        return
+    prefix = _OF_SCHEMES.get(url.partition(":")[0], "")
+    variable = name if name.startswith(prefix.partition("_")[0] + "_") else prefix + name
+    raise InvalidArgumentError(
+        f"--store-option {key}: everybody on this machine can read the options of a command, and this is a secret: "
+        f"set the environment variable {variable} instead"
+    )

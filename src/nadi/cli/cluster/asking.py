@@ -1,0 +1,93 @@
+"""REST of a cluster's servers, as the commands ask it, with the credentials and certificates that clients use."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+import msgspec
+
+from nadi.errors import ConflictError, InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
+from nadi.model.cluster import ClusterReport, DrainReport, ServerReport
+
+T = TypeVar("T")
+_ANSWER_S = 10.0
+_ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 409: ConflictError}
+
+
+class Servers:
+    """Those of a cluster, from one of them on. rest: its REST address, http://host:port or https://…"""
+
+    def __init__(self, rest: str, trust_store: str | None) -> None:
+        from nadi.client.control.security import security_of
+
+        parts = urlsplit(rest)
+        if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/") or parts.query:
+            raise InvalidArgumentError(f"{rest!r} is not a server's REST address: write it as http://host:9091")
+        self.first, self._scheme = rest.rstrip("/"), parts.scheme
+        scheme = "tls" if parts.scheme == "https" else "tcp"
+        self._security = security_of(f"{scheme}://{parts.netloc}", trust_store=trust_store)
+        self._tls = self._security.ssl_context()
+
+    def report(self, rest: str = "") -> ClusterReport:
+        return self._asked("GET", f"{rest or self.first}/v1/cluster", ClusterReport)
+
+    def begin(self, what: str, rest: str) -> DrainReport:
+        """Ask the server there to begin to drain, or to rebalance."""
+        return self._asked("POST", f"{rest}/v1/cluster/{what}", DrainReport)
+
+    def rest_of(self, server: ServerReport) -> str:
+        """Where a server's REST answers; InvalidArgumentError if it has none."""
+        if not server.rest:
+            raise InvalidArgumentError(f"server {server.id} has no REST port: stop it instead, which drains it, too")
+        return f"{self._scheme}://{server.rest}"
+
+    def _asked(self, verb: str, url: str, kind: type[T]) -> T:
+        headers = {"Accept": "application/json"}
+        if self._security.credentials is not None:
+            headers["Authorization"] = self._security.credentials.header()
+        request = Request(url, method=verb, headers=headers, data=b"" if verb == "POST" else None)
+        try:
+            with urlopen(request, timeout=_ANSWER_S, context=self._tls) as answer:
+                return msgspec.json.decode(answer.read(), type=kind)
+        except HTTPError as error:
+            raise _refusal(url, error) from error
+        except (URLError, OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise UnavailableError(
+                f"{url} gives no answer ({reason}): is a server there, with that REST port?"
+            ) from error
+        except msgspec.MsgspecError as error:
+            raise UnavailableError(f"{url} answers with something else than a report: {error}") from error
+
+
+def named(report: ClusterReport, server: str) -> ServerReport:
+    """The server of that id, or whose id begins so, or that answers at that address; "" is the one that reports.
+
+    Raises:
+        NotFoundError: there is none.
+        InvalidArgumentError: there are several.
+    """
+    wanted = server or report.seen_by
+    exact = [one for one in report.servers if wanted in (one.id, one.store, one.controller, one.rest)]
+    found = exact or [one for one in report.servers if one.id.startswith(wanted)]
+    if not found:
+        raise NotFoundError(f"there is no server {wanted!r} in this cluster: see `nadi cluster status`")
+    if len(found) > 1:
+        raise InvalidArgumentError(f"{len(found)} servers have ids that begin with {wanted!r}: give more of it")
+    return found[0]
+
+
+def _refusal(url: str, error: HTTPError) -> Exception:
+    said: Any = None
+    try:
+        said = json.loads(error.read()).get("error")
+    except (OSError, ValueError, AttributeError):
+        said = error.reason
+    if error.code in (401, 403):
+        return PermissionDeniedError(f"{url}: {said}")
+    return _ERRORS.get(error.code, UnavailableError)(f"{url}: {said}")

@@ -1,0 +1,184 @@
+"""`nadi cluster`: `status` and `clean` read the store itself, `drain` and `rebalance` ask servers over REST."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nadi.cli.admin.storing import OPTION_HELP, STORE_HELP, store_options
+from nadi.cli.amounts import age_s
+from nadi.cli.printing import errors_told, say, show
+from nadi.cli.session import TrustStore
+from nadi.defaults import DEFAULT_REST_PORT
+from nadi.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from nadi.cli.cluster.asking import Servers
+    from nadi.model.cluster import ClusterReport, ContainerReport, ServerReport
+
+cluster_app = typer.Typer(help="Look at a cluster, and operate it.", no_args_is_help=True)
+_LOOK_S = 0.5
+
+
+class Output(StrEnum):
+    table = "table"
+    json = "json"
+
+
+Store = Annotated[str, typer.Option(envvar="NADI_STORE", help=STORE_HELP)]
+StoreOption = Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help=OPTION_HELP)]
+Rest = Annotated[
+    str, typer.Option(envvar="NADI_REST", help="The REST address of any server, as http://host:port or https://…")
+]
+_DEFAULT_REST = f"http://127.0.0.1:{DEFAULT_REST_PORT}"
+
+
+@cluster_app.command()
+def status(
+    store: Store,
+    store_option: StoreOption = None,
+    output: Annotated[Output, typer.Option("--output", "-o", help="How to print it.")] = Output.table,
+) -> None:
+    """Show servers and containers, read from the store itself: no server is needed for it. It takes some seconds."""
+    import asyncio
+
+    from nadi.cluster.operating.looking import look, opened
+
+    async def looked() -> ClusterReport:
+        async with opened(store, store_options(store, store_option)) as shared:
+            return await look(shared)
+
+    with errors_told():
+        report = asyncio.run(looked())
+    if output is Output.json:
+        import msgspec
+
+        say(msgspec.json.format(msgspec.json.encode(report)).decode())
+        return
+    say(f"cluster {report.cluster}, {len(report.containers)} containers")
+    say(f"active controller: {report.controller or 'none now'}")
+    say("")
+    columns = ["server", "state", "containers", "bytes/s", "controller", "REST", "version", "since"]
+    show([_server_row(one) for one in report.servers], columns, as_json=False, empty="No server is there.")
+    say("")
+    columns = ["container", "state", "owner", "epoch", "target", "log start", "log bytes", "snapshot bytes", "age"]
+    show([_container_row(one) for one in report.containers], columns, as_json=False, empty="")
+
+
+def _server_row(server: ServerReport) -> dict[str, Any]:
+    return {
+        "server": server.id,
+        "state": server.state,
+        "containers": len(server.containers),
+        "bytes/s": round(server.bytes_per_s),
+        "controller": server.controller,
+        "REST": server.rest or None,
+        "version": server.version,
+        "since": datetime.fromtimestamp(server.started_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+    }
+
+
+def _container_row(container: ContainerReport) -> dict[str, Any]:
+    snapshot = container.snapshot
+    return {
+        "container": container.number,
+        "state": container.state,
+        "owner": container.owner or None,
+        "epoch": container.epoch,
+        "target": container.target or None,
+        "log start": f"{container.log_epoch}/{container.log_number}, after frame {container.log_sequence:,}",
+        "log bytes": container.log_bytes,
+        "snapshot bytes": None if snapshot is None else snapshot.size_bytes,
+        "age": None if snapshot is None or snapshot.age_s is None else f"{snapshot.age_s:,.0f} s",
+    }
+
+
+@cluster_app.command()
+def clean(
+    store: Store,
+    store_option: StoreOption = None,
+    older: Annotated[str, typer.Option(help="Leave what is younger, such as 12h; 1h at least.")] = "1d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove from the store what nobody needs: what killed and overtaken servers have left. Servers may run, and do it
+    themselves once a day."""
+    import asyncio
+
+    from nadi.cluster.operating.janitor import Cleaned, Janitor
+    from nadi.cluster.operating.looking import opened
+    from nadi.limits import JANITOR_LEAST_OLDER_S
+
+    async def cleaned() -> Cleaned:
+        async with opened(store, store_options(store, store_option)) as one:
+            parts = one.engine, one.registry, one.chunks, one.cluster.containers, one.runtime
+            return await Janitor(*parts, older_s=older_s, dry=dry_run).clean()
+
+    with errors_told():
+        older_s = age_s(older)
+        if older_s < JANITOR_LEAST_OLDER_S:
+            raise InvalidArgumentError(f"--older {older}: give {JANITOR_LEAST_OLDER_S / 3600:g}h at least")
+        found = asyncio.run(cleaned())
+    say(f"{'would remove' if dry_run else 'removed'} {found.objects:,} objects, {found.removed_bytes:,} bytes:")
+    say(f"  frames of logs          {found.frames:,}")
+    say(f"  objects of snapshots    {found.snapshot_objects:,}")
+    say(f"  chunks                  {found.chunks:,}")
+    say(f"  entries of dead servers {found.servers:,}")
+    say(f"  proofs of starts        {found.proofs:,}")
+    if found.kept_chunks:
+        say(f"left {found.kept_chunks:,} chunks that aren't known to be needed: a later snapshot will tell")
+
+
+@cluster_app.command()
+def drain(
+    server: Annotated[
+        str, typer.Argument(help="Its id, or how that begins, or its address. [default: the one at --rest]")
+    ] = "",
+    rest: Rest = _DEFAULT_REST,
+    trust_store: TrustStore = None,
+    wait: Annotated[float, typer.Option(help="How long to wait for it to be done, in seconds.", min=0)] = 120.0,
+) -> None:
+    """Have a server hand all its containers over, and wait. It goes on to run, without any, until it is stopped."""
+    from nadi.cli.cluster.asking import Servers, named
+
+    with errors_told():
+        servers = Servers(rest, trust_store)
+        drained = named(servers.report(), server)
+        begun = servers.begin("drain", servers.rest_of(drained) if server else servers.first)
+        _follow(servers, drained.id, f"server {begun.server}", len(begun.containers), wait)
+
+
+@cluster_app.command()
+def rebalance(
+    rest: Rest = _DEFAULT_REST,
+    trust_store: TrustStore = None,
+) -> None:
+    """Have all servers hand over what others are to have, without waiting for 30 s in which no server comes or goes."""
+    from nadi.cli.cluster.asking import Servers
+
+    with errors_told():
+        servers = Servers(rest, trust_store)
+        for one in servers.report().servers:
+            if one.state == "alive":
+                servers.begin("rebalance", servers.rest_of(one))
+                say(f"server {one.id} hands over what others are to have; it has {len(one.containers)} containers now")
+
+
+def _follow(servers: Servers, server: str, name: str, begun: int, wait_s: float) -> None:
+    """Show how many containers a server still has, until it has none; exit with 1 if it takes too long."""
+    until, told = time.monotonic() + wait_s, -1
+    while True:
+        report = servers.report()
+        left = next((len(one.containers) for one in report.servers if one.id == server), 0)
+        if left != told:
+            say(f"{name} has {left} of {begun} containers left" if left else f"{name} has no containers any more")
+            told = left
+        if not left:
+            return
+        if time.monotonic() >= until:
+            say(f"{name} still has {left} containers after {wait_s:g} s: it goes on; see `nadi cluster status`")
+            raise typer.Exit(1)
+        time.sleep(_LOOK_S)

@@ -1,0 +1,141 @@
+"""A cluster as its store shows it to somebody who is none of its servers: `nadi cluster status`.
+
+Entries of `servers/` say who lives: one whose version changes while it is watched does, as among the servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from nadi.cluster.members import FOLDER, Member, decode
+from nadi.cluster.operating.view import Seen, cluster_report
+from nadi.cluster.pace import GCS_PACE, MembershipPace
+from nadi.cluster.records import ContainerRecord, Records
+from nadi.engines.engine import LogEngine
+from nadi.engines.identity import Cluster, find_cluster
+from nadi.engines.opening import open_engines
+from nadi.engines.registry import Registry
+from nadi.engines.starting import patiently
+from nadi.engines.urls import folder_of
+from nadi.errors import StoreError
+from nadi.limits import CLUSTER_BEAT_S, CLUSTER_LOGS_AT_ONCE, CLUSTER_RECORDS_AT_ONCE
+from nadi.model.cluster import ClusterReport
+from nadi.runtime import REAL, Runtime
+from nadi.segmentstore.chain import layout
+from nadi.segmentstore.recovery import snapshots
+from nadi.segmentstore.tier2.chunks import ChunkStore
+
+T = TypeVar("T")
+_LOOK_S = CLUSTER_BEAT_S / 2
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStore:
+    """A cluster's store, open."""
+
+    cluster: Cluster
+    engine: LogEngine
+    registry: Registry
+    chunks: ChunkStore
+    runtime: Runtime
+    pace: MembershipPace
+
+
+@asynccontextmanager
+async def opened(url: str, options: dict[str, str], runtime: Runtime = REAL) -> AsyncIterator[SharedStore]:
+    """The store of the cluster at that URL.
+
+    Raises:
+        StoreError: there is no cluster, or the store refuses.
+        InvalidArgumentError, UnavailableError: as `open_engines`.
+    """
+    folder = folder_of(url, **options)
+    if folder is not None and not folder.is_dir():
+        raise StoreError(f"there is no folder {folder}: correct the URL")
+    engine, registry = await open_engines(url, runtime, **options)
+    try:
+        cluster = await find_cluster(engine, runtime)
+        pace = GCS_PACE if url.startswith("gs:") else MembershipPace()
+        yield SharedStore(cluster, engine, registry, ChunkStore.from_url(url, **options), runtime, pace)
+    finally:
+        await engine.close()
+
+
+async def look(store: SharedStore) -> ClusterReport:
+    """The report; it takes some seconds to see who lives."""
+    members = await _members(store)
+    numbers = range(store.cluster.containers)
+    records = dict(zip(numbers, await read_records(store), strict=True))
+    log_bytes = await _of_each(lambda number: _log_bytes(store, number), numbers, CLUSTER_LOGS_AT_ONCE)
+    ages = await _of_each(lambda number: _snapshot_age_s(store, number, records[number]), numbers, CLUSTER_LOGS_AT_ONCE)
+    known = {number: age for number, age in enumerate(ages) if age is not None}
+    return cluster_report(store.cluster.cluster, "", Seen(members, records, dict(enumerate(log_bytes)), known))
+
+
+async def read_records(store: SharedStore) -> list[ContainerRecord]:
+    """Those of all containers, in order."""
+    records = Records(store.registry, store.runtime)
+
+    async def read(number: int) -> ContainerRecord:
+        stored = await patiently("read the records", lambda: records.read(number), store.runtime)
+        return stored.record
+
+    return await _of_each(read, range(store.cluster.containers), CLUSTER_RECORDS_AT_ONCE)
+
+
+async def _members(store: SharedStore) -> dict[str, tuple[Member, bool]]:
+    """What each entry says, and whether it changed while it was watched."""
+    runtime = store.runtime
+    first = await _versions(store)
+    until = runtime.monotonic() + store.pace.dead_s
+    alive: set[str] = set()
+    last = first
+    while len(alive) < len(last) and runtime.monotonic() < until:
+        await runtime.sleep(_LOOK_S)
+        last = await _versions(store)
+        alive = {name for name, version in last.items() if first.get(name) != version}
+    found: dict[str, tuple[Member, bool]] = {}
+    for name in last:
+        entry = await patiently("read its servers", partial(store.registry.get, name), runtime)
+        member = decode(entry.value) if entry is not None else None
+        if member is not None:
+            found[member.id] = (member, name in alive)
+    return found
+
+
+async def _versions(store: SharedStore) -> dict[str, str]:
+    return await patiently("list its servers", lambda: store.registry.list(FOLDER), store.runtime)
+
+
+async def _log_bytes(store: SharedStore, number: int) -> int:
+    """The sizes of the frames of a log; its seals aren't counted."""
+    total = 0
+    async for page in store.engine.listed(layout.folder_of(number)):
+        total += sum(size for size in page.values() if size > layout.HEADER_BYTES)
+    return total
+
+
+async def _snapshot_age_s(store: SharedStore, number: int, record: ContainerRecord) -> float | None:
+    """Since its newest object was stored, by the store's clock and this machine's."""
+    names = {part.name for part in record.snapshot.parts} if record.snapshot is not None else set()
+    newest_ms = -math.inf
+    if names:
+        async for page in store.chunks.pages(snapshots.folder_of(number)):
+            newest_ms = max([newest_ms, *(one.modified_ms for one in page if one.name in names)])
+    return max(0.0, (store.runtime.now_ms() - newest_ms) / 1000) if newest_ms > 0 else None
+
+
+async def _of_each(work: Callable[[int], Awaitable[T]], numbers: range, at_once: int) -> list[T]:
+    permits = asyncio.Semaphore(at_once)
+
+    async def one(number: int) -> T:
+        async with permits:
+            return await work(number)
+
+    return await asyncio.gather(*map(one, numbers))

@@ -1,0 +1,99 @@
+"""`nadi cluster clean`: what killed servers leave goes, and everything that anybody needs stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import nadi
+from nadi.segmentstore.chain.layout import Place, encode_seal, name_of
+
+from .test_cluster import run
+
+LIMITS = "chunk_flush_age_s=0.02,storage_writer_tick_s=0.02,checkpoint_interval_s=0.05,snapshot_interval_s=0.1"
+DAYS_S = 3 * 24 * 3600.0
+
+
+def age(file: Path, by_s: float) -> None:
+    then = time.time() - by_s
+    os.utime(file, (then, then))
+
+
+def events_of(server: nadi.standalone.EmbeddedServer) -> list[bytes]:
+    with nadi.StreamManager(server.controller_uri) as manager:
+        end = manager.stream_info("home", "meters").tail
+        return [event.data for event in manager.read_events("home", "meters", end=end)]
+
+
+def objects(store: Path) -> set[str]:
+    return {f.relative_to(store).as_posix() for f in store.rglob("*") if f.is_file() and ".nadi" not in f.parts}
+
+
+def test_garbage_goes_and_all_else_stays(tmp_path: Path) -> None:
+    store, url = tmp_path / "store", f"file://{tmp_path}/store"
+    written: list[bytes] = []
+    environment = {"NADI_LIMITS": LIMITS}
+    for start in range(3):
+        server = nadi.embedded(store=url, containers=2, environment=environment)
+        with nadi.StreamManager(server.controller_uri) as manager:
+            if not start:
+                manager.create_scope("home")
+                manager.create_stream("home", "meters", 3)
+            with manager.create_writer("home", "meters") as writer:
+                for number in range(20):
+                    written.append(f"{start} {number}".encode() * 50)
+                    writer.write_event(written[-1], routing_key=str(number))
+                writer.flush()
+            time.sleep(0.5)
+        server.kill()
+    plain = objects(store)
+    chunks = [name for name in plain if name.startswith("container-")]
+    assert chunks
+    # what deposed owners, failed snapshots and interrupted moves leave
+    garbage = {
+        name_of(0, Place(1, 9_000)): b"f" * 500,
+        f"{chunks[0].rpartition('/')[0]}/{'0' * 16}-{'a' * 32}": b"no description",
+        f"snapshots/container-0/base-{0:016x}-{'b' * 32}-000000": b"s",
+        "servers/0123456789abcdef": b"0" * 32 + b"{}",
+        "proof/abc/alone": b"p",
+    }
+    seal = name_of(1, Place(1, 9_001))
+    garbage[seal] = encode_seal(1, Place(1, 9_001), 5, 2, bytes(16))
+    for name, data in garbage.items():
+        (store / name).parent.mkdir(parents=True, exist_ok=True)
+        (store / name).write_bytes(data)
+    for name in objects(store):
+        age(store / name, DAYS_S)
+    for name in ("containers/0", "containers/1"):  # the store's clock is that of what is set all the time
+        age(store / name, 0)
+    before = objects(store)
+    code, output = run("cluster", "clean", "--store", url, "--dry-run")
+    assert code == 0, output
+    assert output.startswith("would remove")
+    assert objects(store) == before
+    code, output = run("cluster", "clean", "--store", url)
+    assert code == 0, output
+    after = objects(store)
+    gone = before - after
+    stays = {seal, next(name for name in garbage if name.startswith("container-"))}
+    assert set(garbage) - stays <= gone
+    assert stays <= after
+    assert "left 1 chunks" in output
+    # killed servers' own entries go, too; frames may, that were released; no chunk that has events does
+    assert all(name.startswith(("log/", "servers/", "snapshots/")) for name in gone - set(garbage))
+    assert run("cluster", "clean", "--store", url)[1].startswith("removed 0 objects")
+    with nadi.embedded(store=url) as server:
+        assert sorted(events_of(server)) == sorted(written)
+
+
+def test_what_is_young_stays(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/store"
+    with nadi.embedded(store=url, containers=1):
+        pass
+    (tmp_path / "store/proof/x").mkdir(parents=True)
+    (tmp_path / "store/proof/x/alone").write_bytes(b"p")
+    assert run("cluster", "clean", "--store", url)[1].startswith("removed 0 objects")
+    code, output = run("cluster", "clean", "--store", url, "--older", "5min")
+    assert code == 1
+    assert "1h at least" in output

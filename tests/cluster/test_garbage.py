@@ -1,0 +1,139 @@
+"""What the janitor may remove: never what a walk reads, what a state refers to, or a seal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nadi.cluster.operating import garbage
+from nadi.cluster.records import ContainerRecord, LogStart
+from nadi.segmentstore.chain.layout import HEADER_BYTES, Place, name_of
+from nadi.segmentstore.recovery.snapshots import Manifest, Part, base_name, delta_name
+from nadi.segmentstore.tier2.chunks import Listed
+
+CONTAINER = 3
+FRAME_BYTES = HEADER_BYTES + 1
+
+
+@dataclass
+class Chain:
+    """A log, as owners left it. frames: by sequence, in the chain. behind: frames behind seals. later: in epochs that
+    began after the record was written."""
+
+    frames: dict[int, Place] = field(default_factory=dict)
+    behind: list[Place] = field(default_factory=list)
+    seals: list[Place] = field(default_factory=list)
+    begun: list[tuple[int, int]] = field(default_factory=list)
+
+
+epochs = st.lists(
+    st.tuples(
+        st.integers(1, 3),  # from the epoch before to this one
+        st.booleans(),  # whether it got into the chain
+        st.integers(0, 5),  # frames that count
+        st.integers(0, 3),  # frames behind its seal
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def chain_of(described: list[tuple[int, bool, int, int]]) -> Chain:
+    chain, epoch, sequence = Chain(), 0, 0
+    for step, is_entered, frames, behind in described:
+        epoch += step
+        number = 0
+        if is_entered:
+            chain.begun.append((epoch, sequence + 1))
+            for _ in range(frames):
+                number, sequence = number + 1, sequence + 1
+                chain.frames[sequence] = Place(epoch, number)
+        chain.seals.append(Place(epoch, number + 1))
+        chain.behind += [Place(epoch, number + 2 + more) for more in range(behind)]
+    return chain
+
+
+def record_of(chain: Chain, sequence: int, held_from: int) -> ContainerRecord:
+    """The record of an owner that had everything up to that frame in its snapshot."""
+    begun = [one for one in chain.begun if one[1] <= sequence + 1]
+    oldest = max(place for place, one in enumerate(begun) if one[1] <= held_from or place == 0)
+    epoch, first = begun[-1]
+    start = LogStart(epoch, sequence - first + 2, sequence, tuple(begun[oldest:]), held_from)
+    return ContainerRecord(epoch=epoch, owner="a", start=start)
+
+
+@given(epochs, st.data())
+def test_no_frame_goes_that_anybody_reads(described: list[tuple[int, bool, int, int]], data: st.DataObject) -> None:
+    chain = chain_of(described)
+    if not chain.begun:
+        return
+    sequence = data.draw(st.integers(0, len(chain.frames)))
+    if chain.begun[0][1] > sequence + 1:
+        return
+    held_from = data.draw(st.integers(1, sequence + 1))
+    record = record_of(chain, sequence, held_from)
+    places = [*chain.frames.values(), *chain.behind]
+    listed = [Listed(name_of(CONTAINER, place), FRAME_BYTES, 0) for place in places]
+    listed += [Listed(name_of(CONTAINER, place), HEADER_BYTES, 0) for place in chain.seals]
+    gone = set(garbage.frames(CONTAINER, record, listed))
+    needed = {name_of(CONTAINER, place) for at, place in chain.frames.items() if at >= held_from}
+    assert not gone & needed
+    assert not gone & {name_of(CONTAINER, place) for place in chain.seals}
+    # and nothing stays of what is known to be garbage
+    start = Place(record.start.epoch, record.start.number)
+    past = {name_of(CONTAINER, place) for at, place in chain.frames.items() if at < held_from}
+    behind = {name_of(CONTAINER, place) for place in chain.behind if place.epoch < start.epoch}
+    assert past | behind == gone
+
+
+def test_names_of_others_stay() -> None:
+    chain = chain_of([(1, True, 5, 2), (1, True, 3, 0)])
+    record = record_of(chain, 7, 7)
+    strange = ["log/3/x/y", "log/3/1/1", name_of(4, Place(1, 1)), "log/3", "mark"]
+    assert garbage.frames(CONTAINER, record, [Listed(name, FRAME_BYTES, 0) for name in strange]) == []
+
+
+def test_a_log_that_nobody_claimed_keeps_all() -> None:
+    listed = [Listed(name_of(CONTAINER, Place(0, 1)), FRAME_BYTES, 0)]
+    assert garbage.frames(CONTAINER, ContainerRecord(), listed) == []
+
+
+UNIQUE = "0123456789abcdef" * 2
+sequences = st.integers(0, 20)
+
+
+@given(sequences, st.lists(sequences, max_size=4), st.lists(st.tuples(sequences, st.booleans()), max_size=20))
+def test_no_object_goes_that_a_snapshot_has_or_will_have(
+    base: int, deltas: list[int], others: list[tuple[int, bool]]
+) -> None:
+    named = [Part(f"{base_name(CONTAINER, base, UNIQUE)}-000000", 10, 0)]
+    changes = [Part(delta_name(CONTAINER, base + step, UNIQUE), 10, 0) for step in sorted(deltas)]
+    sequence = base + max(deltas, default=0)
+    record = ContainerRecord(snapshot=Manifest(1, CONTAINER, 1, sequence, tuple(named), tuple(changes)))
+    other = UNIQUE[::-1]
+    names = [
+        f"{base_name(CONTAINER, at, other)}-000001" if is_base else delta_name(CONTAINER, at, other)
+        for at, is_base in others
+    ]
+    manifest = f"snapshots/container-{CONTAINER}/manifest-0000000000000001"
+    listed = [Listed(name, 10, 0) for name in [*(one.name for one in (*named, *changes)), *names, manifest]]
+    gone = garbage.snapshot_objects(CONTAINER, record, listed)
+    assert gone == [name for name, (at, _) in zip(names, others, strict=True) if at < sequence]
+    assert garbage.snapshot_objects(CONTAINER, ContainerRecord(), listed) == []
+    assert garbage.snapshot_objects(CONTAINER + 1, record, listed) == []
+
+
+def test_a_chunk_goes_only_if_the_state_had_seen_its_plan() -> None:
+    record = ContainerRecord(snapshot=Manifest(1, CONTAINER, 1, 100, (), ()))
+    assert garbage.is_lost_chunk(record, {"b"}, "a", 100)
+    assert not garbage.is_lost_chunk(record, {"b"}, "b", 100)
+    assert not garbage.is_lost_chunk(record, {"b"}, "a", 101)  # a frame that the snapshot hasn't may refer to it
+    assert not garbage.is_lost_chunk(record, {"b"}, "a", 0)
+    assert not garbage.is_lost_chunk(ContainerRecord(), set(), "a", 1)
+
+
+def test_what_is_young_stays() -> None:
+    listed = [Listed("a", 1, 99), Listed("b", 1, 100)]
+    assert [one.name for one in garbage.old(listed, 100)] == ["a"]
