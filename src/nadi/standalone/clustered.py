@@ -43,6 +43,7 @@ from nadi.observe.health import Component, parent
 from nadi.runtime import REAL, Runtime
 from nadi.segmentstore.store import SegmentStore
 from nadi.segmentstore.tier2.chunks import ChunkStore
+from nadi.standalone.cache import emptied_cache
 from nadi.standalone.guards import gate_of, tls_of
 from nadi.standalone.health import server_health
 from nadi.standalone.profiles import profile_named
@@ -62,12 +63,13 @@ class ClusterServer:
     """`async with ClusterServer("s3://bucket/prefix") as server:` serves until the block ends.
 
     url: of the store, `file:///folder` for processes of one machine. options: of it, such as `endpoint`, beside what
-    its environment variables say. cache: a folder of this server's own; None is a new one that goes with it. profile:
-    see `profiles`; None is the one for the store. containers: of a new
-    cluster. The rest is as for `Server`.
+    its environment variables say. cache: a folder of this server's own, in which nothing is kept from one start to the
+    next; None is a new one that goes with it. profile: see `profiles`; None is the one for the store. containers: of a
+    new cluster. The rest is as for `Server`.
 
     Raises:
         StoreError: the store can't hold a cluster.
+        DataFolderError: another server uses the cache, or it is a data folder.
         InvalidArgumentError, UnavailableError: as for `Server`.
     """
 
@@ -143,7 +145,8 @@ class ClusterServer:
             self.cache = Path(tempfile.mkdtemp(prefix="nadi-cache-"))
             parts.callback(shutil.rmtree, self.cache, ignore_errors=True)
         else:
-            self.cache = Path(self._cache_given)
+            lock, self.cache = await self._runtime.in_thread(emptied_cache, Path(self._cache_given))
+            parts.callback(lock.release)
         self._records = Records(self._registry, self._runtime)
         self._watch = RecordWatch(self._registry, self._records, self.cluster.containers, self._runtime)
         self.store = SegmentStore(
